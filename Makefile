@@ -1,0 +1,89 @@
+# `make help` lists the targets. Paths are relative and tools run as `python -m …`, so a clone in a path with a space works.
+PYTHON ?= python3
+UV ?= uv
+JOBS ?= 2
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-runtime up check format test test-fast bench-store system-packages lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
+
+# --- the environment -------------------------------------------------------------------------------------------------
+# Each step leaves a stamp in .venv; a stamp newer than its inputs means there is nothing to do.
+
+setup: $(VENV)/.stamp-dev ## make .venv with everything that `check` and `test` need
+
+setup-runtime: $(VENV)/.stamp-runtime ## make .venv with only what `up` needs
+
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c '' 2>/dev/null || { echo "todoku needs Python 3.11 or newer, and '$(PYTHON)' does not run: install it, or name one with make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "todoku needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -c 'import platform; print(platform.python_version())'): name a newer one with make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "'$(PYTHON)' has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python with make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-runtime: $(VENV)/.stamp-venv requirements/runtime.txt pyproject.toml
+	@echo "installing what todoku needs to run …"
+	@$(PIP_INSTALL) --require-hashes -r requirements/runtime.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
+	@echo "installing what the checks and tests need …"
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+up: setup-runtime ## start todoku on the embedded default (a SQLite file here)
+	@$(PY) -m todoku up
+
+# --- checking --------------------------------------------------------------------------------------------------------
+
+check: setup ## lint, format, types, layers
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+
+format: setup ## write what `check` would ask for
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+test: setup ## every test, then a table of what was skipped and why
+	$(PYTEST)
+
+test-fast: setup ## under a minute: no PostgreSQL, nothing slow
+	$(PYTEST) -m "not slow and not postgres"
+
+bench-store: setup ## the store beside a bare SQL loop, one line per bar
+	$(PY) -m bench.store
+
+system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
+	@if command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ]; then \
+	  echo "pgbouncer: present"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer; } >/dev/null 2>&1 \
+	    && echo "pgbouncer: installed" || echo "pgbouncer: could not be installed; the tests through PgBouncer will be skipped"; \
+	else \
+	  echo "pgbouncer: missing; the tests through PgBouncer will be skipped (Debian, Ubuntu: apt-get install pgbouncer)"; \
+	fi
+
+# --- upkeep ----------------------------------------------------------------------------------------------------------
+
+lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
+	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
+	$(UV_COMPILE) --upgrade --extra postgres -o requirements/runtime.txt pyproject.toml requirements/runtime.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra sqlalchemy --extra django -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

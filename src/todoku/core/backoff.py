@@ -1,0 +1,88 @@
+"""How long to wait before the next attempt: a table, a line, or a curve with a cap.
+
+Chance is an argument: `jitter` in [0, 1) adds up to 10 %, and never makes an attempt earlier.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+import msgspec
+
+from todoku.core.errors import InvalidSetting
+
+JITTER_SHARE: Final = 0.1
+LONGEST: Final = 30 * 86_400.0
+"""No back-off is longer than this, whatever the policy says: a delivery must come back some day."""
+
+
+class Table(msgspec.Struct, frozen=True, tag=True):
+    """The n-th failure waits for the n-th entry; after the last one, the last one again."""
+
+    delays: tuple[float, ...]
+
+
+class Linear(msgspec.Struct, frozen=True, tag=True):
+    """The n-th failure waits n times the step."""
+
+    step: float
+
+
+class Exponential(msgspec.Struct, frozen=True, tag=True):
+    """The n-th failure waits base × factor^(n-1), at most cap."""
+
+    base: float
+    factor: float
+    cap: float
+
+
+Backoff = Table | Linear | Exponential
+
+
+def table(*delays: float) -> Table:
+    """Wait `delays` seconds in turn: `table(5, 10, 20)`."""
+    if not delays:
+        raise InvalidSetting("a back-off table needs at least one delay", hint="for example table(5, 10, 20)")
+    return Table(tuple(_positive(delay, "a delay of the table") for delay in delays))
+
+
+def linear(*, seconds: float = 0.0, minutes: float = 0.0) -> Linear:
+    """Wait 1, 2, 3 … times the step: `linear(minutes=5)` is 5, 10, 15 minutes."""
+    return Linear(_positive(seconds + 60 * minutes, "the step", zero=False))
+
+
+def exponential(base: float = 1.0, *, factor: float = 2.0, cap: float = 60.0) -> Exponential:
+    """Wait base × factor^(n-1), at most `cap`: `exponential(base=1, cap=60)` is 1, 2, 4 … 60."""
+    if factor < 1:
+        raise InvalidSetting(f"a factor of {factor} would wait less each time", hint="use a factor ≥ 1")
+    return Exponential(_positive(base, "base", zero=False), factor, _positive(cap, "cap", zero=False))
+
+
+def delay(policy: Backoff, attempt: int, *, jitter: float) -> float:
+    """Seconds to wait after the `attempt`-th attempt (from 1) failed."""
+    match policy:
+        case Table(delays):
+            wait = delays[min(attempt, len(delays)) - 1]
+        case Linear(step):
+            wait = step * attempt
+        case Exponential(base, factor, cap):
+            wait = _curve(base, factor, cap, attempt)
+        case _:
+            assert_never(policy)
+    return min(wait, LONGEST) * (1 + JITTER_SHARE * jitter)
+
+
+def _curve(base: float, factor: float, cap: float, attempt: int) -> float:
+    try:
+        return float(min(cap, base * factor ** (attempt - 1)))
+    except OverflowError:
+        return cap
+
+
+def _positive(value: float, what: str, *, zero: bool = True) -> float:
+    if not 0 <= value <= LONGEST or (value == 0 and not zero):
+        raise InvalidSetting(f"{what} cannot be {value} s", hint=f"give seconds from 0 to {LONGEST:.0f}")
+    return float(value)
+
+
+DEFAULT: Final = table(5, 10, 20, 40, 80, 160)

@@ -1,0 +1,99 @@
+"""Every error todoku raises, as one tree. Each carries a hint: what the reader can do about it.
+
+TodokuError
+├── InvalidMessage          what was to be published is not acceptable; nothing was stored
+│   └── NoRoute             no route takes the topic
+├── IdempotencyConflict     the key was used before, with another body
+├── IllegalTransition       a delivery was asked to make a step the state machine does not have
+├── InvalidSetting          a setting cannot be read
+├── TransactionError        `tx=` cannot be joined as asked
+│   ├── NoTransaction       the connection has no open transaction
+│   ├── UnsupportedConnection
+│   ├── WrongDatabase       the connection belongs to another database than the App
+│   └── BlockingCall        a blocking call inside a running event loop
+└── StoreError              the database cannot do what was asked
+    ├── UnknownDatabase     the URL names no supported database
+    ├── DatabaseUnavailable unreachable, gone, read-only: the outcome of the call is unknown
+    ├── DatabaseBusy        a lock was not to be had in time; nothing was changed
+    ├── SchemaError         not migrated, changed by hand, or newer than this program
+    ├── MixedSQLite         two SQLite libraries in one process on one file
+    └── UnsafeJournal       WAL asked of a SQLite build that can lose acknowledged writes
+"""
+
+from __future__ import annotations
+
+
+class TodokuError(Exception):
+    """Any error of todoku; `hint` says what to do about it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.hint = hint
+
+
+class InvalidMessage(TodokuError, ValueError):
+    """What was to be published is not acceptable; nothing was stored."""
+
+
+class NoRoute(InvalidMessage):
+    """No route takes the topic: publishing it would deliver it to nobody."""
+
+
+class IdempotencyConflict(TodokuError):
+    """The idempotency key was used before, with another body."""
+
+
+class IllegalTransition(TodokuError):
+    """A delivery was asked to make a step that the state machine does not have."""
+
+
+class InvalidSetting(TodokuError, ValueError):
+    """A setting cannot be read."""
+
+
+class TransactionError(TodokuError):
+    """`tx=` cannot be joined as asked."""
+
+
+class NoTransaction(TransactionError):
+    """The connection handed in as `tx=` has no open transaction to join."""
+
+
+class UnsupportedConnection(TransactionError, TypeError):
+    """`tx=` is of a kind todoku does not know."""
+
+
+class WrongDatabase(TransactionError):
+    """`tx=` belongs to another database than the App."""
+
+
+class BlockingCall(TransactionError):
+    """A blocking call was made inside a running event loop."""
+
+
+class StoreError(TodokuError):
+    """The database cannot do what was asked."""
+
+
+class UnknownDatabase(StoreError, ValueError):
+    """The database URL names nothing todoku can open."""
+
+
+class DatabaseUnavailable(StoreError):
+    """The database is unreachable, gone or read-only. Whether the call took effect is unknown."""
+
+
+class DatabaseBusy(StoreError):
+    """A lock was not to be had in time. Nothing was changed."""
+
+
+class SchemaError(StoreError):
+    """The schema is missing, was changed by hand, or is newer than this program."""
+
+
+class MixedSQLite(StoreError):
+    """Two SQLite libraries in one process have the same file open, which loses acknowledged writes."""
+
+
+class UnsafeJournal(StoreError):
+    """WAL was asked of a SQLite build that can lose acknowledged writes in WAL."""

@@ -1,0 +1,81 @@
+"""The one classifier: what an exception or an HTTP answer means for the next attempt.
+
+Transient ⇒ Retry. Deterministic ⇒ Abort. Unknown ⇒ Retry, and visible under INTERNAL_ERROR.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, error_text
+
+NON_RETRYABLE_STATUS: Final = 489
+"""The answer by which a receiver says: do not send this again (S4-23)."""
+
+_BUSY_STATUSES: Final = frozenset(
+    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+)
+
+# Looked up along the exception's own ancestry, nearest first, so that the order here does not matter.
+_REASONS: Final[dict[type[BaseException], tuple[str, bool]]] = {
+    TimeoutError: ("TIMEOUT", True),
+    ConnectionError: ("NETWORK", True),
+    OSError: ("NETWORK", True),
+    MemoryError: ("RESOURCES", True),
+    msgspec.ValidationError: ("BAD_PAYLOAD", False),
+    msgspec.DecodeError: ("BAD_PAYLOAD", False),
+    json.JSONDecodeError: ("BAD_PAYLOAD", False),
+    UnicodeDecodeError: ("BAD_PAYLOAD", False),
+    # A file that is not there or not ours will not be there in five seconds either: but a deploy may
+    # bring it, so these stay retryable; they are named only to keep them out of NETWORK.
+    FileNotFoundError: ("INTERNAL_ERROR", True),
+    PermissionError: ("INTERNAL_ERROR", True),
+}
+
+
+class DeliveryError(Exception):
+    """A failure that knows itself: what destinations raise when they can tell the cause."""
+
+    def __init__(self, reason: str, detail: str = "", *, retryable: bool = True) -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+        self.retryable = retryable
+
+
+def classify(error: Exception) -> Retry | Abort | Snooze:
+    """What `error`, raised by a handler, means."""
+    if isinstance(error, Retry | Abort | Snooze):
+        return error
+    if isinstance(error, DeliveryError):
+        return _failure(error.reason, error.detail or str(error), retryable=error.retryable)
+    detail = f"{type(error).__name__}: {error}"
+    for ancestor in type(error).__mro__:
+        if ancestor in _REASONS:
+            reason, retryable = _REASONS[ancestor]
+            return _failure(reason, detail, retryable=retryable)
+    return Retry(reason="INTERNAL_ERROR", detail=detail)
+
+
+def classify_status(status: int, *, retry_after: float | None = None, retry_4xx: bool = True) -> Outcome:
+    """What an HTTP answer means. `retry_4xx` is the sender's policy for the client errors that are left."""
+    if 200 <= status < 300:
+        return Done()
+    detail = f"HTTP {status}"
+    if status == NON_RETRYABLE_STATUS:
+        return Abort("NON_RETRYABLE", detail)
+    if status in _BUSY_STATUSES or status >= 500:
+        return Retry(after=retry_after, reason="HTTP_5XX" if status >= 500 else "HTTP_BUSY", detail=detail)
+    if 400 <= status < 500:
+        return _failure("HTTP_4XX", detail, retryable=retry_4xx)
+    # Redirects are not followed (they lead where nobody checked), and a bare 1xx is no answer.
+    return Abort("HTTP_UNEXPECTED", detail)
+
+
+def _failure(reason: str, detail: str, *, retryable: bool) -> Retry | Abort:
+    text = error_text(detail)
+    return Retry(reason=reason, detail=text) if retryable else Abort(reason, text)

@@ -1,0 +1,44 @@
+"""Identities made of arguments: public ids, key hashes, lanes. Nothing here draws chance or reads a clock."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+
+def uuid7(unix_ms: int, randomness: bytes) -> UUID:
+    """A version 7 UUID: 48 bits of time in front, then 74 bits of the 10 random bytes given."""
+    value = (unix_ms & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(randomness[:10])
+    value = value & ~(0xF000 << 64) | 0x7000 << 64
+    value = value & ~(0xC000 << 48) | 0x8000 << 48
+    return UUID(int=value)
+
+
+def key_hash(idempotency_key: str) -> str:
+    """How an idempotency key is stored and logged; the key itself never is."""
+    return hashlib.sha256(idempotency_key.encode()).hexdigest()
+
+
+def lane_id(destination: str, key: str) -> int:
+    """The lane of (destination, key), a signed 64-bit number. A collision only serialises more."""
+    return _hash64("lane", destination, key)
+
+
+def destination_lock(destination: str) -> int:
+    """The advisory lock of a whole ordered destination, taken when a publish has very many lanes."""
+    return _hash64("destination", destination)
+
+
+def _hash64(*parts: str) -> int:
+    text = "\0".join(parts).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=True)
+
+
+def publish_scope(topic: str) -> str:
+    """The ledger scope of publish entries: a key is unique per topic, not per installation (H12)."""
+    return f"publish:{topic}"
+
+
+def effect_scope(destination: str) -> str:
+    """The ledger scope of effect entries: what one destination has done for a key (I5)."""
+    return f"effect:{destination}"

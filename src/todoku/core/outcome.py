@@ -1,0 +1,97 @@
+"""What an attempt came to: Done, Retry, Abort or Snooze. Handlers return one of them, or raise it.
+
+The three that can be raised are exceptions for that reason alone; they are values all the same:
+compared by content, never changed after they were made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
+
+ERROR_LENGTH: Final = 512
+"""The readable text of a failure is cut here (S0-53)."""
+
+_REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+
+
+def seconds(duration: Duration, *, what: str = "a duration") -> float:
+    """`duration` in seconds; refuses what is negative or not a number."""
+    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if not math.isfinite(value) or value < 0:
+        raise InvalidMessage(f"{what} cannot be {duration!r}", hint="give seconds ≥ 0 or a timedelta")
+    return value
+
+
+def reason_code(reason: str) -> str:
+    """Check that a reason is one of few, not a sentence: it becomes a metric label."""
+    if not _REASON.fullmatch(reason):
+        raise InvalidMessage(
+            f"{reason!r} is not a reason",
+            hint="use UPPER_SNAKE_CASE of at most 64 characters; text goes in detail",
+        )
+    return reason
+
+
+def error_text(text: str) -> str:
+    """`text` as it is stored: no NUL (PostgreSQL has none), no broken surrogates, cut at 512."""
+    clean = text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= ERROR_LENGTH else clean[: ERROR_LENGTH - 1] + "…"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The attempt succeeded. `result` is JSON text, kept if it is not None."""
+
+    result: str | None = None
+
+
+class _Raisable(Exception):
+    """An outcome that can be raised. Equal when the content is."""
+
+    def _content(self) -> tuple[object, ...]:
+        return tuple(sorted(vars(self).items()))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._content() == other._content()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._content()))
+
+
+class Retry(_Raisable):
+    """The attempt failed and may be made again: after `after` seconds, or after the policy's back-off."""
+
+    def __init__(self, after: Duration | None = None, reason: str = "RETRY", detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.after = None if after is None else seconds(after, what="Retry(after=…)")
+        self.reason = reason_code(reason)
+        self.detail = error_text(detail)
+
+
+class Abort(_Raisable):
+    """The attempt failed and another would fail too: a dead letter, now."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason_code(reason)
+        self.detail = error_text(detail)
+
+
+class Snooze(_Raisable):
+    """Not now: run again after `for_` seconds, without counting this attempt (capped)."""
+
+    def __init__(self, for_: Duration) -> None:
+        super().__init__(for_)
+        self.for_ = seconds(for_, what="Snooze(…)")
+
+
+Outcome = Done | Retry | Abort | Snooze

@@ -1,0 +1,164 @@
+"""Settings: frozen, validated, read once at the edge and handed down.
+
+Each setting is read from `TODOKU_<NAME>`, then from the names the source documents used, then from
+`todoku.toml`, then it has its default. Here is only the pure part: mappings in, `Settings` out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from todoku.core.backoff import DEFAULT, Backoff, exponential, table
+from todoku.core.errors import InvalidSetting
+
+DAY: Final = 86_400.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set, with its default (DESIGN §7). Durations are seconds."""
+
+    database: str = "sqlite:///todoku.db"
+    schema: str | None = None
+    enabled: bool = True
+    concurrency: int | None = None
+    processes: int | None = None
+    batch: int | None = None
+    poll_interval_sec: float = 0.5
+    lease_sec: float = 120.0
+    reclaim_interval_sec: float = 5.0
+    max_processing_sec: float = 600.0
+    max_attempts: int = 6
+    max_lost: int = 3
+    backoff: Backoff = DEFAULT
+    send_timeout_ms: int = 2500
+    http_timeout_sec: float = 60.0
+    drain_grace_sec: float = 25.0
+    guardrail_db_failures: int = 3
+    unknown_after_sec: float = 600.0
+    ledger_ttl: float = 2 * DAY
+    ingest_dedupe: float = 90 * DAY
+    history_ttl: float = 30 * DAY
+    max_payload_bytes: int = 1 << 20
+    lock_timeout_sec: float = 1.0
+    statement_timeout_sec: float = 30.0
+    connections: int = 5
+    prepare_statements: bool = True
+    sqlite_wal: bool | None = None
+    """None: WAL where the linked SQLite is safe in it. True insists on WAL; False forbids it."""
+
+
+ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
+    "database": ("DATABASE_URL",),
+    "enabled": ("OUTBOX_ENABLED",),
+    "concurrency": ("OUTBOX_CONCURRENCY", "WORKER_COUNT"),
+    "batch": ("OUTBOX_BATCH",),
+    "poll_interval_sec": ("OUTBOX_POLL_INTERVAL_SEC",),
+    "lease_sec": ("OUTBOX_LOCK_LEASE_SEC", "OUTBOX_LEASE_SECONDS"),
+    "reclaim_interval_sec": ("OUTBOX_RECLAIM_INTERVAL_SECONDS",),
+    "max_processing_sec": ("OUTBOX_MAX_PROCESSING_SECONDS",),
+    "max_attempts": ("OUTBOX_MAX_ATTEMPTS",),
+    "send_timeout_ms": ("BROKER_TIMEOUT_MS",),
+}
+
+_POSITIVE: Final = frozenset(
+    {
+        "concurrency",
+        "processes",
+        "batch",
+        "max_attempts",
+        "max_lost",
+        "send_timeout_ms",
+        "guardrail_db_failures",
+    }
+    | {"max_payload_bytes", "connections", "lease_sec", "poll_interval_sec", "reclaim_interval_sec"}
+    | {"max_processing_sec", "http_timeout_sec", "lock_timeout_sec", "statement_timeout_sec"}
+    | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec"}
+)
+
+
+def read_settings(
+    environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object
+) -> Settings:
+    """Settings from arguments (first), the environment, and a parsed `todoku.toml` (last)."""
+    values: dict[str, object] = dict(file or {})
+    for name in Settings.__struct_fields__:
+        if name != "backoff" and (found := _from_environment(environ, name)) is not None:
+            values[name] = found
+    if (policy := _backoff(environ, values)) is not None:
+        values["backoff"] = policy
+    values |= {name: value for name, value in given.items() if value is not None}
+    return _checked(values)
+
+
+def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
+    for variable in (f"TODOKU_{name.upper()}", *ALSO_READ_FROM.get(name, ())):
+        if (value := environ.get(variable, "").strip()) != "":
+            return value
+    return None
+
+
+def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff | None:
+    """A table from BACKOFF_SEC (`[5,10]` or `5,10`), or a curve from BASE/MAX_BACKOFF_SECONDS."""
+    listed = values.pop("backoff_sec", None)
+    for variable in ("TODOKU_BACKOFF_SEC", "OUTBOX_BACKOFF_SEC"):
+        listed = environ.get(variable) or listed
+    base, cap = environ.get("OUTBOX_BASE_BACKOFF_SECONDS"), environ.get("OUTBOX_MAX_BACKOFF_SECONDS")
+    try:
+        if listed is not None:
+            return table(*_numbers(listed))
+        if base or cap:
+            return exponential(float(base or 1), cap=float(cap or 60))
+    except (TypeError, ValueError) as error:
+        raise InvalidSetting(
+            f"the back-off cannot be read: {error}", hint="for example 5,10,20 or [5, 10]"
+        ) from error
+    return None
+
+
+def _numbers(listed: object) -> list[float]:
+    if isinstance(listed, str):
+        listed = json.loads(listed if listed.lstrip().startswith("[") else f"[{listed}]")
+    if not isinstance(listed, list):
+        raise TypeError(f"{listed!r} is not a list of seconds")
+    return [float(item) for item in listed]
+
+
+def _checked(values: dict[str, object]) -> Settings:
+    fields = {name: _boolean(value) if name in ("enabled", "prepare_statements", "sqlite_wal") else value
+              for name, value in values.items()}  # fmt: skip
+    policy = fields.pop("backoff", DEFAULT)
+    if not isinstance(policy, Backoff):
+        raise InvalidSetting(
+            "`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential"
+        )
+    try:
+        settings = msgspec.convert(fields, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidSetting(
+            f"a setting cannot be read: {error}", hint="names and defaults: docs/settings.md"
+        ) from None
+    for name in _POSITIVE:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise InvalidSetting(f"{name} cannot be {value}", hint="it must be greater than 0")
+    if settings.lease_sec < 1:
+        raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
+    return msgspec.structs.replace(settings, backoff=policy)
+
+
+def _boolean(value: object) -> object:
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
+    return words.get(value.strip().lower(), value) if isinstance(value, str) else value

@@ -1,0 +1,79 @@
+"""The five states of a delivery and the only steps between them (DESIGN §2)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from todoku.core.errors import IllegalTransition
+
+
+class Status(StrEnum):
+    """Where a delivery is on its way."""
+
+    PENDING = "pending"
+    SENDING = "sending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def terminal(self) -> bool:
+        """Nobody will touch it again, except by audited replay (I9)."""
+        return self in (Status.SUCCEEDED, Status.ABORTED)
+
+
+class Step(StrEnum):
+    """What can happen to a delivery."""
+
+    CLAIM = "claim"
+    DONE = "done"
+    RETRY = "retry"
+    ABORT = "abort"
+    SNOOZE = "snooze"
+    RELEASE = "release"
+    LOSE = "lose"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    REPLAY = "replay"
+    SETTLE_BY_HAND = "settle by hand"
+
+
+TRANSITIONS: Final[dict[tuple[Status, Step], frozenset[Status]]] = {
+    (Status.PENDING, Step.CLAIM): frozenset({Status.SENDING}),
+    (Status.FAILED, Step.CLAIM): frozenset({Status.SENDING}),
+    (Status.SENDING, Step.DONE): frozenset({Status.SUCCEEDED}),
+    (Status.SENDING, Step.RETRY): frozenset({Status.FAILED, Status.ABORTED}),
+    (Status.SENDING, Step.ABORT): frozenset({Status.ABORTED}),
+    (Status.SENDING, Step.SNOOZE): frozenset({Status.PENDING, Status.ABORTED}),
+    (Status.SENDING, Step.RELEASE): frozenset({Status.PENDING}),
+    (Status.SENDING, Step.LOSE): frozenset({Status.PENDING, Status.ABORTED}),
+    # A running delivery is only asked: its owner settles it, and a Done that came first wins.
+    (Status.SENDING, Step.CANCEL): frozenset({Status.SENDING}),
+    (Status.PENDING, Step.CANCEL): frozenset({Status.ABORTED}),
+    (Status.FAILED, Step.CANCEL): frozenset({Status.ABORTED}),
+    (Status.PENDING, Step.EXPIRE): frozenset({Status.ABORTED}),
+    (Status.FAILED, Step.EXPIRE): frozenset({Status.ABORTED}),
+    (Status.ABORTED, Step.REPLAY): frozenset({Status.PENDING}),
+    (Status.PENDING, Step.SETTLE_BY_HAND): frozenset({Status.SUCCEEDED, Status.ABORTED}),
+    (Status.FAILED, Step.SETTLE_BY_HAND): frozenset({Status.SUCCEEDED, Status.ABORTED}),
+    (Status.ABORTED, Step.SETTLE_BY_HAND): frozenset({Status.SUCCEEDED}),
+}
+
+
+def reachable(status: Status, step: Step) -> frozenset[Status]:
+    """Where `step` may lead from `status`; empty if it may not be made at all."""
+    return TRANSITIONS.get((status, step), frozenset())
+
+
+def advance(status: Status, step: Step, to: Status) -> Status:
+    """Return `to`, having checked that `step` may lead there from `status`; else raise."""
+    allowed = reachable(status, step)
+    if to in allowed:
+        return to
+    if allowed:
+        hint = f"{step} leads from {status} to {' or '.join(sorted(allowed))}"
+    else:
+        makers = sorted(source for source, made in TRANSITIONS if made is step)
+        hint = f"{step} is possible from {' or '.join(makers)} only"
+    raise IllegalTransition(f"a delivery cannot go from {status} to {to} by {step}", hint=hint)

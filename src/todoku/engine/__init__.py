@@ -1,0 +1,1 @@
+"""The line, one verb a file: publish → claim → execute → settle → history."""

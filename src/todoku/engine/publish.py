@@ -1,0 +1,254 @@
+"""1. Publish: check everything at the edge, resolve routes, and make a draft that the store can take as it is.
+
+Bad input is refused here, with nothing stored; what passes is in a form that both databases take.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.digest import digest, digest_bytes
+from todoku.core.errors import InvalidMessage, NoRoute
+from todoku.core.identity import key_hash, lane_id, publish_scope
+from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
+from todoku.core.outcome import Duration, seconds
+from todoku.core.route import Route, check_topic, resolve
+
+MAX_DEPTH: Final = 100
+"""Deeper JSON is refused: somebody's decoder would fall over it long after it was acknowledged."""
+
+_LONGEST_DELAY: Final = 10 * 365 * 86_400.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to publish, apart from what: the keywords of `publish`."""
+
+    key: str | None = None
+    idempotency_key: str | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    expires: Duration | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    labels: Sequence[str] = ()
+    reopen: bool = False
+
+
+def draft(
+    id: UUID,
+    topic: str,
+    payload: object,
+    options: Options,
+    routes: Sequence[Route],
+    *,
+    max_payload_bytes: int,
+    no_route: Literal["error", "dead_letter"] = "error",
+) -> Draft:
+    """A checked draft with its deliveries, or InvalidMessage."""
+    _check_text(topic, "topic", MAX_TOPIC_LENGTH)
+    check_topic(topic)
+    if options.key is not None:
+        _check_text(options.key, "key", MAX_KEY_LENGTH)
+    text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
+    size = len(raw) if raw is not None else len((text or "").encode())
+    if size > max_payload_bytes:
+        raise InvalidMessage(
+            f"the payload has {size} bytes, {max_payload_bytes} are allowed",
+            hint="store it elsewhere and send a reference, or raise TODOKU_MAX_PAYLOAD_BYTES",
+        )
+    return Draft(
+        id=id,
+        topic=topic,
+        type=topic,
+        key=options.key,
+        payload=text,
+        payload_bytes=raw,
+        content_type="application/json" if raw is None else "application/octet-stream",
+        headers=_headers(options.headers),
+        labels=encode(list(options.labels)) if options.labels else None,
+        idempotency=_idempotency(topic, options, text, raw),
+        legs=_legs(topic, options, routes, no_route),
+        at=_moment(options.at),
+        delay=_delay(options),
+        expires=None if options.expires is None else _limited(options.expires, "expires", zero=False),
+    )
+
+
+def encode(payload: object) -> str:
+    """`payload` as JSON text, exactly as it will be stored; refuses what does not survive the way."""
+    try:
+        text = _ENCODER.encode(payload)
+    except RecursionError:
+        raise _too_deep() from None
+    except (TypeError, ValueError) as error:
+        if "Circular" in str(error):
+            raise _too_deep() from None
+        raise InvalidMessage(
+            f"the payload is not JSON: {error}", hint="send plain values; NaN has no JSON"
+        ) from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise _too_deep()
+    if "\\u0000" in text and _has_nul(json.loads(text)):
+        raise InvalidMessage(
+            "the payload has a NUL character in a text", hint="send it as bytes, or leave it out"
+        )
+    _check_surrogates(text, "payload")
+    return text
+
+
+def _too_deep() -> InvalidMessage:
+    return InvalidMessage(
+        f"the payload is nested deeper than {MAX_DEPTH}, or contains itself", hint="flatten it"
+    )
+
+
+def _plain(value: Any) -> object:
+    """What json cannot take by itself, in its usual JSON form."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    match value:
+        case datetime() if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        case datetime() | date():
+            return value.isoformat()
+        case UUID() | Decimal():
+            return str(value)
+        case Enum():
+            return value.value
+        case timedelta():
+            return value.total_seconds()
+        case set() | frozenset() | tuple():
+            return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def _depth(text: str) -> int:
+    """How deep JSON text is nested. A scan, not a parse: a parser would recurse."""
+    deepest = depth = 0
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _has_nul(value: object) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case list():
+            return any(map(_has_nul, value))
+        case dict():
+            return any(_has_nul(name) or _has_nul(item) for name, item in value.items())
+        case _:
+            return False
+
+
+def _check_text(text: object, what: str, longest: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidMessage(f"the {what} must be text, not {type(text).__name__}", hint=f"pass str({what})")
+    if not 0 < len(text) <= longest:
+        raise InvalidMessage(f"the {what} has {len(text)} characters", hint=f"1 to {longest} are allowed")
+    if "\0" in text:
+        raise InvalidMessage(f"the {what} has a NUL character", hint="leave it out")
+    _check_surrogates(text, what)
+
+
+def _check_surrogates(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(
+            f"the {what} has half a surrogate pair at {error.start}",
+            hint="decode the text it came from correctly",
+        ) from None
+
+
+def _headers(headers: Mapping[str, str] | None) -> str | None:
+    if not headers:
+        return None
+    for name, value in headers.items():
+        _check_text(name, "name of a header", 256)
+        if not isinstance(value, str) or "\0" in value:
+            raise InvalidMessage(f"header {name!r} must be text without NUL", hint="pass strings")
+    return encode(dict(headers))
+
+
+def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | None) -> Idempotency | None:
+    key = options.idempotency_key
+    if key is None:
+        return None
+    _check_text(key, "idempotency key", MAX_KEY_LENGTH)
+    body = digest(json.loads(text)) if text is not None else digest_bytes(raw or b"")
+    return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
+
+
+def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
+    if isinstance(options.priority, bool) or options.priority not in PRIORITIES:
+        raise InvalidMessage(f"priority cannot be {options.priority!r}", hint="0 to 15, larger is sooner")
+    taken = resolve(routes, topic)
+    if not taken:
+        if no_route == "dead_letter":
+            return (Leg(destination="none", dead="NO_ROUTE"),)
+        raise NoRoute(f"no route takes {topic!r}", hint=f"declare one: box.route({topic!r}, to=…)")
+    return tuple(
+        Leg(
+            destination=route.destination,
+            queue=route.queue,
+            lane=lane_id(route.destination, options.key)
+            if route.ordered and options.key is not None
+            else None,
+            priority=options.priority,
+            max_attempts=route.max_attempts,
+            timeout=route.timeout,
+        )
+        for route in taken
+    )
+
+
+def _moment(at: datetime | None) -> datetime | None:
+    if at is not None and at.tzinfo is None:
+        raise InvalidMessage(
+            f"at={at!r} has no time zone", hint="use an aware datetime, e.g. datetime.now(UTC)"
+        )
+    return at
+
+
+def _delay(options: Options) -> float:
+    if options.delay is None:
+        return 0.0
+    if options.at is not None:
+        raise InvalidMessage("delay and at cannot both be given", hint="keep one of them")
+    return _limited(options.delay, "delay")
+
+
+def _limited(duration: Duration, what: str, *, zero: bool = True) -> float:
+    value = seconds(duration, what=what)
+    if value > _LONGEST_DELAY or (value == 0 and not zero) or not math.isfinite(value):
+        raise InvalidMessage(f"{what} cannot be {duration!r}", hint="ten years at the most")
+    return value

@@ -1,0 +1,264 @@
+"""Joining the caller's own transaction: a few lines per driver, none of which todoku has to import.
+
+A `tx` is a connection or session of sqlite3, aiosqlite, psycopg (sync and async), asyncpg, SQLAlchemy (Connection,
+Session, AsyncConnection, AsyncSession) or Django. Each must have a transaction open, or open one by itself with the
+first statement: otherwise message and deliveries would not be one commit (I2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from todoku.core.errors import BlockingCall, NoTransaction, UnsupportedConnection, WrongDatabase
+from todoku.store.database import DialectName
+from todoku.store.port import Row, Statement, Steps
+from todoku.store.sql import ParamStyle, parameters, styled
+
+T = TypeVar("T")
+Execute = Callable[[Statement], list[Row]]
+ExecuteAsync = Callable[[Statement], Awaitable[list[Row]]]
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A caller's transaction: how to execute in it, and which database it is of. One of the two is given."""
+
+    dialect: DialectName
+    execute: Execute | None = None
+    execute_async: ExecuteAsync | None = None
+
+
+def run(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
+    """Run `steps` in the caller's transaction."""
+    joined = join(tx, dialect)
+    if joined.execute is None:
+        raise BlockingCall(
+            f"{_name(tx)} is an async connection",
+            hint="await the a… form: apublish(…, tx=…), apublish_many(…, tx=…)",
+        )
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(joined.execute(statement))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
+    """Run `steps` in the caller's transaction, be it of an async or of a blocking driver."""
+    joined = join(tx, dialect)
+    if joined.execute_async is None:
+        return run(tx, dialect, steps)
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(await joined.execute_async(statement))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def join(tx: object, dialect: DialectName) -> Joined:
+    """The transaction behind `tx`; refuses what is no transaction, not supported, or of another database."""
+    joined = _joined(tx)
+    if joined.dialect != dialect:
+        raise WrongDatabase(
+            f"tx= is a {joined.dialect} connection, the App is on {dialect}",
+            hint="the message must be in the database of your own rows: give the App that database's URL",
+        )
+    return joined
+
+
+def _joined(tx: Any) -> Joined:
+    for ancestor in type(tx).__mro__:
+        match ancestor.__module__.split(".")[0], ancestor.__name__:
+            case "sqlite3", "Connection":
+                return _sqlite3(tx)
+            case "aiosqlite", "Connection":
+                return _aiosqlite(tx)
+            case "psycopg", "Connection":
+                return _psycopg(tx)
+            case "psycopg", "AsyncConnection":
+                return _psycopg_async(tx)
+            case "asyncpg", "Connection" | "PoolConnectionProxy":
+                return _asyncpg(tx)
+            case "sqlalchemy", "Session" | "Connection" | "scoped_session":
+                return _sqlalchemy(tx)
+            case "sqlalchemy", "AsyncSession" | "AsyncConnection" | "async_scoped_session":
+                return _sqlalchemy_async(tx)
+            case "django", "BaseDatabaseWrapper":
+                return _django(tx)
+            case "django", "ConnectionProxy":
+                return _django(tx)
+    raise UnsupportedConnection(
+        f"tx= cannot be {_name(tx)}",
+        hint="pass a connection or session of sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy or Django, "
+        "or tx=None for a transaction of its own",
+    )
+
+
+def _name(tx: object) -> str:
+    return f"a {type(tx).__module__}.{type(tx).__qualname__}"
+
+
+def _require(open_: bool, what: str, how: str) -> None:
+    if not open_:
+        raise NoTransaction(
+            f"{what} has no transaction open, so there is nothing to join",
+            hint=f"{how}, or pass tx=None for a transaction of its own",
+        )
+
+
+# ------------------------------------------------------------------------------------------------ drivers
+
+
+def _sqlite3(tx: Any) -> Joined:
+    # Left to itself, sqlite3 opens a transaction before the first INSERT; with isolation_level=None it does not.
+    by_itself = tx.isolation_level is not None and getattr(tx, "autocommit", -1) is not True
+    _require(tx.in_transaction or by_itself, "this sqlite3 connection (autocommit)", "execute BEGIN first")
+
+    def execute(statement: Statement) -> list[Row]:
+        if isinstance(statement.values, Mapping):
+            return [tuple(row) for row in tx.execute(statement.sql, statement.values).fetchall()]
+        tx.executemany(statement.sql, statement.values)
+        return []
+
+    return Joined("sqlite", execute=execute)
+
+
+def _aiosqlite(tx: Any) -> Joined:
+    by_itself = tx.isolation_level is not None
+    _require(tx.in_transaction or by_itself, "this aiosqlite connection (autocommit)", "execute BEGIN first")
+
+    async def execute(statement: Statement) -> list[Row]:
+        if isinstance(statement.values, Mapping):
+            return [tuple(row) for row in await tx.execute_fetchall(statement.sql, statement.values)]
+        await tx.executemany(statement.sql, statement.values)
+        return []
+
+    return Joined("sqlite", execute_async=execute)
+
+
+def _psycopg_idle(tx: Any) -> bool:
+    return bool(tx.autocommit and tx.info.transaction_status.name == "IDLE")
+
+
+def _psycopg(tx: Any) -> Joined:
+    _require(
+        not _psycopg_idle(tx), "this psycopg connection (autocommit)", "use `with connection.transaction():`"
+    )
+
+    def execute(statement: Statement) -> list[Row]:
+        with tx.cursor(row_factory=_tuples) as cursor:
+            cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+            return cursor.fetchall() if cursor.description else []
+
+    return Joined("postgresql", execute=execute)
+
+
+def _psycopg_async(tx: Any) -> Joined:
+    _require(
+        not _psycopg_idle(tx),
+        "this psycopg connection (autocommit)",
+        "use `async with connection.transaction():`",
+    )
+
+    async def execute(statement: Statement) -> list[Row]:
+        async with tx.cursor(row_factory=_tuples) as cursor:
+            await cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+            return await cursor.fetchall() if cursor.description else []
+
+    return Joined("postgresql", execute_async=execute)
+
+
+def _tuples(cursor: Any) -> Callable[[Any], Row]:
+    return tuple
+
+
+def _asyncpg(tx: Any) -> Joined:
+    _require(tx.is_in_transaction(), "this asyncpg connection", "use `async with connection.transaction():`")
+
+    async def execute(statement: Statement) -> list[Row]:
+        names = dict.fromkeys(parameters(statement.sql))
+        values = [_one(statement)[name] for name in names]
+        return [tuple(row.values()) for row in await tx.fetch(_styled(statement.sql, "dollar"), *values)]
+
+    return Joined("postgresql", execute_async=execute)
+
+
+def _sqlalchemy(tx: Any) -> Joined:
+    connection = tx.connection() if hasattr(tx, "get_bind") else tx
+    _refuse_sqlalchemy_autocommit(connection)
+
+    def execute(statement: Statement) -> list[Row]:
+        result = connection.execute(_text(statement.sql), statement.values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return Joined(_sqlalchemy_dialect(connection), execute=execute)
+
+
+def _sqlalchemy_async(tx: Any) -> Joined:
+    def execute_in(connection: Any, statement: Statement) -> list[Row]:
+        _refuse_sqlalchemy_autocommit(connection)
+        result = connection.execute(_text(statement.sql), statement.values)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    async def execute(statement: Statement) -> list[Row]:
+        connection = await tx.connection() if hasattr(tx, "get_bind") else tx
+        return await connection.run_sync(execute_in, statement)  # type: ignore[no-any-return]
+
+    bound = tx.get_bind() if hasattr(tx, "get_bind") else tx
+    return Joined(_sqlalchemy_dialect(bound), execute_async=execute)
+
+
+def _sqlalchemy_dialect(bound: Any) -> DialectName:
+    if bound.dialect.name not in ("sqlite", "postgresql"):
+        raise UnsupportedConnection(
+            f"SQLAlchemy on {bound.dialect.name}", hint="todoku needs SQLite or PostgreSQL"
+        )
+    return bound.dialect.name  # type: ignore[no-any-return]
+
+
+def _refuse_sqlalchemy_autocommit(connection: Any) -> None:
+    autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+    _require(not autocommit, "this SQLAlchemy connection (AUTOCOMMIT)", "use a connection with transactions")
+
+
+def _django(tx: Any) -> Joined:
+    _require(
+        tx.in_atomic_block or not tx.get_autocommit(),
+        "this Django connection",
+        "use `with transaction.atomic():`",
+    )
+    if tx.vendor not in ("sqlite", "postgresql"):
+        raise UnsupportedConnection(f"Django on {tx.vendor}", hint="todoku needs SQLite or PostgreSQL")
+
+    def execute(statement: Statement) -> list[Row]:
+        names, sql = parameters(statement.sql), _styled(statement.sql, "format")
+        with tx.cursor() as cursor:
+            if isinstance(statement.values, Mapping):
+                cursor.execute(sql, [statement.values[name] for name in names])
+                return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            cursor.executemany(sql, [[row[name] for name in names] for row in statement.values])
+            return []
+
+    return Joined(tx.vendor, execute=execute)
+
+
+@lru_cache(maxsize=256)
+def _styled(sql: str, style: ParamStyle) -> str:
+    return styled(sql, style)
+
+
+@lru_cache(maxsize=256)
+def _text(sql: str) -> Any:
+    from sqlalchemy import text  # noqa: PLC0415 - there, because the caller's session is SQLAlchemy's
+
+    return text(sql)
+
+
+def _one(statement: Statement) -> Mapping[str, Any]:
+    assert isinstance(statement.values, Mapping)  # only SQLite's statements come in many rows
+    return statement.values

@@ -1,0 +1,178 @@
+"""The line in the store: claim, settle, release. Every change here is fenced by (id, epoch, worker)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from todoku.core.decide import Settlement
+from todoku.core.identity import destination_lock, effect_scope
+from todoku.core.message import Claimed
+from todoku.core.status import Status
+from todoku.store.database import Tx
+from todoku.store.values import Waiting
+
+Settled = tuple[Claimed, Settlement]
+
+
+def waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
+    """Where work waits: three walks over small sets of places, never over rows."""
+    return Waiting(
+        tuple(tx.rows("waiting", destinations=destinations)),
+        tuple(tx.rows("waiting_suspects", destinations=destinations)),
+        tuple(tx.rows("waiting_lanes", destinations=destinations)),
+    )
+
+
+def places_of(places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """Places as a document for a query."""
+    return [{"queue": queue, "destination": destination} for queue, destination in places]
+
+
+def claim_lanes(tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int) -> list[Any]:
+    """Take lanes, then of each its first rows. Lanes with nothing to run are given back at once."""
+    taken = dict(tx.rows("take_lanes", worker=worker, places=places_of(places), lanes=lanes))
+    if not taken:
+        return []
+    each = max(1, limit // len(taken))
+    mosts = {str(lane): 1 if failures else each for lane, failures in taken.items()}
+    rows = tx.rows("claim_lane_rows", worker=worker, mosts=mosts, most=each)
+    if idle := taken.keys() - {row[_LANE] for row in rows}:
+        settle_lanes(tx, worker, sorted(idle), ())
+    return sorted(rows, key=lambda row: (row[_LANE], row[0]))
+
+
+_LANE = Claimed.__struct_fields__.index("lane")
+
+
+def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float) -> set[int]:
+    """Ledger, then delivery, then history (I5). Returns the ids that were ours; sorted locks (H11)."""
+    settled = sorted(settled, key=lambda pair: pair[0].id)
+    _settle_ledger(tx, worker, settled, ledger_ttl)
+    done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
+    rest = [pair for pair in settled if pair[1].status is not Status.SUCCEEDED]
+    ours: set[int] = set()
+    if done:
+        ours.update(
+            row[0] for row in tx.rows("settle_done", worker=worker, tokens=tokens(c for c, _ in done))
+        )
+    if rest:
+        rows = [_rest_row(claim, settlement) for claim, settlement in rest]
+        ours.update(row[0] for row in tx.rows("settle_rest", worker=worker, rows=rows))
+    results = [
+        {"delivery_id": claim.id, "message_seq": claim.message_seq, "result": settlement.result}
+        for claim, settlement in done
+        if settlement.result is not None and claim.id in ours
+    ]
+    if results:
+        tx.rows("settle_results", rows=results)
+    if lanes := sorted({claim.lane for claim, _ in settled if claim.lane is not None}):
+        settle_lanes(tx, worker, lanes, [pair for pair in settled if pair[0].id in ours])
+    return ours
+
+
+def release(tx: Tx, worker: UUID, claims: Sequence[Claimed], delay: float) -> set[int]:
+    """Give back what never started. Returns the ids that were ours."""
+    ordered = sorted(claims, key=lambda claim: claim.id)
+    ours = {row[0] for row in tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay)}
+    if lanes := sorted({claim.lane for claim in ordered if claim.lane is not None}):
+        settle_lanes(tx, worker, lanes, ())
+    return ours
+
+
+def settle_lanes(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[Settled]) -> None:
+    """Give back the lanes with nothing in flight, and drop the empty ones (unless a publisher is at work)."""
+    by_status: dict[Status, list[int]] = {status: [] for status in Status}
+    for claim, settlement in settled:
+        if claim.lane is not None:
+            by_status[settlement.status].append(claim.lane)
+    rows = tx.rows(
+        "settle_lanes",
+        worker=worker,
+        lanes=lanes,
+        failing=by_status[Status.FAILED] or _NOTHING,
+        succeeding=by_status[Status.SUCCEEDED] or _NOTHING,
+        aborting=by_status[Status.ABORTED] or _NOTHING,
+    )
+    empty = {
+        str(lane): str(destination_lock(destination)) for lane, destination, is_empty in rows if is_empty
+    }
+    if empty and (locked := [row[0] for row in tx.rows("try_lock_lanes", locks=empty)]):
+        tx.rows("drop_empty_lanes", lanes=locked)
+
+
+_NOTHING: list[int] = [0]
+"""An empty array has no type to PostgreSQL; lane 0 is as good as none, being one hash in 2^64."""
+
+
+def settled_before(tx: Tx, worker: UUID, claims: Sequence[Claimed]) -> set[tuple[int, int]]:
+    """Which of these tokens this worker has settled already: the read-back after an ambiguous commit (H4)."""
+    rows = tx.rows(
+        "settled_before",
+        worker=worker,
+        ids=[claim.id for claim in claims],
+        message_seqs=[claim.message_seq for claim in claims],
+    )
+    return {(id, epoch) for id, epoch in rows}
+
+
+def effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
+    """The effect entries of claims that have a key."""
+    entries = [
+        {"id": claim.id, "scope": effect_scope(claim.destination), "key_hash": claim.key_hash}
+        for claim in claims
+        if claim.key_hash is not None
+    ]
+    if not entries:
+        return {}
+    return {id: (state, digest) for id, state, digest in tx.rows("effects", entries=entries)}
+
+
+def tokens(claims: Iterable[Claimed]) -> dict[str, int]:
+    """Tokens as a document: id → epoch, in the order given."""
+    return {str(claim.id): claim.epoch for claim in claims}
+
+
+def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> None:
+    keyed = [pair for pair in settled if pair[0].key_hash is not None]
+    entries = [
+        _entry(claim, settlement)
+        for claim, settlement in keyed
+        if settlement.status in (Status.SUCCEEDED, Status.ABORTED)
+        and settlement.reason != "IDEMPOTENCY_CONFLICT"
+    ]
+    if entries:
+        tx.rows("settle_effects", worker=worker, entries=entries, ttl=ttl)
+    reserved = [
+        {"scope": claim.scope, "key_hash": claim.key_hash}
+        for claim, settlement in keyed
+        if claim.scope is not None and settlement.status is Status.SUCCEEDED
+    ]
+    if reserved:
+        tx.rows("settle_reservations", entries=reserved, ttl=ttl)
+
+
+def _entry(claim: Claimed, settlement: Settlement) -> dict[str, object]:
+    return {
+        "scope": effect_scope(claim.destination),
+        "key_hash": claim.key_hash,
+        "digest": claim.digest,
+        "state": "succeeded" if settlement.status is Status.SUCCEEDED else "failed",
+        "message_id": claim.message_id,
+        "response": settlement.result,
+        "id": claim.id,
+        "epoch": claim.epoch,
+    }
+
+
+def _rest_row(claim: Claimed, settlement: Settlement) -> dict[str, object]:
+    return {
+        "id": claim.id,
+        "epoch": claim.epoch,
+        "status": settlement.status.value,
+        "delay": settlement.delay,
+        "reason": settlement.reason,
+        "error": settlement.error,
+        "snoozed": int(settlement.snoozed),
+    }

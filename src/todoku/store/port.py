@@ -1,0 +1,179 @@
+"""The one port between todoku and its databases. Each docstring is the contract the conformance suite checks.
+
+Any call may raise DatabaseUnavailable, and then its outcome is unknown; every call may be repeated then, because
+a token (id, epoch, worker) works once. Calls block; they may be made from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.decide import Settlement
+from todoku.core.message import Claimed
+from todoku.store.values import (
+    Acted,
+    Counts,
+    Entry,
+    Filter,
+    Held,
+    Migrated,
+    Page,
+    Pruned,
+    Reclaimed,
+    SettleReport,
+    Signed,
+    Slice,
+    Story,
+    Waiting,
+)
+
+T = TypeVar("T")
+Value = None | bool | int | float | str | bytes | list[int] | list[str]
+Row = tuple[object, ...]
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One SQL statement for whatever connection runs it: `:name` parameters, one mapping of values or many."""
+
+    sql: str
+    values: Mapping[str, Value] | Sequence[Mapping[str, Value]]
+
+
+Steps = Generator[Statement, list[Row], T]
+"""A piece of work on a connection that is somebody else's: yields statements, is sent their rows, returns T."""
+
+
+class Store(Protocol):
+    """Messages, deliveries, leases and the ledger, in one database."""
+
+    # ---------------------------------------------------------------------------------------- its life
+
+    def migrate(self) -> Migrated:
+        """Bring the schema to this program's version, once, however many processes ask at the same time.
+
+        A newer schema, or a migration whose text changed after it was applied, raises SchemaError.
+        """
+
+    def ping(self) -> float:
+        """The database's clock, in unix seconds; raises DatabaseUnavailable if nobody answers."""
+
+    def close(self) -> None:
+        """Give back every connection. The store cannot be used afterwards."""
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run `steps` in a transaction of their own: all of them are committed, or none."""
+
+    # ---------------------------------------------------------------------------------------- the lease
+
+    def register(self, worker: UUID, *, name: str, lease: float) -> None:
+        """Begin the lease of a new worker incarnation. The id must never have been used before."""
+
+    def renew(self, worker: UUID, *, lease: float, state: str = "running") -> bool:
+        """Extend a lease that has not ended. False: it has, everything the worker holds is lost (I3)."""
+
+    def owned(self, worker: UUID) -> list[Held]:
+        """What the database says the worker owns, and whether it was asked to stop."""
+
+    def bury(self, worker: UUID, *, lost: bool) -> Reclaimed:
+        """End a lease at once and free everything owned. `lost`: its attempts may have started (a dead child)."""
+
+    def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
+        """End the leases that ran out, then free every delivery and lane that has no live owner.
+
+        Attempts are given back, `lost` rises; at `max_lost` the delivery is aborted with WORKER_LOST, unless the
+        ledger knows that it succeeded.
+        """
+
+    # ----------------------------------------------------------------------------------------- the line
+
+    def waiting(self, destinations: Sequence[str] | None) -> Waiting:
+        """Where work waits for these destinations (None: all), due or not. Cost: the number of places, not rows."""
+
+    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int) -> list[Claimed]:
+        """Take up to `limit` due deliveries, slice by slice, each slice in time order.
+
+        Each row goes to one worker (I3), with `attempt` and `epoch` raised. A worker whose lease ended gets nothing.
+        Paused queues, open breakers, expired and future rows, lanes and suspects are passed over.
+        """
+
+    def claim_suspect(self, worker: UUID, places: Sequence[tuple[str, str]]) -> list[Claimed]:
+        """Take one due delivery whose owner died before, if there is one."""
+
+    def claim_lanes(
+        self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int
+    ) -> list[Claimed]:
+        """Take up to `lanes` lanes and of each the first rows in order: one if its head has failed before.
+
+        Rows of a lane come in order, and must be run in turn (I10). A head that may not run yet blocks its lane.
+        """
+
+    def effects(self, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
+        """The effect entries, as (state, digest) by delivery id, of those claims that have a key and an entry."""
+
+    def settle(self, settled: Sequence[tuple[Claimed, Settlement]]) -> SettleReport:
+        """Write what attempts came to: ledger, delivery, history, in one transaction (I5).
+
+        Fenced by (id, epoch, worker): what is not owned any more changes nothing and is reported `lost`. What this
+        worker has settled before is reported as settled, so that repeating after a lost reply is harmless. Rows that
+        somebody keeps locked do not hold up the others: they are reported `stuck`.
+        """
+
+    def release(self, claims: Sequence[Claimed], *, delay: float = 0.0) -> tuple[Claimed, ...]:
+        """Give back deliveries whose attempt never started. Returns those that were not owned any more."""
+
+    # ------------------------------------------------------------------------------- what a person does
+
+    def replay(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+        """Dead letters → pending, attempts from 0, `replay_count + 1`, audited (I9)."""
+
+    def cancel(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+        """What waits → aborted with CANCELLED. What runs is asked to stop: its owner settles it."""
+
+    def settle_by_hand(
+        self, which: Filter, signed: Signed, *, succeeded: bool, limit: int = 1000, dry_run: bool = False
+    ) -> Acted:
+        """Say of deliveries that do not run that they succeeded, or that they never will. Ledger first."""
+
+    def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+        """Remove dead letters for good."""
+
+    def set_queue(self, name: str, signed: Signed, *, paused: bool) -> None:
+        """Pause or resume a queue: claims obey from the commit on."""
+
+    def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
+        """Keep every worker from claiming for a destination for so many seconds (0: close it)."""
+
+    def set_on_abort(self, destination: str, *, skip: bool) -> None:
+        """Whether a dead letter blocks its lane (the default) or is skipped."""
+
+    # -------------------------------------------------------------------------------------- maintenance
+
+    def announce(self, destinations: Sequence[str]) -> None:
+        """Say that a worker here has registered these destinations."""
+
+    def expire(self, *, unknown_after: float, limit: int = 5000) -> tuple[int, int]:
+        """Abort what waited past `expires_at`, and what nobody has registered for so long. Returns both numbers."""
+
+    def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
+        """Remove what its retention has passed: never a message with a delivery, never a ledger entry in use."""
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def counts(self, *, max_age: float = 0.0) -> Counts:
+        """Deliveries by status, destination and reason: exact when few, else sampled; at most `max_age` old."""
+
+    def find(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Deliveries, newest first. `status="succeeded"` looks in the history, anything else among the others."""
+
+    def story(self, message_id: UUID) -> Story | None:
+        """Everything known about a message."""
+
+    def result(self, delivery_id: int) -> str | None:
+        """The JSON text of a delivery's result, if one was kept."""
+
+    def entry(self, scope: str, key_hash: str) -> Entry | None:
+        """A ledger entry."""

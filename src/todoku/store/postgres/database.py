@@ -1,0 +1,228 @@
+"""PostgreSQL through psycopg 3: pooled connections, each transaction complete in itself.
+
+Nothing is kept in the session: settings are `SET LOCAL`, locks end with the transaction, so that PgBouncer in
+transaction mode may stand in between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg import errors, sql
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
+from todoku.core.settings import Settings
+from todoku.store.database import Bound, DialectName, Tx
+from todoku.store.failpoint import reach
+from todoku.store.migrate import checked_plan, migrations
+from todoku.store.port import Row, Statement
+from todoku.store.sql import load, quoted, styled
+from todoku.store.values import Migrated, Slice
+
+T = TypeVar("T")
+_PACKAGE = "todoku.store.postgres"
+_PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off"
+"""The queries of the line are written for one plan. Stale statistics must not talk the planner out of it."""
+
+
+class PostgresTx:
+    """A transaction on one connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any], queries: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
+        bound = {name: _adapted(value) for name, value in values.items()}
+        cursor = self._connection.execute(self._queries[query], bound, binary=True)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+    def statement(self, statement: Statement) -> list[Row]:
+        cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def _adapted(value: object) -> object:
+    """Numbers as one array literal, which is many times cheaper than psycopg's own list; documents as JSON."""
+    if isinstance(value, list | tuple) and value:
+        if isinstance(value[0], int):
+            return "{" + ",".join(map(str, value)) + "}"
+        if isinstance(value[0], dict):
+            return msgspec.json.encode(value).decode()
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    return value
+
+
+class PostgresDatabase:
+    """A PostgreSQL database, and in it the schema todoku lives in."""
+
+    dialect: DialectName = "postgresql"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._begin = (
+            f"begin; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
+            f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f}"
+        )
+        self.queries = load(_PACKAGE, settings.schema)
+        self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
+        self._opening = threading.Lock()
+        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._pid = os.getpid()
+
+    def write(self, operation: str, work: Callable[[Tx], T]) -> T:
+        return self._transaction(operation, work, f"{self._begin}; {_PIN_PLANS}")
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        return self._transaction("read", work, f"{self._begin}; set local transaction_read_only = on")
+
+    def now(self) -> int | None:
+        return None
+
+    def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
+        return tx.rows(
+            "claim",
+            worker=worker,
+            queues=[part.queue for part in slices],
+            destinations=[part.destination for part in slices],
+            priorities=[part.priority for part in slices],
+            after_ats=[part.after_at for part in slices],  # type: ignore[arg-type]
+            after_ids=[part.after_id for part in slices],
+            mosts=[part.most for part in slices],
+            most=limit,
+        )
+
+    def migrate(self) -> Migrated:
+        return self._transaction("migrate", self._migrate, "begin")
+
+    def describe(self) -> str:
+        def work(tx: Tx) -> str:
+            ((version, commit),) = tx.rows("server")
+            return f"PostgreSQL {version}, synchronous_commit {commit}"
+
+        return self.read(work)
+
+    def close(self) -> None:
+        with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None and self._pid == os.getpid():
+            pool.close()
+
+    def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
+        with self._translated(), self._connection() as connection:
+            connection.execute(cast("sql.SQL", begin))
+            try:
+                result = work(PostgresTx(connection, self._styled))
+                reach(f"{operation}.before_commit")
+                connection.execute("commit")
+                reach(f"{operation}.after_commit")
+            except BaseException:
+                if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+                    connection.execute("rollback")
+                raise
+            return result
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        with self._opened().connection(timeout=self._settings.statement_timeout_sec) as connection:
+            yield connection
+
+    def _opened(self) -> ConnectionPool[psycopg.Connection[Any]]:
+        with self._opening:
+            if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
+                self._pid = os.getpid()
+                with psycopg.connect(self._settings.database, connect_timeout=10):
+                    pass  # says at once, and why, if nobody is there; the pool would try for half a minute
+                self._pool = ConnectionPool(
+                    self._settings.database,
+                    min_size=0,
+                    max_size=self._settings.connections,
+                    open=True,
+                    kwargs={
+                        "autocommit": True,
+                        "prepare_threshold": 5 if self._settings.prepare_statements else None,
+                        "application_name": "todoku",
+                    },
+                    check=ConnectionPool.check_connection,
+                )
+            return self._pool
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Whatever psycopg raises, as an error of todoku that says what to do."""
+        try:
+            yield
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+            raise DatabaseBusy(
+                f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again"
+            ) from error
+        except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
+            raise SchemaError(
+                f"this database is not migrated: {_first_line(error)}", hint="run `todoku migrate`"
+            ) from error
+        except errors.ReadOnlySqlTransaction as error:
+            raise DatabaseUnavailable("PostgreSQL is read-only", hint="is this a standby?") from error
+        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
+            raise DatabaseUnavailable(
+                f"PostgreSQL does not answer: {_first_line(error)}",
+                hint="check the database URL and the server",
+            ) from error
+        except psycopg.Error as error:
+            raise StoreError(f"PostgreSQL refused: {_first_line(error)}") from error
+
+    # ------------------------------------------------------------------------------------- migrations
+
+    def _migrate(self, tx: Tx) -> Migrated:
+        connection = cast("PostgresTx", tx)._connection
+        # A transaction lock, because a session's would be left behind by PgBouncer.
+        connection.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
+        for line in self._preamble():
+            connection.execute(cast("sql.SQL", line))
+        applied = connection.execute(
+            "select version, checksum from todoku_migration order by version"
+        ).fetchall()
+        plan = checked_plan(_PACKAGE, dict(applied))
+        for step in plan:
+            connection.execute(cast("sql.SQL", step.sql))
+            connection.execute(
+                "insert into todoku_migration (version, name, checksum, applied_at) values (%s, %s, %s, now())",
+                (step.version, step.name, step.checksum),
+            )
+        connection.execute("select todoku_history_ahead(7)")
+        return Migrated(tuple(step.version for step in plan), len(applied) + len(plan))
+
+    def _preamble(self) -> list[str]:
+        schema = self._settings.schema
+        lines = [] if schema is None else [f"create schema if not exists {quoted(schema)}"]
+        lines += [f"set local search_path = {quoted(schema)}"] if schema is not None else []
+        return [*lines, MIGRATION_TABLE]
+
+    def printed(self) -> str:
+        lines = ["begin;", *(f"{line};" for line in self._preamble())]
+        for step in migrations(_PACKAGE):
+            record = f"({step.version}, '{step.name}', '{step.checksum}', now())"
+            lines += [
+                step.sql,
+                f"insert into todoku_migration (version, name, checksum, applied_at) values {record};",
+            ]
+        return "\n".join([*lines, "commit;", ""])
+
+
+MIGRATION_TABLE = """create table if not exists todoku_migration (
+    version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,774 @@
+-- The queries of the store on PostgreSQL. `:name` is bound; lists are arrays; `todoku_now()` is the database's clock.
+-- Each block: its name, then why it is safe.
+
+------------------------------------------------------------------------------------------------ publish
+-- These run on the caller's connection, whatever its driver: parameters are text or numbers, cast in full.
+
+-- name: publish_reserve
+-- Losers of a race wait for the winner and insert nothing; sorted, so that two publishers cannot deadlock.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at)
+select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now()
+  from json_to_recordset(cast(:entries as json)) as s(scope text, key_hash text, digest text, id uuid)
+ order by scope, key_hash
+    on conflict (scope, key_hash) do nothing
+
+-- name: publish_reserved
+-- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
+select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', l.created_at),
+       m.payload::text
+  from json_to_recordset(cast(:entries as json)) as s(scope text, key_hash text)
+  join todoku_ledger l using (scope, key_hash)
+  left join todoku_message m on m.id = l.message_id
+
+-- name: publish_lock_destinations
+-- Taken before any lane's lock, in key order. Shared: keeps out only a publisher of very many lanes.
+select pg_advisory_xact_lock_shared(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+
+-- name: publish_lock_destinations_whole
+-- Instead of one lock per lane, of which there are too many for the lock table.
+select pg_advisory_xact_lock(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+
+-- name: publish_lock_lanes
+-- Held until the caller commits, and ids are drawn after it: so ids of a lane follow commit order (I10).
+select pg_advisory_xact_lock(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+
+-- name: publish_lanes
+-- The lane's own lock is held: nobody deletes the lane between this insert and the commit.
+insert into todoku_lane (id, queue, destination, ready_at)
+select distinct on (lane) lane, queue, destination, todoku_now()
+  from json_to_recordset(cast(:lanes as json)) as s(lane bigint, queue text, destination text)
+ order by lane
+    on conflict (id) do nothing
+
+-- name: publish
+-- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19).
+with draft as materialized (
+    select s.*, nextval('todoku_message_seq_seq') as seq
+      from json_to_recordset(cast(:messages as json))
+           as s(n int, id uuid, topic text, type text, key text, payload json, payload_bytes text,
+                content_type text, headers json, labels json, scope text, key_hash text, digest text)
+), message as (
+    insert into todoku_message (seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
+                                scope, key_hash, digest, created_at)
+    select seq, id, topic, type, key, payload, decode(payload_bytes, 'base64'), content_type, headers, labels,
+           scope, key_hash, digest, todoku_now()
+      from draft
+), delivery as (
+    insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, max_attempts, timeout,
+                                 next_run_at, expires_at, updated_at, reason)
+    select draft.seq, s.destination, s.queue, s.lane, s.priority,
+           case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
+           coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
+           coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
+      from json_to_recordset(cast(:deliveries as json))
+           as s(n int, destination text, queue text, lane bigint, priority int, max_attempts int, timeout float8,
+                delay float8, at float8, expires float8, dead text)
+      join draft using (n)
+     order by n
+)
+select date_part('epoch', todoku_now())
+
+-- name: publish_reopen
+-- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
+with dead as materialized (
+    select d.id, d.destination, d.lane, d.queue, m.key_hash
+      from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+     where m.id = any (cast(:message_ids as uuid[])) and d.status = 'aborted'
+     order by d.id for update of d
+), reopened as (
+    update todoku_delivery d
+       set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+           replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
+           next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
+      from dead where d.id = dead.id
+    returning d.id
+), entry as (
+    update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
+      from dead where l.scope = 'effect:' || dead.destination and l.key_hash = dead.key_hash
+       and l.state = 'failed'
+), lane as (
+    insert into todoku_lane (id, queue, destination, ready_at)
+    select distinct on (lane) lane, queue, destination, todoku_now() from dead where lane is not null order by lane
+        on conflict (id) do update set parked = false, ready_at = excluded.ready_at
+)
+insert into todoku_audit (at, by, action, target, why)
+select todoku_now(), 'publisher', 'replay', 'delivery:' || id, 'published again with the same key' from reopened
+
+-------------------------------------------------------------------------------------------- the lease
+
+-- name: register
+-- The id is random per incarnation: it cannot meet an older one (H5).
+insert into todoku_worker (id, name, started_at, expires_at)
+values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease))
+
+-- name: renew
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost.
+update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease), state = :state
+ where id = :worker and expires_at > todoku_now()
+returning id
+
+-- name: owned
+-- Reads the small index of rows in flight.
+select id, epoch, cancel_requested from todoku_delivery where worker_id = :worker and status = 'sending'
+
+-- name: bury_expired
+-- Their row locks decide against a renewal in flight (H1) and wait for a claim in flight (H2).
+delete from todoku_worker where expires_at <= todoku_now() returning id
+
+-- name: bury
+-- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
+delete from todoku_worker where id = :worker returning id
+
+-- name: free_orphans
+-- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted at the limit only if the
+-- ledger does not know better (H13). The attempt is given back, the loss is counted apart (H6).
+with orphan as materialized (
+    select d.id, d.lost + :lost >= :max_lost and not exists (
+               select from todoku_message m join todoku_ledger l
+                   on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
+                where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest) as doomed
+      from todoku_delivery d
+     where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id)
+     order by d.id limit :most for update of d skip locked
+)
+update todoku_delivery d
+   set status = case when doomed then 'aborted' else 'pending' end,
+       reason = case when doomed then 'WORKER_LOST' end,
+       error = case when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
+       epoch = d.epoch + 1, worker_id = null, attempts = greatest(d.attempts - 1, 0), lost = d.lost + :lost,
+       cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
+  from orphan
+ where d.id = any (array(select id from orphan)) and d.id = orphan.id
+returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count
+
+-- name: record_lost
+-- Append-only; one row per owner that died under a delivery.
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error)
+select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its worker died'
+  from json_to_recordset(:rows::json) as s(delivery_id bigint, replay int, number int, epoch bigint)
+
+-- name: free_lanes
+-- As free_orphans, for lanes. `failures` makes the next claim take one row only: its head is a suspect.
+update todoku_lane l
+   set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = todoku_now()
+ where l.worker_id is not null and not exists (select from todoku_worker w where w.id = l.worker_id)
+
+------------------------------------------------------------------------------------------- the line
+
+-- name: waiting
+-- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
+with recursive groups as (
+    (select queue, destination, priority from todoku_delivery
+      where status in ('pending', 'failed') and lane is null and lost = 0
+      order by queue, destination, priority limit 1)
+    union all
+    select later.* from groups g cross join lateral (
+        select queue, destination, priority from todoku_delivery d
+         where status in ('pending', 'failed') and lane is null and lost = 0
+           and (d.queue, d.destination, d.priority) > (g.queue, g.destination, g.priority)
+         order by queue, destination, priority limit 1) later
+)
+select queue, destination, priority from groups
+ where :destinations::text[] is null or destination = any (:destinations::text[])
+
+-- name: waiting_suspects
+-- Only reads; as `waiting`, over the rows whose owner died.
+with recursive groups as (
+    (select queue, destination from todoku_delivery
+      where status in ('pending', 'failed') and lane is null and lost > 0
+      order by queue, destination limit 1)
+    union all
+    select later.* from groups g cross join lateral (
+        select queue, destination from todoku_delivery d
+         where status in ('pending', 'failed') and lane is null and lost > 0
+           and (d.queue, d.destination) > (g.queue, g.destination)
+         order by queue, destination limit 1) later
+)
+select queue, destination from groups
+ where :destinations::text[] is null or destination = any (:destinations::text[])
+
+-- name: waiting_lanes
+-- Only reads; as `waiting`, over lanes.
+with recursive groups as (
+    (select queue, destination from todoku_lane where worker_id is null and not parked
+      order by queue, destination limit 1)
+    union all
+    select later.* from groups g cross join lateral (
+        select queue, destination from todoku_lane l
+         where worker_id is null and not parked and (l.queue, l.destination) > (g.queue, g.destination)
+         order by queue, destination limit 1) later
+)
+select queue, destination from groups
+ where :destinations::text[] is null or destination = any (:destinations::text[])
+
+-- name: claim
+-- The worker row is held FOR KEY SHARE: a buried worker claims nothing, and a burial waits for this commit (H2).
+-- Rows are locked before they change, in a materialized CTE, so never more than asked for.
+with me as materialized (
+    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
+), slice as materialized (
+    select s.* from me cross join unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
+                          :after_ats::float8[], :after_ids::bigint[], :mosts::int[])
+           with ordinality as s(queue, destination, priority, after_at, after_id, most, place)
+     where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
+       and not exists (select from todoku_destination b
+                        where b.name = s.destination and b.open_until > todoku_now())
+     order by place
+), due as materialized (
+    select d.id from slice s cross join lateral (
+        select id from todoku_delivery
+         where queue = s.queue and destination = s.destination and priority = s.priority
+           and status in ('pending', 'failed') and lane is null and lost = 0
+           and next_run_at <= todoku_now() and (next_run_at, id) > (to_timestamp(s.after_at), s.after_id)
+           and expires_at > todoku_now()
+         order by next_run_at, id limit s.most for update skip locked) d
+     limit :most
+), taken as (
+    update todoku_delivery d
+       set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
+           attempts = attempts + 1, epoch = epoch + 1
+     where id = any (array(select id from due))
+    returning d.*
+)
+select {claimed}
+
+-- name: claim_suspect
+-- As claim, for one row whose owner died: alone, so that if it kills this worker too it takes nobody along (H6).
+with me as materialized (
+    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
+), due as materialized (
+    select d.id from me
+      cross join json_to_recordset(:places::json) as s(queue text, destination text)
+      cross join lateral (
+        select id from todoku_delivery
+         where queue = s.queue and destination = s.destination
+           and status in ('pending', 'failed') and lane is null and lost > 0
+           and next_run_at <= todoku_now() and expires_at > todoku_now()
+         order by next_run_at, id limit 1 for update skip locked) d
+     where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
+       and not exists (select from todoku_destination b
+                        where b.name = s.destination and b.open_until > todoku_now())
+     limit 1
+), taken as (
+    update todoku_delivery d
+       set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
+           attempts = attempts + 1, epoch = epoch + 1
+     where id = any (array(select id from due))
+    returning d.*
+)
+select {claimed}
+
+-- name: take_lanes
+-- As claim, for lanes: SKIP LOCKED between workers, owner and epoch set in the same statement.
+with me as materialized (
+    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
+), due as materialized (
+    select l.id from me
+      cross join json_to_recordset(:places::json) as s(queue text, destination text)
+      cross join lateral (
+        select id from todoku_lane
+         where queue = s.queue and destination = s.destination
+           and worker_id is null and not parked and ready_at <= todoku_now()
+         order by ready_at, id limit :lanes for update skip locked) l
+     where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
+       and not exists (select from todoku_destination b
+                        where b.name = s.destination and b.open_until > todoku_now())
+     limit :lanes
+)
+update todoku_lane set worker_id = :worker, epoch = epoch + 1
+ where id = any (array(select id from due))
+returning id, failures
+
+-- name: claim_lane_rows
+-- The lanes are ours. Rows are taken in id order up to the first that may not run yet: it blocks the rest (I10).
+-- No SKIP LOCKED: a head somebody is cancelling must not be overtaken.
+with head as materialized (
+    select d.id, d.lane, d.runs from json_each_text(:mosts::json) as s(lane, most)
+     cross join lateral (
+        select id, lane, status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
+          from todoku_delivery
+         where lane = s.lane::bigint and status <> 'aborted' order by id limit s.most::int for update) d
+), due as materialized (
+    select id from (select id, bool_and(runs) over (partition by lane order by id) as runs from head) h where runs
+), taken as (
+    update todoku_delivery d
+       set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
+           attempts = attempts + 1, epoch = epoch + 1
+     where id = any (array(select id from due))
+    returning d.*
+)
+select {claimed}
+
+-- name: claimed
+-- A fragment, not a query: what every claim returns. Each row finds its message and effect entry by primary key.
+t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
+       m.content_type, m.headers::text, t.destination, t.queue, t.priority, t.lane, t.attempts, t.max_attempts,
+       t.lost, t.snoozes, t.replay_count, date_part('epoch', t.next_run_at),
+       date_part('epoch', m.created_at),
+       case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end, t.timeout,
+       m.scope, m.key_hash, m.digest, e.state, e.digest
+  from taken t
+  left join lateral (select * from todoku_message m where m.seq = t.message_seq limit 1) m on true
+  left join lateral (select state, digest from todoku_ledger l
+                      where l.scope = 'effect:' || t.destination and l.key_hash = m.key_hash limit 1) e on true
+ order by t.priority desc, t.next_run_at, t.id
+
+-- name: effects
+-- Only reads, just before a send that may be a repetition (H13).
+select s.id, l.state, l.digest
+  from json_to_recordset(:entries::json) as s(id bigint, scope text, key_hash text)
+  join todoku_ledger l using (scope, key_hash)
+
+-- name: settle_effects
+-- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays,
+-- another digest never overwrites (I5). Sorted by key: two settles cannot deadlock (H11).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
+select distinct on (s.scope, s.key_hash)
+       s.scope, s.key_hash, s.digest, s.state, s.message_id, case s.state when 'succeeded' then 200 end,
+       s.response::json, todoku_now(), todoku_now(), todoku_now() + make_interval(secs => :ttl)
+  from json_to_recordset(:entries::json)
+       as s(scope text, key_hash text, digest text, state text, message_id uuid, response text, id bigint,
+            epoch bigint)
+ where s.state = 'succeeded'
+    or exists (select from todoku_delivery d
+                where d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker)
+ order by s.scope, s.key_hash, s.state desc
+    on conflict (scope, key_hash) do update
+       set state = excluded.state, http_status = excluded.http_status, response = excluded.response,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+
+-- name: settle_reservations
+-- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order.
+with entry as materialized (
+    select l.scope, l.key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+      join todoku_ledger l using (scope, key_hash)
+     order by l.scope, l.key_hash for update of l
+)
+update todoku_ledger l set expires_at = todoku_now() + make_interval(secs => :ttl)
+  from entry where l.scope = entry.scope and l.key_hash = entry.key_hash
+
+-- name: settle_done
+-- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. Each token
+-- probes the primary key by itself, whatever the statistics say, and is locked in the order given, which is sorted.
+with held as materialized (
+    select d.* from json_each_text(:tokens::json) as s(id, epoch)
+     cross join lateral (
+        select id, epoch, message_seq, destination, queue, attempts, replay_count from todoku_delivery
+         where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
+), gone as (
+    delete from todoku_delivery where id = any (array(select id from held))
+)
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                            replay_count, worker_id)
+select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from held
+returning delivery_id
+
+-- name: settle_rest
+-- Fenced like settle_done. The failed attempt is written with its epoch in the same statement (H4).
+with held as materialized (
+    select s.*, d.attempts, d.replay_count, d.claimed_at
+      from json_to_recordset(:rows::json)
+           as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int)
+     cross join lateral (
+        select attempts, replay_count, claimed_at from todoku_delivery
+         where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
+), changed as (
+    update todoku_delivery d
+       set status = held.status, epoch = d.epoch + 1, worker_id = null, cancel_requested = false,
+           attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed, reason = held.reason,
+           error = held.error, next_run_at = todoku_now() + make_interval(secs => held.delay),
+           updated_at = todoku_now()
+      from held where d.id = any (array(select id from held)) and d.id = held.id
+), attempt as (
+    insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
+    select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker
+      from held where status <> 'pending'
+)
+select id from held
+
+-- name: settle_results
+-- The delivery was settled by us in this transaction.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select delivery_id, message_seq, result::json, todoku_now()
+  from json_to_recordset(:rows::json) as s(delivery_id bigint, message_seq bigint, result text)
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: settle_lanes
+-- The lanes are ours until this statement gives them back, which it does once nothing of theirs is in flight.
+-- The next row's time is the lane's; without one it is looked at again in 20 ms, or dropped by the next statement.
+update todoku_lane l
+   set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
+                       when l.id = any (:succeeding::bigint[]) then 0 else l.failures end,
+       parked = l.parked or (l.id = any (:aborting::bigint[]) and not exists (
+                    select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')),
+       worker_id = case when busy then l.worker_id end,
+       epoch = l.epoch + (not busy)::int,
+       ready_at = coalesce(head.next_run_at, todoku_now() + interval '20 milliseconds')
+  from unnest(:lanes::bigint[]) as s(lane)
+  left join lateral (select next_run_at from todoku_delivery d
+                      where d.lane = s.lane and d.status <> 'aborted' order by d.id limit 1) head on true
+ cross join lateral (select exists (select from todoku_delivery d
+                      where d.lane = s.lane and d.status <> 'aborted' and d.worker_id = :worker) as busy) b
+ where l.id = s.lane and l.id = any (:lanes::bigint[]) and l.worker_id = :worker
+returning l.id, l.destination, head.next_run_at is null and not l.parked and not busy
+
+-- name: try_lock_lanes
+-- Tries, never waits: a lock not had is a publisher in flight, and the lane stays (§4 Order).
+select lane::bigint from json_each_text(:locks::json) as s(lane, destination_lock)
+ where pg_try_advisory_xact_lock_shared(destination_lock::bigint)
+   and pg_try_advisory_xact_lock(lane::bigint)
+
+-- name: drop_empty_lanes
+-- The lanes' locks are held and this statement's snapshot is younger than they are: no row can come in between.
+delete from todoku_lane l
+ where l.id = any (:lanes::bigint[]) and l.worker_id is null and not l.parked
+   and not exists (select from todoku_delivery d where d.lane = l.id and d.status <> 'aborted')
+
+-- name: settled_before
+-- Only reads: which tokens this worker already settled, when the reply to its commit was lost (H4).
+select h.delivery_id, h.epoch from todoku_history h
+ where h.message_seq = any (:message_seqs::bigint[]) and h.delivery_id = any (:ids::bigint[])
+   and h.worker_id = :worker
+union all
+select a.delivery_id, a.epoch from todoku_attempt a
+ where a.delivery_id = any (:ids::bigint[]) and a.worker_id = :worker
+
+-- name: release
+-- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
+with held as materialized (
+    select d.id from json_each_text(:tokens::json) as s(id, epoch)
+     cross join lateral (
+        select id from todoku_delivery
+         where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
+)
+update todoku_delivery d
+   set status = 'pending', epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1,
+       cancel_requested = false, updated_at = todoku_now(),
+       next_run_at = case when :delay > 0 then todoku_now() + make_interval(secs => :delay) else d.next_run_at end
+ where d.id = any (array(select id from held))
+returning d.id
+
+--------------------------------------------------------------------------------- what a person does
+
+-- name: matching
+-- A fragment, not a query: the filter of find, replay, cancel and purge. An absent filter takes everything.
+(:ids::bigint[] is null or d.id = any (:ids::bigint[]))
+   and (:message_id::uuid is null or m.id = :message_id::uuid)
+   and (:status::text is null or d.status = :status)
+   and (:topic::text is null or m.topic = :topic)
+   and (:destination::text is null or d.destination = :destination)
+   and (:queue::text is null or d.queue = :queue)
+   and (:reason::text is null or d.reason = :reason)
+   and (:key::text is null or m.key = :key)
+   and (:since::timestamptz is null or d.updated_at >= :since)
+   and (:until::timestamptz is null or d.updated_at < :until)
+
+-- name: pick
+-- Locks what it returns, in id order, and passes over what somebody else is changing (H11).
+select d.id, d.lane, d.destination, d.queue, d.status, m.key_hash, m.digest, m.id
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where {matching}
+ order by d.id limit :most for update of d skip locked
+
+-- name: replay
+-- The rows are locked and `aborted`; attempts start at 0, the epoch goes on rising (I4, I9).
+update todoku_delivery
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
+       next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
+ where id = any (:ids::bigint[]) and status = 'aborted'
+returning id
+
+-- name: replay_ledger
+-- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
+update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
+  from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+ where l.scope = s.scope and l.key_hash = s.key_hash and l.state = 'failed'
+
+-- name: replay_lanes
+-- The lanes' locks are held. A replayed row has the lowest id of its lane, so it is the head again.
+insert into todoku_lane (id, queue, destination, ready_at)
+select distinct on (lane) lane, queue, destination, todoku_now()
+  from json_to_recordset(:lanes::json) as s(lane bigint, queue text, destination text)
+ order by lane
+    on conflict (id) do update set parked = false, ready_at = excluded.ready_at
+
+-- name: refresh_lanes
+-- Only lanes nobody owns: their next row, and so their time, may be another one now.
+update todoku_lane l
+   set parked = l.parked and not :unpark,
+       ready_at = coalesce((select next_run_at from todoku_delivery d
+                             where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1), todoku_now())
+ where l.id = any (:lanes::bigint[]) and l.worker_id is null
+
+-- name: audit
+-- Append-only, in the transaction of what it tells of.
+insert into todoku_audit (at, by, action, target, why)
+select todoku_now(), :by, :action, target, :why from unnest(:targets::text[]) as s(target)
+
+-- name: cancel
+-- One statement decides under the row lock: what waits is aborted, what runs is asked (H22). A finished one is gone.
+update todoku_delivery
+   set status = case status when 'sending' then 'sending' else 'aborted' end,
+       epoch = epoch + case status when 'sending' then 0 else 1 end,
+       cancel_requested = status = 'sending',
+       reason = case status when 'sending' then reason else 'CANCELLED' end,
+       error = case status when 'sending' then error else :why end, updated_at = todoku_now()
+ where id = any (:ids::bigint[]) and status <> 'aborted'
+returning id, status
+
+-- name: settle_by_hand_done
+-- Never a running row: its owner settles it. Ledger first, in this transaction (I5).
+with gone as (
+    delete from todoku_delivery where id = any (:ids::bigint[]) and status <> 'sending'
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
+)
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count)
+select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count from gone
+returning delivery_id
+
+-- name: settle_by_hand_aborted
+-- Never a running row: its owner settles it.
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, updated_at = todoku_now()
+ where id = any (:ids::bigint[]) and status in ('pending', 'failed')
+returning id
+
+-- name: settle_by_hand_ledger
+-- The first success stays; another digest is left alone (I5). Sorted by key (H11).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
+                           expires_at)
+select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
+       case :state when 'succeeded' then 200 end, todoku_now(), todoku_now(),
+       todoku_now() + make_interval(secs => :ttl)
+  from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text, id uuid)
+ order by scope, key_hash
+    on conflict (scope, key_hash) do update
+       set state = excluded.state, http_status = excluded.http_status, updated_at = excluded.updated_at,
+           expires_at = excluded.expires_at
+     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+
+-- name: purge
+-- Only dead letters; the audit row stays.
+delete from todoku_delivery where id = any (:ids::bigint[]) and status = 'aborted' returning id
+
+-- name: set_queue
+-- One row; claim reads it in its own statement, so a pause holds from the commit on.
+insert into todoku_queue (name, paused, updated_at) values (:name, :paused, todoku_now())
+    on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
+
+-- name: set_breaker
+-- One row, seen by the claims of all workers (H24).
+insert into todoku_destination (name, open_until, failures, seen_at)
+values (:name, todoku_now() + make_interval(secs => :open_for), :failures, todoku_now())
+    on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
+
+-- name: set_on_abort
+-- One row; settle reads it when it aborts a lane's head.
+insert into todoku_destination (name, on_abort, seen_at) values (:name, :on_abort, todoku_now())
+    on conflict (name) do update set on_abort = excluded.on_abort
+
+---------------------------------------------------------------------------------------- maintenance
+
+-- name: announce
+-- Says that somebody here knows these destinations; sorted, so that two workers cannot deadlock.
+insert into todoku_destination (name, seen_at)
+select name, todoku_now() from unnest(:destinations::text[]) as s(name) order by name
+    on conflict (name) do update set seen_at = excluded.seen_at
+
+-- name: expire
+-- Only rows that wait, locked in id order; a running one is past its expiry only for its owner.
+with late as materialized (
+    select id from todoku_delivery
+     where status in ('pending', 'failed') and expires_at <= todoku_now() and expires_at < 'infinity'
+     order by id limit :most for update skip locked
+)
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
+       updated_at = todoku_now()
+ where id = any (array(select id from late))
+returning id, lane
+
+-- name: announced
+-- Only reads: destinations that some worker has announced lately.
+select name from todoku_destination where seen_at > todoku_now() - make_interval(secs => :after)
+
+-- name: abort_unknown
+-- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
+with stray as materialized (
+    select id from todoku_delivery
+     where queue = :queue and destination = :destination and status in ('pending', 'failed')
+       and next_run_at <= todoku_now() - make_interval(secs => :after)
+     order by id limit :most for update skip locked
+)
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
+       error = 'no worker has registered ' || destination, updated_at = todoku_now()
+ where id = any (array(select id from stray))
+returning id, lane
+
+-- name: prune_messages
+-- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
+with chunk as materialized (
+    select seq, created_at < todoku_now() - make_interval(secs => :ttl) as old
+      from todoku_message where seq > :after order by seq limit :most
+), gone as (
+    delete from todoku_message m using chunk
+     where m.seq = chunk.seq and chunk.old
+       and not exists (select from todoku_delivery d where d.message_seq = m.seq)
+    returning m.seq
+)
+select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
+
+-- name: prune_ledger
+-- Never while a delivery with the key is there, dead letters included (H16).
+with old as materialized (
+    select scope, key_hash from todoku_ledger l
+     where expires_at <= todoku_now() and expires_at < 'infinity'
+       and not exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                        where m.key_hash = l.key_hash)
+     order by scope, key_hash limit :most for update skip locked
+)
+delete from todoku_ledger l using old where l.scope = old.scope and l.key_hash = old.key_hash
+returning 1
+
+-- name: prune_attempts
+-- Only of deliveries that are gone.
+delete from todoku_attempt a where a.ctid = any (array(
+    select ctid from todoku_attempt o
+     where o.ended_at < todoku_now() - make_interval(secs => :ttl)
+       and not exists (select from todoku_delivery d where d.id = o.delivery_id) limit :most))
+returning 1
+
+-- name: prune_results
+-- By age alone: a result is kept as long as the history of its delivery.
+delete from todoku_result where delivery_id = any (array(
+    select delivery_id from todoku_result
+     where created_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_inbox
+-- By age alone: the retention is the deduplication window.
+delete from todoku_inbox i where i.ctid = any (array(
+    select ctid from todoku_inbox where seen_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_history
+-- Whole partitions, none of which a settle writes to any more.
+select todoku_history_drop(todoku_now() - make_interval(secs => :ttl))
+
+-- name: prepare_history
+-- Makes what is missing; two at once are kept apart by the lock.
+select todoku_history_ahead(:days::int) from pg_advisory_xact_lock(hashtext('todoku_history_ahead'))
+
+-- name: stray_history
+-- Only reads: rows that found no partition of their day, which is an alarm (H27).
+select count(*) from (select from todoku_history_default limit 1000) stray
+
+------------------------------------------------------------------------------------------- reading
+
+-- name: clock
+-- Only reads: the database's clock.
+select date_part('epoch', todoku_now())
+
+-- name: server
+-- Only reads.
+select current_setting('server_version'), current_setting('synchronous_commit')
+
+-- name: find
+-- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
+select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
+       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
+       date_part('epoch', d.next_run_at), date_part('epoch', m.created_at), date_part('epoch', d.updated_at),
+       d.reason, d.error
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where {matching} and (:before::bigint is null or d.id < :before)
+ order by d.id desc limit :most
+
+-- name: find_history
+-- Only reads. By (message, delivery) downwards; a message that was pruned already is still told of.
+select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
+       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
+       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at),
+       null, null, h.message_seq
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where (:message_id::uuid is null or m.id = :message_id::uuid)
+   and (:ids::bigint[] is null or h.delivery_id = any (:ids::bigint[]))
+   and (:topic::text is null or m.topic = :topic)
+   and (:destination::text is null or h.destination = :destination)
+   and (:queue::text is null or h.queue = :queue)
+   and (:key::text is null or m.key = :key)
+   and (:since::timestamptz is null or h.finished_at >= :since)
+   and (:until::timestamptz is null or h.finished_at < :until)
+   and (:before::bigint is null or (h.message_seq, h.delivery_id) < (:before_seq::bigint, :before::bigint))
+ order by h.message_seq desc, h.delivery_id desc limit :most
+
+-- name: message
+-- Only reads.
+select seq, id, topic, type, key, payload::text, payload_bytes, content_type, headers::text, labels::text,
+       date_part('epoch', created_at)
+  from todoku_message where id = :message_id
+
+-- name: attempts
+-- Only reads.
+select delivery_id, replay, number, epoch, date_part('epoch', started_at), date_part('epoch', ended_at), reason,
+       error, worker_id
+  from todoku_attempt where delivery_id = any (:ids::bigint[]) order by delivery_id, epoch
+
+-- name: audits
+-- Only reads.
+select date_part('epoch', at), by, action, target, why from todoku_audit
+ where target = any (:targets::text[]) order by id
+
+-- name: result
+-- Only reads.
+select result::text from todoku_result where delivery_id = :id
+
+-- name: entry
+-- Only reads.
+select digest, state, message_id, http_status, response::text, date_part('epoch', created_at),
+       date_part('epoch', updated_at)
+  from todoku_ledger where scope = :scope and key_hash = :key_hash
+
+-- name: workers
+-- Only reads.
+select id, name, state, date_part('epoch', started_at), date_part('epoch', expires_at) from todoku_worker
+
+-- name: size
+-- Only reads, at most so many rows: enough to know whether counting is cheap.
+select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
+  from (select from todoku_delivery limit :most) d
+
+-- name: count_deliveries
+-- Only reads.
+select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
+
+-- name: count_sample
+-- Only reads: windows of the id range, each a share of its stratum, so that the sum can be scaled up.
+select d.status, d.destination, coalesce(d.reason, ''), count(*)
+  from unnest(:starts::bigint[]) as s(start)
+ cross join lateral (select status, destination, reason from todoku_delivery
+                      where id >= s.start and id < s.start + :width) d
+ group by 1, 2, 3
+
+-- name: count_history
+-- Only reads: exactly while there are few; then the planner's own estimate, scaled to the pages there are now, because
+-- counting would read every partition. A partition without statistics is taken at 100 bytes a row.
+select case when few <= 100000 then few else (
+           select coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
+                                    then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
+                                    else pg_relation_size(c.oid) / 100 end), 0)
+             from pg_inherits i join pg_class c on c.oid = i.inhrelid
+            where i.inhparent = 'todoku_history'::regclass) end::bigint
+  from (select count(*) as few from (select from todoku_history limit 100001) h) f
+
+-- name: count_read
+-- Only reads.
+select date_part('epoch', todoku_now() - counted_at), value::text from todoku_count where name = :name
+
+-- name: count_write
+-- The last writer wins: all of them counted the same table.
+insert into todoku_count (name, counted_at, value) values (:name, todoku_now(), :value)
+    on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value

@@ -1,0 +1,289 @@
+"""Publish, as a list of statements for whatever connection the caller has: one pure builder, no I/O.
+
+The statements come one after the other, because each may depend on what the one before it found: a statement that
+waited for a lock or for a conflicting insert has an old snapshot, so the next one looks again (H14).
+Order: lanes are locked, then the ledger is asked, then rows are inserted.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.digest import differing_fields
+from todoku.core.errors import IdempotencyConflict, StoreError
+from todoku.core.identity import destination_lock
+from todoku.core.message import Draft, Idempotency, Leg, Message
+from todoku.store.database import DialectName
+from todoku.store.port import Statement, Steps, Value
+from todoku.store.values import EPOCH, moment
+
+LANE_LOCKS: Final = 256
+"""More lanes than this are locked by their destinations: the lock table of PostgreSQL is small."""
+
+_Key = tuple[str, str]
+
+
+class Publishing(msgspec.Struct, frozen=True):
+    """What the builder must know about the database: its dialect, its queries, and its clock if it has none."""
+
+    dialect: DialectName
+    queries: Mapping[str, str]
+    now: int | None
+
+    def one(self, query: str, **values: Value) -> Statement:
+        """A statement of one named query."""
+        if self.now is not None:
+            values["now"] = self.now
+        return Statement(self.queries[query], values)
+
+    def many(self, query: str, rows: Sequence[Mapping[str, Value]]) -> Statement:
+        """A named query, once for each row."""
+        return Statement(self.queries[query], [{**row, "now": self.now} for row in rows])
+
+
+def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
+    """Store drafts with their deliveries, or find the messages their keys belong to. In the order given."""
+    if to.dialect == "postgresql":
+        yield from _lock_lanes(to, drafts)
+    earlier = yield from _reserve(to, drafts)
+    fresh = [draft for draft in drafts if _is_fresh(draft, earlier)]
+    created = EPOCH
+    if fresh:
+        created = yield from (_insert_postgres if to.dialect == "postgresql" else _insert_sqlite)(to, fresh)
+    reopened = [draft for draft in drafts if not _is_fresh(draft, earlier) and _key(draft).reopen]
+    if reopened:
+        yield from _reopen(to, [earlier[_ledger_key(draft)].message_id for draft in reopened])
+    return [_message(draft, earlier, created) for draft in drafts]
+
+
+class _Earlier(msgspec.Struct, frozen=True):
+    """A publish entry, as found after the reservation."""
+
+    digest: str
+    message_id: UUID
+    created_at: datetime
+    payload: str | None
+
+
+def _key(draft: Draft) -> Idempotency:
+    return cast("Idempotency", draft.idempotency)
+
+
+def _ledger_key(draft: Draft) -> _Key:
+    return _key(draft).scope, _key(draft).key_hash
+
+
+def _is_fresh(draft: Draft, earlier: Mapping[_Key, _Earlier]) -> bool:
+    return draft.idempotency is None or earlier[_ledger_key(draft)].message_id == draft.id
+
+
+def _message(draft: Draft, earlier: Mapping[_Key, _Earlier], created: datetime) -> Message:
+    if _is_fresh(draft, earlier):
+        return Message(id=draft.id, topic=draft.topic, key=draft.key, duplicate=False, created_at=created)
+    found = earlier[_ledger_key(draft)]
+    return Message(
+        id=found.message_id, topic=draft.topic, key=draft.key, duplicate=True, created_at=found.created_at
+    )
+
+
+# ------------------------------------------------------------------------------------------------ ledger
+
+
+def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earlier]]:
+    """Reserve each key for its draft or learn whose it is; another digest is a conflict."""
+    wanted = {_ledger_key(draft): draft for draft in reversed(drafts) if draft.idempotency is not None}
+    found: dict[_Key, _Earlier] = {}
+    for _ in range(3):  # an entry may be pruned between the two statements, so look again
+        missing = [
+            {"scope": scope, "key_hash": key_hash, "digest": _key(draft).digest, "id": str(draft.id)}
+            for (scope, key_hash), draft in sorted(wanted.items(), key=lambda item: item[0])
+            if (scope, key_hash) not in found
+        ]
+        if not missing:
+            break
+        for row in (yield from _reserve_rows(to, missing)):
+            scope, key_hash, digest, message_id, created_at, payload = cast("tuple[Any, ...]", row)
+            found[scope, key_hash] = _Earlier(digest, UUID(message_id), moment(created_at), payload)
+    for draft in drafts:
+        if draft.idempotency is not None:
+            _refuse_conflict(draft, found.get(_ledger_key(draft)))
+    return found
+
+
+def _reserve_rows(to: Publishing, entries: list[dict[str, str]]) -> Steps[list[tuple[object, ...]]]:
+    if to.dialect == "postgresql":
+        document = _json(entries)
+        yield to.one("publish_reserve", entries=document)
+        return (yield to.one("publish_reserved", entries=document))
+    yield to.many("publish_reserve", entries)
+    rows: list[tuple[object, ...]] = []
+    for entry in entries:
+        rows += yield to.one("publish_reserved", scope=entry["scope"], key_hash=entry["key_hash"])
+    return rows
+
+
+def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
+    key = _key(draft)
+    if entry is None:
+        raise StoreError(
+            f"the ledger entry of key {key.key!r} came and went three times", hint="publish again"
+        )
+    if entry.digest == key.digest:
+        return
+    fields = ""
+    if entry.payload is not None and draft.payload is not None:
+        names = differing_fields(msgspec.json.decode(entry.payload), msgspec.json.decode(draft.payload))
+        fields = f"; differs in: {', '.join(names)}" if names else ""
+    raise IdempotencyConflict(
+        f"key {key.key!r} was used at {entry.created_at:%Y-%m-%d %H:%M:%S} UTC with another body{fields}",
+        hint="use a new key for a new message",
+    )
+
+
+def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
+    if to.dialect == "postgresql":
+        yield to.one("publish_reopen", message_ids="{" + ",".join(map(str, message_ids)) + "}")
+        return
+    for message_id in message_ids:
+        for query in ("audit_reopen", "reopen_ledger", "reopen_lanes", "reopen"):
+            yield to.one(f"publish_{query}", message_id=str(message_id))
+
+
+# ------------------------------------------------------------------------------------------------- lanes
+
+
+def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+    """Locks in sorted order, and before ids are drawn, so that the ids of a lane follow commit order (I10)."""
+    ordered = [leg for draft in drafts for leg in draft.legs if leg.lane is not None]
+    if not ordered:
+        return
+    lanes = sorted({cast("int", leg.lane) for leg in ordered})
+    destinations = _array(sorted({destination_lock(leg.destination) for leg in ordered}))
+    if len(lanes) > LANE_LOCKS:
+        yield to.one("publish_lock_destinations_whole", locks=destinations)
+    else:
+        yield to.one("publish_lock_destinations", locks=destinations)
+        yield to.one("publish_lock_lanes", locks=_array(lanes))
+
+
+def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
+    legs = {leg.lane: leg for draft in drafts for leg in draft.legs if leg.lane is not None}
+    return [
+        {"lane": lane, "queue": leg.queue, "destination": leg.destination}
+        for lane, leg in sorted(legs.items(), key=lambda item: cast("int", item[0]))
+    ]
+
+
+def _array(numbers: Sequence[int]) -> str:
+    """An array literal: text, which every driver takes, and cast where it is used."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# ------------------------------------------------------------------------------------------------- rows
+
+
+def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
+    """All messages and deliveries in one statement with two JSON documents.
+
+    Faster than arrays, which Python drivers build item by item, and the same for every driver.
+    """
+    if lanes := _lane_rows(drafts):
+        yield to.one("publish_lanes", lanes=_json(lanes))
+    messages = [_message_document(place, draft) for place, draft in enumerate(drafts)]
+    deliveries = [
+        _delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs
+    ]
+    rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries))
+    return moment(cast("float", rows[0][0]))
+
+
+def _message_document(place: int, draft: Draft) -> dict[str, object]:
+    document: dict[str, object] = {
+        "n": place,
+        "id": str(draft.id),
+        "topic": draft.topic,
+        "type": draft.type,
+        "content_type": draft.content_type,
+    }
+    if draft.payload is not None:
+        document["payload"] = msgspec.Raw(draft.payload.encode())
+    if draft.payload_bytes is not None:
+        document["payload_bytes"] = base64.b64encode(draft.payload_bytes).decode()
+    if draft.key is not None:
+        document["key"] = draft.key
+    if draft.headers is not None:
+        document["headers"] = msgspec.Raw(draft.headers.encode())
+    if draft.labels is not None:
+        document["labels"] = msgspec.Raw(draft.labels.encode())
+    if draft.idempotency is not None:
+        document |= {name: getattr(draft.idempotency, name) for name in ("scope", "key_hash", "digest")}
+    return document
+
+
+def _delivery_document(place: int, draft: Draft, leg: Leg) -> dict[str, object]:
+    document: dict[str, object] = {
+        "n": place,
+        "destination": leg.destination,
+        "queue": leg.queue,
+        "priority": leg.priority,
+        "max_attempts": leg.max_attempts,
+        "delay": draft.delay,
+    }
+    optional = {"lane": leg.lane, "timeout": leg.timeout, "expires": draft.expires, "dead": leg.dead}
+    optional["at"] = None if draft.at is None else draft.at.timestamp()
+    return document | {name: value for name, value in optional.items() if value is not None}
+
+
+def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
+    now = cast("int", to.now)
+    yield to.many("publish_message", [_message_row(draft) for draft in drafts])
+    if lanes := _lane_rows(drafts):
+        yield to.many("publish_lane", lanes)
+    yield to.many(
+        "publish_delivery", [_delivery_row(draft, leg, now) for draft in drafts for leg in draft.legs]
+    )
+    return moment(now / 1e6)
+
+
+def _message_row(draft: Draft) -> dict[str, Value]:
+    key = draft.idempotency
+    return {
+        "id": str(draft.id),
+        "topic": draft.topic,
+        "type": draft.type,
+        "key": draft.key,
+        "payload": draft.payload,
+        "payload_bytes": draft.payload_bytes,
+        "content_type": draft.content_type,
+        "headers": draft.headers,
+        "labels": draft.labels,
+        "scope": None if key is None else key.scope,
+        "key_hash": None if key is None else key.key_hash,
+        "digest": None if key is None else key.digest,
+    }
+
+
+def _delivery_row(draft: Draft, leg: Leg, now: int) -> dict[str, Value]:
+    start = now if draft.at is None else round(draft.at.timestamp() * 1e6)
+    return {
+        "id": str(draft.id),
+        "destination": leg.destination,
+        "queue": leg.queue,
+        "lane": leg.lane,
+        "priority": leg.priority,
+        "max_attempts": leg.max_attempts,
+        "timeout": leg.timeout,
+        "next_run_at": start + round(draft.delay * 1e6),
+        "expires_at": None if draft.expires is None else now + round(draft.expires * 1e6),
+        "dead": leg.dead,
+    }

@@ -1,0 +1,158 @@
+"""Looking: find, story, counts. Nothing here changes a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+from todoku.store.database import Tx
+from todoku.store.values import (
+    AttemptRow,
+    AuditRow,
+    Count,
+    Counts,
+    Delivery,
+    Entry,
+    Filter,
+    Page,
+    StoredMessage,
+    Story,
+    moment,
+    moment_or_none,
+)
+
+COUNTED_EXACTLY: Final = 100_000
+"""Up to so many deliveries are counted one by one; more are sampled."""
+
+_STRATA: Final = 256
+_SHARE: Final = 100
+"""One hundredth of each of 256 strata of the id range is read."""
+
+
+def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
+    """One page, newest first."""
+    if which.status == "succeeded":
+        return _find_history(tx, which, cursor, limit)
+    before = None if cursor is None else _cursor(cursor, 1)[0]
+    rows = tx.rows("find", **msgspec.structs.asdict(which), before=before, most=limit + 1)
+    items = tuple(_delivery(row) for row in rows[:limit])
+    return Page(items, str(items[-1].id) if len(rows) > limit else None)
+
+
+def _find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
+    filters = {
+        name: value
+        for name, value in msgspec.structs.asdict(which).items()
+        if name not in ("status", "reason")
+    }
+    seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
+    rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
+    items = tuple(_delivery(row[:-1]) for row in rows[:limit])
+    return Page(items, f"{rows[limit - 1][-1]}.{items[-1].id}" if len(rows) > limit else None)
+
+
+def _cursor(text: str, parts: int) -> tuple[int, ...]:
+    numbers = text.split(".")
+    if len(numbers) != parts or not all(number.isdecimal() for number in numbers):
+        raise InvalidMessage(
+            f"{text!r} is no cursor of this listing", hint="pass back `next` of the page before"
+        )
+    return tuple(int(number) for number in numbers)
+
+
+def story(tx: Tx, message_id: UUID) -> Story | None:
+    """A message with everything that happened to it."""
+    found = tx.rows("message", message_id=message_id)
+    if not found:
+        return None
+    (row,) = found
+    message = StoredMessage(row[0], _uuid(row[1]), *row[2:-1], moment(row[-1]))
+    which = Filter(message_id=message_id)
+    deliveries = find(tx, which, None, 10_000).items + _find_history(tx, which, None, 10_000).items
+    ids = [delivery.id for delivery in deliveries]
+    attempts = tx.rows("attempts", ids=ids) if ids else []
+    audits = tx.rows("audits", targets=[f"delivery:{id}" for id in ids]) if ids else []
+    return Story(
+        message,
+        tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
+        tuple(
+            AttemptRow(*row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], _uuid_or_none(row[8]))
+            for row in attempts
+        ),
+        tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
+    )
+
+
+def entry(tx: Tx, scope: str, key_hash: str) -> Entry | None:
+    """A ledger entry."""
+    for digest, state, message_id, status, response, created, updated in tx.rows(
+        "entry", scope=scope, key_hash=key_hash
+    ):
+        return Entry(
+            digest, state, _uuid_or_none(message_id), status, response, moment(created), moment(updated)
+        )
+    return None
+
+
+def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
+    """Count now: exactly if there are few, else from windows of the id range. `draw` gives chance in [0, 1)."""
+    ((some, first, last),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
+    ((succeeded,),) = tx.rows("count_history")
+    if some <= COUNTED_EXACTLY:
+        rows = tx.rows("count_deliveries")
+        return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=True)
+    stratum = (last - first + 1) // _STRATA
+    width = max(1, stratum // _SHARE)
+    starts = [first + place * stratum + int(draw() * (stratum - width + 1)) for place in range(_STRATA)]
+    scale = (last - first + 1) / (_STRATA * width)
+    sampled = tx.rows("count_sample", starts=starts, width=width)
+    rows = [
+        Count(status, destination, reason, round(number * scale))
+        for status, destination, reason, number in sampled
+    ]
+    return Counts(tuple(rows), int(succeeded), exact=False)
+
+
+def remembered(tx: Tx, max_age: float) -> Counts | None:
+    """The counts somebody made at most `max_age` seconds ago, with their age."""
+    for age, value in tx.rows("count_read", name="deliveries"):
+        if 0 <= age <= max_age:
+            return msgspec.structs.replace(msgspec.json.decode(value, type=Counts), age=age)
+    return None
+
+
+def remember(tx: Tx, counts: Counts) -> None:
+    """Leave counts for the next one who asks."""
+    tx.rows("count_write", name="deliveries", value=msgspec.json.encode(counts).decode())
+
+
+def _delivery(row: tuple[Any, ...]) -> Delivery:
+    id, message_id, *middle, worker, cancel_requested, next_run_at, created_at, updated_at, reason, error = (
+        row
+    )
+    times: tuple[datetime, datetime | None, datetime] = (
+        moment(next_run_at), moment_or_none(created_at), moment(updated_at),
+    )  # fmt: skip
+    return Delivery(
+        id,
+        _uuid_or_none(message_id),
+        *middle,
+        _uuid_or_none(worker),
+        bool(cancel_requested),
+        *times,
+        reason,
+        error,
+    )
+
+
+def _uuid(value: UUID | str) -> UUID:
+    return value if isinstance(value, UUID) else UUID(value)
+
+
+def _uuid_or_none(value: UUID | str | None) -> UUID | None:
+    return None if value is None else _uuid(value)

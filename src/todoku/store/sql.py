@@ -1,0 +1,65 @@
+"""Named queries: SQL is written as SQL, in `.sql` files, and looked up by name.
+
+A file is blocks of `-- name: x`, a comment that says why the query is safe, and the query. `:name` is a bound
+parameter, `{name}` the text of another block, and `todoku_` the prefix of every table, which a schema may qualify.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Literal
+
+ParamStyle = Literal["named", "pyformat", "format", "dollar"]
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_FRAGMENT = re.compile(r"\{(\w+)\}")
+_PREFIX = re.compile(r"(?<![\w.])todoku_(?=\w)")
+
+
+def parse(text: str) -> dict[str, str]:
+    """The blocks of a `.sql` file by name, without their comments, fragments put in place."""
+    pieces = _NAME.split(text)[1:]
+    blocks = {
+        name: _COMMENT.sub("", block).strip() for name, block in zip(pieces[::2], pieces[1::2], strict=True)
+    }
+    return {name: _whole(block, blocks) for name, block in blocks.items()}
+
+
+def _whole(block: str, blocks: dict[str, str]) -> str:
+    return _FRAGMENT.sub(lambda found: _whole(blocks[found[1]], blocks), block)
+
+
+def qualified(sql: str, schema: str | None) -> str:
+    """`sql` with every todoku table and function looked up in `schema`."""
+    return sql if schema is None else _PREFIX.sub(f"{quoted(schema)}.todoku_", sql)
+
+
+def quoted(identifier: str) -> str:
+    """`identifier` as SQL takes it, whatever is in it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def parameters(sql: str) -> list[str]:
+    """The names of the bound parameters, in order of appearance, repeated ones too."""
+    return _PARAMETER.findall(sql)
+
+
+def styled(sql: str, style: ParamStyle) -> str:
+    """`sql` with its parameters written as a driver wants them."""
+    if style == "named":
+        return sql
+    if style == "pyformat":
+        return _PARAMETER.sub(r"%(\1)s", sql)
+    if style == "format":
+        return _PARAMETER.sub("%s", sql)
+    places = {name: f"${number}" for number, name in enumerate(dict.fromkeys(parameters(sql)), 1)}
+    return _PARAMETER.sub(lambda found: places[found[1]], sql)
+
+
+def load(package: str, schema: str | None = None) -> dict[str, str]:
+    """The queries of a backend, ready but for the parameter style."""
+    text = (files(package) / "queries.sql").read_text("utf-8")
+    return {name: qualified(sql, schema) for name, sql in parse(text).items()}

@@ -1,0 +1,236 @@
+"""SQLite through the process's own sqlite3: one writer thread, one reader, one file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import DatabaseUnavailable, SchemaError, StoreError, UnknownDatabase
+from todoku.core.settings import Settings
+from todoku.store.database import Bound, DialectName, Tx
+from todoku.store.migrate import checked_plan, migrations
+from todoku.store.port import Row, Statement
+from todoku.store.sql import load
+from todoku.store.sqlite.library import wal_is_safe
+from todoku.store.sqlite.writer import Writer, acquire_writer, connect, patiently, release_writer
+from todoku.store.values import EPOCH, Migrated, Slice
+
+T = TypeVar("T")
+_PACKAGE = "todoku.store.sqlite"
+_OLDEST = (3, 37, 0)
+_SEPARATOR = re.compile(r";\s*\n")
+_MICROSECOND = timedelta(microseconds=1)
+
+MIGRATION_TABLE = """create table if not exists todoku_migration (
+    version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
+
+
+def wall_clock() -> int:
+    """Microseconds since 1970. SQLite lives in this process, so this is the database's clock (I12)."""
+    return time.time_ns() // 1000
+
+
+class SqliteTx:
+    """A transaction on a connection. A named query may be several statements; the rows are the first one's."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int
+    ) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._now = now
+
+    def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
+        bound = {name: _adapted(value) for name, value in values.items()}
+        bound["now"] = self._now
+        first, *rest = self._queries[query]
+        rows = self._connection.execute(first, bound).fetchall()
+        for statement in rest:
+            self._connection.execute(statement, bound)
+        return rows
+
+    def statement(self, statement: Statement) -> list[Row]:
+        if isinstance(statement.values, Mapping):
+            return self._connection.execute(statement.sql, statement.values).fetchall()
+        self._connection.executemany(statement.sql, statement.values)
+        return []
+
+
+def _adapted(value: object) -> object:
+    """Lists and documents as JSON text, times as microseconds, ids as text."""
+    match value:
+        case list() | tuple() | dict():
+            return msgspec.json.encode(value).decode()
+        case UUID():
+            return str(value)
+        case datetime():
+            return (value - EPOCH) // _MICROSECOND
+        case _:
+            return value
+
+
+class SqliteDatabase:
+    """A SQLite file."""
+
+    dialect: DialectName = "sqlite"
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], int] = wall_clock) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise StoreError(
+                f"SQLite {sqlite3.sqlite_version} is too old", hint="todoku needs SQLite 3.37 or newer"
+            )
+        self.path = file_path(settings.database)
+        self._settings = settings
+        self._timeout = max(settings.lock_timeout_sec, 5.0)
+        self._clock = clock
+        self.queries = load(_PACKAGE)
+        self._scripts = {name: _SEPARATOR.split(query) for name, query in self.queries.items()}
+        self._reading = threading.Lock()
+        self._reader: sqlite3.Connection | None = None
+        self._writer: Writer | None = None
+        self._pid = os.getpid()
+
+    def write(self, operation: str, work: Callable[[Tx], T]) -> T:
+        def with_queries(connection: sqlite3.Connection) -> T:
+            return work(SqliteTx(connection, self._scripts, self._clock()))
+
+        with self._translated():
+            return self._opened().write(operation, with_queries)
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        with self._translated(), self._reading:
+            self._opened()
+            connection = self._reader = self._reader or connect(self.path)
+            patiently(connection, "begin", timeout=self._timeout)
+            try:
+                return work(SqliteTx(connection, self._scripts, self._clock()))
+            finally:
+                connection.execute("rollback")
+
+    def now(self) -> int | None:
+        return self._clock()
+
+    def describe(self) -> str:
+        with self._translated():
+            journal = self._opened().journal
+        note = "" if wal_is_safe() else " (WAL can lose acknowledged writes before SQLite 3.51.3)"
+        return f"SQLite {sqlite3.sqlite_version}, journal {journal}{note}, synchronous full"
+
+    def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
+        rows: list[Any] = []
+        for part in slices:
+            if len(rows) >= limit:
+                break
+            rows += tx.rows(
+                "claim",
+                worker=worker,
+                queue=part.queue,
+                destination=part.destination,
+                priority=part.priority,
+                after_at=round(part.after_at * 1_000_000),
+                after_id=part.after_id,
+                most=min(part.most, limit - len(rows)),
+            )
+        return rows
+
+    def migrate(self) -> Migrated:
+        with self._translated():
+            return self._opened().write("migrate", self._migrate)
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            if self._reader is not None:
+                self._reader.close()
+            if self._writer is not None:
+                release_writer(self.path)
+        self._reader = self._writer = None
+
+    def _opened(self) -> Writer:
+        if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close
+            self._reader = self._writer = None
+            self._pid = os.getpid()
+        if self._writer is None:
+            self._writer = acquire_writer(self.path, wal=self._settings.sqlite_wal, timeout=self._timeout)
+        return self._writer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Whatever sqlite3 raises, as an error of todoku that says what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "no such table" in text or "no such column" in text:
+                raise SchemaError(
+                    f"{self.path} is not migrated: {text}", hint="run `todoku migrate`"
+                ) from error
+            if "readonly" in text:
+                raise DatabaseUnavailable(
+                    f"{self.path} is read-only", hint="check who owns the file"
+                ) from error
+            if "unable to open" in text:
+                hint = f"does {Path(self.path).parent} exist, and may this user write there?"
+                raise DatabaseUnavailable(f"{self.path} cannot be opened", hint=hint) from error
+            raise DatabaseUnavailable(
+                f"SQLite: {text}", hint=f"is the disk of {self.path} full or gone?"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            hint = f"is {self.path} a SQLite file? `pragma integrity_check` tells more"
+            raise StoreError(f"SQLite refused: {error}", hint=hint) from error
+
+    # ------------------------------------------------------------------------------------- migrations
+
+    def _migrate(self, connection: sqlite3.Connection) -> Migrated:
+        connection.execute(MIGRATION_TABLE)
+        applied = dict(connection.execute("select version, checksum from todoku_migration").fetchall())
+        plan = checked_plan(_PACKAGE, applied)
+        for step in plan:
+            for statement in _statements(step.sql):
+                connection.execute(statement)
+            connection.execute(
+                "insert into todoku_migration (version, name, checksum, applied_at) values (?, ?, ?, ?)",
+                (step.version, step.name, step.checksum, self._clock()),
+            )
+        return Migrated(tuple(step.version for step in plan), len(applied) + len(plan))
+
+    def printed(self) -> str:
+        now = "cast(strftime('%s', 'now') as integer) * 1000000"
+        lines = ["begin immediate;", f"{MIGRATION_TABLE};"]
+        for step in migrations(_PACKAGE):
+            record = f"({step.version}, '{step.name}', '{step.checksum}', {now})"
+            lines += [
+                step.sql,
+                f"insert into todoku_migration (version, name, checksum, applied_at) values {record};",
+            ]
+        return "\n".join([*lines, "commit;", ""])
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a migration; sqlite3's executescript would commit the transaction they must share."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+
+
+def file_path(url: str) -> str:
+    """The file that a `sqlite:///…` URL names, as an absolute path."""
+    rest = url.removeprefix("sqlite:///")
+    if rest == url or rest in ("", ":memory:"):
+        raise UnknownDatabase(
+            f"{url!r} names no SQLite file", hint="use sqlite:///name.db, or sqlite:////absolute/name.db"
+        )
+    return os.path.realpath(rest.split("?", 1)[0])

@@ -1,0 +1,61 @@
+"""One process, one SQLite library per file.
+
+POSIX locks do not exclude two libraries in one process: a second one on the same file loses acknowledged rows, and
+integrity_check finds nothing wrong (H26). So todoku uses the standard library's sqlite3, as user code does, and
+refuses a file that another library in this process holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator
+
+from todoku.core.errors import MixedSQLite
+
+_OTHER_LIBRARIES = ("apsw", "pysqlite3", "sqlcipher3", "pysqlcipher3", "libsql", "libsql_experimental")
+
+_WAL_SAFE_FROM = (3, 51, 3)
+_WAL_SAFE_LINES = ((3, 50, 7), (3, 44, 6))
+"""Older builds lose acknowledged writes when two connections write and checkpoint at once; these lines had the
+fix brought back."""
+
+
+def wal_is_safe(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
+    """Whether this build of SQLite is free of the WAL-reset bug."""
+    return version >= _WAL_SAFE_FROM or any(
+        version[:2] == fixed[:2] and version >= fixed for fixed in _WAL_SAFE_LINES
+    )
+
+
+def refuse_other_libraries(path: str) -> None:
+    """Raise MixedSQLite if another SQLite library of this process has the file at `path` open."""
+    for library in _OTHER_LIBRARIES:
+        if library in sys.modules and any(_same(path, other) for other in _open_files(library)):
+            raise MixedSQLite(
+                f"{library} has {path} open in this process, and todoku would open it through sqlite3: "
+                "two SQLite libraries on one file lose acknowledged writes",
+                hint=f"use sqlite3 for this file, or run todoku in a process without {library}",
+            )
+
+
+def _open_files(library: str) -> Iterator[str]:
+    if library == "apsw":
+        for connection in sys.modules["apsw"].connections():
+            yield str(connection.db_filename("main"))
+        return
+    for candidate in gc.get_objects():
+        kind = type(candidate)
+        if kind.__name__ == "Connection" and kind.__module__.split(".")[0] == library:
+            yield from (
+                row[2] for row in candidate.execute("pragma database_list").fetchall() if row[1] == "main"
+            )
+
+
+def _same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False

@@ -1,0 +1,683 @@
+-- The queries of the store on SQLite. `:name` is bound; lists and documents are JSON text; `:now` is microseconds.
+-- A block may be several statements; its rows are the first one's. All of them run in one BEGIN IMMEDIATE: there is
+-- one writer, so whatever a statement saw still holds for the next one. "As PostgreSQL" means: the same contract.
+
+------------------------------------------------------------------------------------------------ publish
+
+-- name: publish_reserve
+-- The unique key decides; whoever comes second inserts nothing.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at)
+values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now)
+    on conflict (scope, key_hash) do nothing
+
+-- name: publish_reserved
+-- This transaction holds the write lock: the entry cannot change any more.
+select l.scope, l.key_hash, l.digest, l.message_id, l.created_at / 1e6, m.payload
+  from todoku_ledger l left join todoku_message m on m.id = l.message_id
+ where l.scope = :scope and l.key_hash = :key_hash
+
+-- name: publish_message
+-- Its deliveries follow in the same transaction (I1).
+insert into todoku_message (id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
+                            scope, key_hash, digest, created_at)
+values (:id, :topic, :type, :key, :payload, :payload_bytes, :content_type, :headers, :labels,
+        :scope, :key_hash, :digest, :now)
+
+-- name: publish_lane
+-- The single writer orders commits, so ids of a lane follow commit order without a lock (I10).
+insert into todoku_lane (id, queue, destination, ready_at) values (:lane, :queue, :destination, :now)
+    on conflict (id) do nothing
+
+-- name: publish_delivery
+-- The message is in this transaction.
+insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, max_attempts, timeout,
+                             next_run_at, expires_at, updated_at, reason)
+select seq, :destination, :queue, :lane, :priority, case when :dead is null then 'pending' else 'aborted' end,
+       :max_attempts, :timeout, :next_run_at, coalesce(:expires_at, 9223372036854775807), :now, :dead
+  from todoku_message where id = :id
+
+-- name: publish_audit_reopen
+-- Before the reopening it tells of, in the same transaction.
+insert into todoku_audit (at, by, action, target, why)
+select :now, 'publisher', 'replay', 'delivery:' || d.id, 'published again with the same key'
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.status = 'aborted'
+
+-- name: publish_reopen_ledger
+-- What is running again is not failed any more (H15).
+update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
+ where state = 'failed' and (scope, key_hash) in (
+    select 'effect:' || d.destination, m.key_hash from todoku_message m
+      join todoku_delivery d on d.message_seq = m.seq where m.id = :message_id and d.status = 'aborted')
+
+-- name: publish_reopen_lanes
+-- A reopened row has the lowest id of its lane, so it is the head again.
+insert into todoku_lane (id, queue, destination, ready_at)
+select distinct d.lane, d.queue, d.destination, :now from todoku_message m
+  join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.status = 'aborted' and d.lane is not null
+    on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
+
+-- name: publish_reopen
+-- Only what is `aborted` changes, under the write lock: of two publishers one reopens (H15).
+update todoku_delivery
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
+       next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
+ where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
+
+-------------------------------------------------------------------------------------------- the lease
+
+-- name: register
+-- The id is random per incarnation: it cannot meet an older one (H5).
+insert into todoku_worker (id, name, started_at, expires_at)
+values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
+
+-- name: renew
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost.
+update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer), state = :state
+ where id = :worker and expires_at > :now
+returning id
+
+-- name: owned
+-- Reads the small index of rows in flight.
+select id, epoch, cancel_requested from todoku_delivery where worker_id = :worker and status = 'sending'
+
+-- name: bury_expired
+-- Renewals and claims are other transactions of the one writer: before or after, never between.
+delete from todoku_worker where expires_at <= :now returning id
+
+-- name: bury
+-- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
+delete from todoku_worker where id = :worker returning id
+
+-- name: free_orphans
+-- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
+select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count
+  from todoku_delivery d where {orphan} order by d.id limit :most;
+update todoku_delivery as d
+   set status = case when {doomed} then 'aborted' else 'pending' end,
+       reason = case when {doomed} then 'WORKER_LOST' end,
+       error = case when {doomed} then 'its worker died ' || (d.lost + :lost) || ' times' end,
+       epoch = epoch + 1, worker_id = null, attempts = max(attempts - 1, 0), lost = lost + :lost,
+       cancel_requested = 0, next_run_at = :now, updated_at = :now
+ where d.id in (select d.id from todoku_delivery d where {orphan} order by d.id limit :most)
+
+-- name: orphan
+-- A fragment: in flight, and no live owner.
+d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = d.worker_id)
+
+-- name: doomed
+-- A fragment: lost for the last time, and the ledger does not know of a success.
+(d.lost + :lost >= :max_lost and not exists (
+    select 1 from todoku_message m join todoku_ledger l
+        on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
+     where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest))
+
+-- name: record_lost
+-- Append-only; one row per owner that died under a delivery.
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error)
+select json_extract(value, '$.delivery_id'), json_extract(value, '$.replay'), json_extract(value, '$.number'),
+       json_extract(value, '$.epoch'), :now, 'WORKER_LOST', 'its worker died'
+  from json_each(:rows)
+
+-- name: free_lanes
+-- As free_orphans, for lanes. `failures` makes the next claim take one row only: its head is a suspect.
+update todoku_lane
+   set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = :now
+ where worker_id is not null and worker_id not in (select id from todoku_worker)
+
+------------------------------------------------------------------------------------------- the line
+
+-- name: waiting
+-- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
+with recursive groups(queue, destination, priority) as (
+    select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
+      where status in ('pending', 'failed') and lane is null and lost = 0
+      order by queue, destination, priority limit 1)
+    union all
+    select d.queue, d.destination, d.priority from groups g join todoku_delivery d
+        on d.id = (select id from todoku_delivery n indexed by todoku_delivery_due
+                    where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0
+                      and (n.queue, n.destination, n.priority) > (g.queue, g.destination, g.priority)
+                    order by n.queue, n.destination, n.priority limit 1)
+)
+select queue, destination, priority from groups
+ where :destinations is null or destination in (select value from json_each(:destinations))
+
+-- name: waiting_suspects
+-- Only reads. Suspects are few: each had an owner that died.
+select distinct queue, destination from todoku_delivery
+ where status in ('pending', 'failed') and lane is null and lost > 0
+   and (:destinations is null or destination in (select value from json_each(:destinations)))
+
+-- name: waiting_lanes
+-- Only reads; as `waiting`, over lanes.
+with recursive groups(queue, destination) as (
+    select * from (select queue, destination from todoku_lane indexed by todoku_lane_due
+      where worker_id is null and parked = 0 order by queue, destination limit 1)
+    union all
+    select l.queue, l.destination from groups g join todoku_lane l
+        on l.id = (select id from todoku_lane n indexed by todoku_lane_due
+                    where n.worker_id is null and n.parked = 0
+                      and (n.queue, n.destination) > (g.queue, g.destination)
+                    order by n.queue, n.destination limit 1)
+)
+select queue, destination from groups
+ where :destinations is null or destination in (select value from json_each(:destinations))
+
+-- name: live
+-- A fragment: the worker's lease has not ended (H2).
+exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
+
+-- name: due
+-- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it.
+select d.id from todoku_delivery d indexed by todoku_delivery_due
+ where d.queue = :queue and d.destination = :destination and d.priority = :priority
+   and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0
+   and d.next_run_at >= :after_at and d.next_run_at <= :now
+   and (d.next_run_at > :after_at or d.id > :after_id) and d.expires_at > :now
+   and {live}
+   and not exists (select 1 from todoku_queue q where q.name = :queue and q.paused = 1)
+   and not exists (select 1 from todoku_destination b where b.name = :destination and b.open_until > :now)
+ order by d.next_run_at, d.id limit :most
+
+-- name: take
+-- A fragment: what a claim does to its rows.
+update todoku_delivery
+   set status = 'sending', worker_id = :worker, claimed_at = :now, updated_at = :now,
+       attempts = attempts + 1, epoch = epoch + 1
+
+-- name: claim
+-- Reads and takes the same rows: nobody else writes between the two statements.
+{claimed} where t.id in ({due}) order by t.next_run_at, t.id;
+{take} where id in ({due})
+
+-- name: claimed
+-- A fragment: what every claim returns, as it will be once taken.
+select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payload_bytes, m.content_type,
+       m.headers, t.destination, t.queue, t.priority, t.lane, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+       t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
+       case when t.expires_at < 9223372036854775807 then t.expires_at / 1e6 end, t.timeout,
+       m.scope, m.key_hash, m.digest, e.state, e.digest
+  from todoku_delivery t
+  left join todoku_message m on m.seq = t.message_seq
+  left join todoku_ledger e on e.scope = 'effect:' || t.destination and e.key_hash = m.key_hash
+
+-- name: suspect
+-- A fragment: one due row whose owner died.
+select d.id from json_each(:places) p cross join todoku_delivery d indexed by todoku_delivery_suspect
+ where d.queue = json_extract(p.value, '$.queue') and d.destination = json_extract(p.value, '$.destination')
+   and d.status in ('pending', 'failed') and d.lane is null and d.lost > 0
+   and d.next_run_at <= :now and d.expires_at > :now and {live}
+   and not exists (select 1 from todoku_queue q where q.name = d.queue and q.paused = 1)
+   and not exists (select 1 from todoku_destination b where b.name = d.destination and b.open_until > :now)
+ limit 1
+
+-- name: claim_suspect
+-- As claim, for one row: alone, so that if it kills this worker too it takes nobody along (H6).
+{claimed} where t.id in ({suspect});
+{take} where id in ({suspect})
+
+-- name: due_lanes
+-- A fragment: lanes of these places that may run.
+select l.id from json_each(:places) p cross join todoku_lane l indexed by todoku_lane_due
+ where l.queue = json_extract(p.value, '$.queue') and l.destination = json_extract(p.value, '$.destination')
+   and l.worker_id is null and l.parked = 0 and l.ready_at <= :now and {live}
+   and not exists (select 1 from todoku_queue q where q.name = l.queue and q.paused = 1)
+   and not exists (select 1 from todoku_destination b where b.name = l.destination and b.open_until > :now)
+ limit :lanes
+
+-- name: take_lanes
+-- Reads and takes the same lanes: nobody else writes between the two statements.
+select id, failures from todoku_lane where id in ({due_lanes});
+update todoku_lane set worker_id = :worker, epoch = epoch + 1 where id in ({due_lanes})
+
+-- name: lane_rows
+-- A fragment: of each lane the first rows in id order, up to the first that may not run yet (I10).
+select id from (
+    select d.id, row_number() over (partition by d.lane order by d.id) as place, s.value as most,
+           min(d.status <> 'sending' and d.next_run_at <= :now and d.expires_at > :now)
+               over (partition by d.lane order by d.id) as runs
+      from json_each(:mosts) s cross join todoku_delivery d
+        on d.id in (select n.id from todoku_delivery n indexed by todoku_delivery_lane
+                     where n.lane = cast(s.key as integer) and n.lane is not null and n.status <> 'aborted'
+                     order by n.id limit :most))
+ where runs and place <= most
+
+-- name: claim_lane_rows
+-- The lanes are ours. Reads and takes the same rows.
+{claimed} where t.id in ({lane_rows}) order by t.lane, t.id;
+{take} where id in ({lane_rows})
+
+-- name: effects
+-- Only reads, just before a send that may be a repetition (H13).
+select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries) s
+  join todoku_ledger l on l.scope = json_extract(s.value, '$.scope')
+   and l.key_hash = json_extract(s.value, '$.key_hash')
+
+-- name: settle_effects
+-- As PostgreSQL: a true success is recorded even by a stale worker (I7), a failure only by the owner; the first
+-- success stays, another digest never overwrites (I5).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
+select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), json_extract(s.value, '$.digest'),
+       json_extract(s.value, '$.state'), json_extract(s.value, '$.message_id'),
+       case json_extract(s.value, '$.state') when 'succeeded' then 200 end, json_extract(s.value, '$.response'),
+       :now, :now, :now + cast(:ttl * 1000000 as integer)
+  from json_each(:entries) s
+ where json_extract(s.value, '$.state') = 'succeeded'
+    or exists (select 1 from todoku_delivery d where d.id = json_extract(s.value, '$.id')
+                  and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker)
+ order by json_extract(s.value, '$.state') desc
+    on conflict (scope, key_hash) do update
+       set state = excluded.state, http_status = excluded.http_status, response = excluded.response,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+
+-- name: settle_reservations
+-- The publish entry lives as long after its last success as the effect entry (H16).
+update todoku_ledger set expires_at = :now + cast(:ttl * 1000000 as integer)
+ where (scope, key_hash) in (select json_extract(value, '$.scope'), json_extract(value, '$.key_hash')
+                               from json_each(:entries))
+
+-- name: settle_done
+-- Fenced by (id, epoch, worker), and the row leaves `delivery` and enters `history` under one write lock.
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                            replay_count, worker_id)
+select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
+  from json_each(:tokens) s cross join todoku_delivery d
+    on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker
+returning delivery_id;
+delete from todoku_delivery where id in (
+    select d.id from json_each(:tokens) s cross join todoku_delivery d
+        on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
+
+-- name: settle_rest
+-- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4).
+select d.id from json_each(:rows) s cross join todoku_delivery d
+    on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
+   and d.worker_id = :worker;
+insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
+select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
+       json_extract(s.value, '$.error'), :worker
+  from json_each(:rows) s cross join todoku_delivery d
+    on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
+   and d.worker_id = :worker
+ where json_extract(s.value, '$.status') <> 'pending';
+update todoku_delivery as d
+   set status = json_extract(s.value, '$.status'), epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
+       attempts = d.attempts - json_extract(s.value, '$.snoozed'),
+       snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
+       reason = json_extract(s.value, '$.reason'), error = json_extract(s.value, '$.error'),
+       next_run_at = :now + cast(json_extract(s.value, '$.delay') * 1000000 as integer), updated_at = :now
+  from json_each(:rows) s
+ where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
+
+-- name: settle_results
+-- The delivery was settled by us in this transaction.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select json_extract(value, '$.delivery_id'), json_extract(value, '$.message_seq'), json_extract(value, '$.result'), :now
+  from json_each(:rows) where true
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: settle_lanes
+-- As PostgreSQL: the lanes are ours until nothing of theirs is in flight.
+select l.id, l.destination, not ({busy}) and not ({parks}) and not exists (
+           select 1 from todoku_delivery d where d.lane = l.id and d.lane is not null and d.status <> 'aborted')
+  from todoku_lane l where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker;
+update todoku_lane as l
+   set failures = case when l.id in (select value from json_each(:failing)) then l.failures + 1
+                       when l.id in (select value from json_each(:succeeding)) then 0 else l.failures end,
+       parked = {parks},
+       worker_id = case when {busy} then l.worker_id end,
+       epoch = l.epoch + not {busy},
+       ready_at = coalesce((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_lane
+                             where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
+                             order by d.id limit 1), :now + 20000)
+ where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker
+
+-- name: busy
+-- A fragment: something of the lane is in flight.
+exists (select 1 from todoku_delivery d
+         where d.lane = l.id and d.lane is not null and d.status <> 'aborted' and d.worker_id = :worker)
+
+-- name: parks
+-- A fragment: a dead letter blocks the lane, unless its destination skips them.
+(l.parked or (l.id in (select value from json_each(:aborting)) and not exists (
+    select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')))
+
+-- name: try_lock_lanes
+-- No lock to try: the single writer orders publishers and this settle.
+select cast(key as integer) from json_each(:locks)
+
+-- name: drop_empty_lanes
+-- In the transaction that emptied it, so no publisher can have come in between.
+delete from todoku_lane
+ where id in (select value from json_each(:lanes)) and worker_id is null and parked = 0
+   and not exists (select 1 from todoku_delivery d
+                    where d.lane = todoku_lane.id and d.lane is not null and d.status <> 'aborted')
+
+-- name: settled_before
+-- Only reads: which tokens this worker already settled, when the reply to its commit was lost (H4).
+select h.delivery_id, h.epoch from todoku_history h
+ where h.message_seq in (select value from json_each(:message_seqs))
+   and h.delivery_id in (select value from json_each(:ids)) and h.worker_id = :worker
+union all
+select a.delivery_id, a.epoch from todoku_attempt a
+ where a.delivery_id in (select value from json_each(:ids)) and a.worker_id = :worker
+
+-- name: release
+-- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
+update todoku_delivery as d
+   set status = 'pending', epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1, cancel_requested = 0,
+       updated_at = :now,
+       next_run_at = case when :delay > 0 then :now + cast(:delay * 1000000 as integer) else d.next_run_at end
+  from json_each(:tokens) s
+ where d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker
+returning id
+
+--------------------------------------------------------------------------------- what a person does
+
+-- name: matching
+-- A fragment: the filter of find, replay, cancel and purge. An absent filter takes everything.
+(:ids is null or d.id in (select value from json_each(:ids)))
+   and (:message_id is null or m.id = :message_id)
+   and (:status is null or d.status = :status)
+   and (:topic is null or m.topic = :topic)
+   and (:destination is null or d.destination = :destination)
+   and (:queue is null or d.queue = :queue)
+   and (:reason is null or d.reason = :reason)
+   and (:key is null or m.key = :key)
+   and (:since is null or d.updated_at >= :since)
+   and (:until is null or d.updated_at < :until)
+
+-- name: pick
+-- The write lock is held: what it returns cannot change before the act is done.
+select d.id, d.lane, d.destination, d.queue, d.status, m.key_hash, m.digest, m.id
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where {matching}
+ order by d.id limit :most
+
+-- name: replay
+-- The rows are `aborted`; attempts start at 0, the epoch goes on rising (I4, I9).
+update todoku_delivery
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
+       next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
+ where id in (select value from json_each(:ids)) and status = 'aborted'
+returning id
+
+-- name: replay_ledger
+-- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
+update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
+ where state = 'failed' and (scope, key_hash) in (
+    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash') from json_each(:entries))
+
+-- name: replay_lanes
+-- A replayed row has the lowest id of its lane, so it is the head again.
+insert into todoku_lane (id, queue, destination, ready_at)
+select json_extract(value, '$.lane'), json_extract(value, '$.queue'), json_extract(value, '$.destination'), :now
+  from json_each(:lanes) where true
+    on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
+
+-- name: refresh_lanes
+-- Only lanes nobody owns: their next row, and so their time, may be another one now.
+update todoku_lane as l
+   set parked = l.parked and not :unpark,
+       ready_at = coalesce((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_lane
+                             where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
+                             order by d.id limit 1), :now)
+ where l.id in (select value from json_each(:lanes)) and l.worker_id is null
+
+-- name: audit
+-- Append-only, in the transaction of what it tells of.
+insert into todoku_audit (at, by, action, target, why)
+select :now, :by, :action, value, :why from json_each(:targets)
+
+-- name: cancel
+-- What waits is aborted, what runs is asked (H22). A finished one is gone.
+update todoku_delivery
+   set status = case status when 'sending' then 'sending' else 'aborted' end,
+       epoch = epoch + case status when 'sending' then 0 else 1 end,
+       cancel_requested = status = 'sending',
+       reason = case status when 'sending' then reason else 'CANCELLED' end,
+       error = case status when 'sending' then error else :why end, updated_at = :now
+ where id in (select value from json_each(:ids)) and status <> 'aborted'
+returning id, status
+
+-- name: settle_by_hand_done
+-- Never a running row: its owner settles it. Ledger first, in this transaction (I5).
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count)
+select :now, id, epoch, message_seq, destination, queue, attempts, replay_count from todoku_delivery
+ where id in (select value from json_each(:ids)) and status <> 'sending'
+returning delivery_id;
+delete from todoku_delivery where id in (select value from json_each(:ids)) and status <> 'sending'
+
+-- name: settle_by_hand_aborted
+-- Never a running row: its owner settles it.
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, updated_at = :now
+ where id in (select value from json_each(:ids)) and status in ('pending', 'failed')
+returning id
+
+-- name: settle_by_hand_ledger
+-- The first success stays; another digest is left alone (I5).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
+                           expires_at)
+select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest'), :state,
+       json_extract(value, '$.id'), case :state when 'succeeded' then 200 end, :now, :now,
+       :now + cast(:ttl * 1000000 as integer)
+  from json_each(:entries) where true
+    on conflict (scope, key_hash) do update
+       set state = excluded.state, http_status = excluded.http_status, updated_at = excluded.updated_at,
+           expires_at = excluded.expires_at
+     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+
+-- name: purge
+-- Only dead letters; the audit row stays.
+delete from todoku_delivery where id in (select value from json_each(:ids)) and status = 'aborted' returning id
+
+-- name: set_queue
+-- One row; claim reads it in its own statement, so a pause holds from the commit on.
+insert into todoku_queue (name, paused, updated_at) values (:name, :paused, :now)
+    on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
+
+-- name: set_breaker
+-- One row, seen by the claims of all workers (H24).
+insert into todoku_destination (name, open_until, failures, seen_at)
+values (:name, :now + cast(:open_for * 1000000 as integer), :failures, :now)
+    on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
+
+-- name: set_on_abort
+-- One row; settle reads it when it aborts a lane's head.
+insert into todoku_destination (name, on_abort, seen_at) values (:name, :on_abort, :now)
+    on conflict (name) do update set on_abort = excluded.on_abort
+
+---------------------------------------------------------------------------------------- maintenance
+
+-- name: announce
+-- Says that somebody here knows these destinations.
+insert into todoku_destination (name, seen_at) select value, :now from json_each(:destinations) where true
+    on conflict (name) do update set seen_at = excluded.seen_at
+
+-- name: late
+-- A fragment: waiting past its expiry.
+select id from todoku_delivery indexed by todoku_delivery_expiring
+ where status in ('pending', 'failed') and expires_at < 9223372036854775807 and expires_at <= :now limit :most
+
+-- name: expire
+-- Only rows that wait; a running one is past its expiry only for its owner.
+select id, lane from todoku_delivery where id in ({late});
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
+       updated_at = :now
+ where id in ({late})
+
+-- name: announced
+-- Only reads: destinations that some worker has announced lately.
+select name from todoku_destination where seen_at > :now - cast(:after * 1000000 as integer)
+
+-- name: stray
+-- A fragment: waiting so long for a destination nobody knows.
+select id from todoku_delivery
+ where queue = :queue and destination = :destination and status in ('pending', 'failed')
+   and next_run_at <= :now - cast(:after * 1000000 as integer)
+ order by id limit :most
+
+-- name: abort_unknown
+-- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
+select id, lane from todoku_delivery where id in ({stray});
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
+       error = 'no worker has registered ' || destination, updated_at = :now
+ where id in ({stray})
+
+-- name: old_messages
+-- A fragment: of the next messages those that are old and have no delivery left.
+select seq from (select seq, created_at from todoku_message where seq > :after order by seq limit :most) c
+ where created_at < :now - cast(:ttl * 1000000 as integer)
+   and not exists (select 1 from todoku_delivery d where d.message_seq = c.seq)
+
+-- name: prune_messages
+-- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
+select (select count(*) from ({old_messages})), max(seq),
+       count(*) = :most and min(created_at < :now - cast(:ttl * 1000000 as integer))
+  from (select seq, created_at from todoku_message where seq > :after order by seq limit :most);
+delete from todoku_message where seq in ({old_messages})
+
+-- name: prune_ledger
+-- Never while a delivery with the key is there, dead letters included (H16).
+delete from todoku_ledger where (scope, key_hash) in (
+    select scope, key_hash from todoku_ledger l
+     where expires_at <= :now and expires_at < 9223372036854775807
+       and not exists (select 1 from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                        where m.key_hash = l.key_hash)
+     limit :most)
+returning 1
+
+-- name: prune_attempts
+-- Only of deliveries that are gone.
+delete from todoku_attempt where rowid in (
+    select o.rowid from todoku_attempt o
+     where o.ended_at < :now - cast(:ttl * 1000000 as integer)
+       and not exists (select 1 from todoku_delivery d where d.id = o.delivery_id) limit :most)
+returning 1
+
+-- name: prune_results
+-- By age alone: a result is kept as long as the history of its delivery.
+delete from todoku_result where delivery_id in (
+    select delivery_id from todoku_result where created_at < :now - cast(:ttl * 1000000 as integer) limit :most)
+returning 1
+
+-- name: prune_inbox
+-- By age alone: the retention is the deduplication window.
+delete from todoku_inbox where (consumer, message_id) in (
+    select consumer, message_id from todoku_inbox
+     where seen_at < :now - cast(:ttl * 1000000 as integer) limit :most)
+returning 1
+
+-- name: old_history
+-- A fragment: the next rows past their retention.
+select rowid from todoku_history where finished_at < :now - cast(:ttl * 1000000 as integer) limit 50000
+
+-- name: prune_history
+-- By age alone; nothing writes to old rows.
+select count(*) from ({old_history});
+delete from todoku_history where rowid in ({old_history})
+
+-- name: prepare_history
+-- SQLite has no partitions to make.
+select 0
+
+-- name: stray_history
+-- SQLite has no partitions to miss.
+select 0
+
+------------------------------------------------------------------------------------------- reading
+
+-- name: clock
+-- Only reads: the database's clock, having touched the file.
+select :now / 1e6 from (select count(*) from todoku_migration)
+
+-- name: find
+-- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
+select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
+       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
+       d.next_run_at / 1e6, m.created_at / 1e6, d.updated_at / 1e6, d.reason, d.error
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where {matching} and (:before is null or d.id < :before)
+ order by d.id desc limit :most
+
+-- name: find_history
+-- Only reads. By (message, delivery) downwards; a message that was pruned already is still told of.
+select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
+       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
+       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, h.message_seq
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where (:message_id is null or m.id = :message_id)
+   and (:ids is null or h.delivery_id in (select value from json_each(:ids)))
+   and (:topic is null or m.topic = :topic)
+   and (:destination is null or h.destination = :destination)
+   and (:queue is null or h.queue = :queue)
+   and (:key is null or m.key = :key)
+   and (:since is null or h.finished_at >= :since)
+   and (:until is null or h.finished_at < :until)
+   and (:before is null or (h.message_seq, h.delivery_id) < (:before_seq, :before))
+ order by h.message_seq desc, h.delivery_id desc limit :most
+
+-- name: message
+-- Only reads.
+select seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels, created_at / 1e6
+  from todoku_message where id = :message_id
+
+-- name: attempts
+-- Only reads.
+select delivery_id, replay, number, epoch, started_at / 1e6, ended_at / 1e6, reason, error, worker_id
+  from todoku_attempt where delivery_id in (select value from json_each(:ids)) order by delivery_id, epoch
+
+-- name: audits
+-- Only reads.
+select at / 1e6, by, action, target, why from todoku_audit
+ where target in (select value from json_each(:targets)) order by id
+
+-- name: result
+-- Only reads.
+select result from todoku_result where delivery_id = :id
+
+-- name: entry
+-- Only reads.
+select digest, state, message_id, http_status, response, created_at / 1e6, updated_at / 1e6
+  from todoku_ledger where scope = :scope and key_hash = :key_hash
+
+-- name: workers
+-- Only reads.
+select id, name, state, started_at / 1e6, expires_at / 1e6 from todoku_worker
+
+-- name: size
+-- Only reads, at most so many rows: enough to know whether counting is cheap.
+select (select count(*) from (select 1 from todoku_delivery limit :most)),
+       (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
+
+-- name: count_deliveries
+-- Only reads.
+select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
+
+-- name: count_sample
+-- Only reads: windows of the id range, each a share of its stratum, so that the sum can be scaled up.
+select d.status, d.destination, coalesce(d.reason, ''), count(*)
+  from json_each(:starts) s cross join todoku_delivery d on d.id >= s.value and d.id < s.value + :width
+ group by 1, 2, 3
+
+-- name: count_history
+-- Only reads both ends: rows are appended and pruned in order, so the distance is the number.
+select coalesce((select max(rowid) from todoku_history) - (select min(rowid) from todoku_history) + 1, 0)
+
+-- name: count_read
+-- Only reads.
+select (:now - counted_at) / 1e6, value from todoku_count where name = :name
+
+-- name: count_write
+-- The last writer wins: all of them counted the same table.
+insert into todoku_count (name, counted_at, value) values (:name, :now, :value)
+    on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value

@@ -1,0 +1,155 @@
+"""The one thread of this process that writes to a SQLite file.
+
+SQLite has one write lock. Threads that fought for it would wait in turns of sleeping; queueing for a thread that
+holds it costs a hand-over and is fair. Other processes are met with BEGIN IMMEDIATE and jittered waits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from todoku.core.errors import DatabaseBusy, UnsafeJournal
+from todoku.store.failpoint import reach
+from todoku.store.sqlite.library import refuse_other_libraries, wal_is_safe
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+_writers: dict[tuple[int, str], Writer] = {}
+_writers_lock = threading.Lock()
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection that acknowledges only what is on disk, and waits for locks by our own rules."""
+    refuse_other_libraries(path)
+    connection = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.execute("pragma synchronous = full")
+    connection.execute("pragma mmap_size = 0")
+    connection.execute("pragma cache_size = -65536")
+    return connection
+
+
+def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> None:
+    """Execute `sql` (BEGIN, COMMIT, a pragma), waiting for other processes; DatabaseBusy when they take too long.
+
+    The waits are random: equal ones would make two processes that met once meet for ever.
+    """
+    deadline = time.monotonic() + timeout
+    longest = 0.001
+    while True:
+        try:
+            connection.execute(sql)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            if time.monotonic() >= deadline:
+                raise DatabaseBusy(
+                    f"another connection has kept the database locked for {timeout:.0f} s",
+                    hint="if this thread has a transaction open, pass tx= to join it; else end the long transaction",
+                ) from error
+            time.sleep(random.uniform(longest / 2, longest))
+            longest = min(longest * 2, 0.05)
+        else:
+            return
+
+
+def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
+    """Choose the journal by the build (or as `wal` insists) and return it; raise if the file keeps an unsafe one."""
+    wanted = "wal" if (wal_is_safe() if wal is None else wal) else "truncate"
+    (current,) = connection.execute("pragma journal_mode").fetchone()
+    if current != wanted:
+        patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
+        (current,) = connection.execute("pragma journal_mode").fetchone()
+    if current == "wal" and wanted != "wal":
+        raise UnsafeJournal(
+            f"the file is in WAL mode, in which SQLite {sqlite3.sqlite_version} can lose acknowledged writes",
+            hint="close other connections so that it can be changed, use SQLite ≥ 3.51.3, or set TODOKU_SQLITE_WAL=1",
+        )
+    return str(current)
+
+
+class Writer:
+    """Runs pieces of work one after the other, each in a transaction of its own."""
+
+    def __init__(self, path: str, *, wal: bool | None, timeout: float) -> None:
+        self.users = 0
+        self._path = path
+        self._timeout = timeout
+        self._queue: SimpleQueue[tuple[str, Work, Future[Any]] | None] = SimpleQueue()
+        self._connection = connect(path)
+        self.journal = set_journal(self._connection, wal=wal, timeout=timeout)
+        self._thread = threading.Thread(
+            target=self._run, name=f"todoku-writer:{os.path.basename(path)}", daemon=True
+        )
+        self._thread.start()
+
+    def write(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction and commit it; returns what it returned, raises what it raised."""
+        future: Future[T] = Future()
+        self._queue.put((operation, work, future))
+        return future.result()
+
+    def stop(self) -> None:
+        """Finish what is queued, then close the connection."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            operation, work, future = item
+            try:
+                result = self._transact(operation, work)
+            except BaseException as error:  # the caller raises it, in its own thread
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del item, work, future
+        self._connection.close()
+
+    def _transact(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        refuse_other_libraries(self._path)
+        connection = self._connection
+        patiently(connection, "begin immediate", timeout=self._timeout)
+        try:
+            result = work(connection)
+            reach(f"{operation}.before_commit")
+            patiently(connection, "commit", timeout=self._timeout)
+            reach(f"{operation}.after_commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        return result
+
+
+def acquire_writer(path: str, *, wal: bool | None, timeout: float) -> Writer:
+    """The writer of this process for the file: one, however many stores are open on it."""
+    with _writers_lock:
+        key = (os.getpid(), path)  # a thread does not survive a fork, so a child makes its own
+        if key not in _writers:
+            _writers[key] = Writer(path, wal=wal, timeout=timeout)
+        _writers[key].users += 1
+        return _writers[key]
+
+
+def release_writer(path: str) -> None:
+    """Stop the file's writer when its last user is gone."""
+    with _writers_lock:
+        writer = _writers.get((os.getpid(), path))
+        if writer is None:
+            return
+        writer.users -= 1
+        if writer.users > 0:
+            return
+        del _writers[os.getpid(), path]
+    writer.stop()

@@ -1,0 +1,233 @@
+"""What goes into the store and comes out of it, apart from the values of the line (`core.message`)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.message import Claimed
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """A part of what waits: one (queue, destination, priority), from a position on, at most `most` rows."""
+
+    queue: str
+    destination: str
+    priority: int
+    after_at: float = 0.0
+    after_id: int = 0
+    most: int = 500
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Where work waits, due or not: (queue, destination, priority), and (queue, destination) of the others."""
+
+    groups: tuple[tuple[str, str, int], ...]
+    suspects: tuple[tuple[str, str], ...]
+    lanes: tuple[tuple[str, str], ...]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A delivery the database says a worker owns."""
+
+    id: int
+    epoch: int
+    cancel_requested: bool
+
+
+class SettleReport(msgspec.Struct, frozen=True):
+    """What did not settle. `lost`: not ours any more, drop it. `stuck`: a row was locked, settle it again."""
+
+    lost: tuple[Claimed, ...] = ()
+    stuck: tuple[Claimed, ...] = ()
+
+
+class Reclaimed(msgspec.Struct, frozen=True):
+    """What a reclaim found: workers whose lease ended, deliveries freed, deliveries given up."""
+
+    workers: int
+    freed: int
+    aborted: int
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which deliveries; what is None does not filter."""
+
+    ids: tuple[int, ...] | None = None
+    message_id: UUID | None = None
+    status: str | None = None
+    topic: str | None = None
+    destination: str | None = None
+    queue: str | None = None
+    reason: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """Who does it and why: every act of a person has both, and leaves them in the audit."""
+
+    by: str
+    why: str
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """What an act of a person came to: the deliveries it changed, and why others were passed over."""
+
+    matched: int
+    changed: tuple[int, ...]
+    skipped: dict[str, int]
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A delivery as people look at it."""
+
+    id: int
+    message_id: UUID | None
+    topic: str | None
+    key: str | None
+    destination: str
+    queue: str
+    lane: int | None
+    priority: int
+    status: str
+    attempts: int
+    max_attempts: int
+    lost: int
+    snoozes: int
+    replay_count: int
+    epoch: int
+    worker: UUID | None
+    cancel_requested: bool
+    next_run_at: datetime
+    created_at: datetime | None
+    updated_at: datetime
+    reason: str | None
+    error: str | None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some deliveries, newest first, and the cursor of the next page (None: there is none)."""
+
+    items: tuple[Delivery, ...]
+    next: str | None
+
+
+class AttemptRow(msgspec.Struct, frozen=True):
+    """One failed attempt."""
+
+    delivery_id: int
+    replay: int
+    number: int
+    epoch: int
+    started_at: datetime | None
+    ended_at: datetime
+    reason: str
+    error: str | None
+    worker: UUID | None
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """One act of a person."""
+
+    at: datetime
+    by: str
+    action: str
+    target: str
+    why: str
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message as it is stored."""
+
+    seq: int
+    id: UUID
+    topic: str
+    type: str
+    key: str | None
+    payload: str | None
+    payload_bytes: bytes | None
+    content_type: str
+    headers: str | None
+    labels: str | None
+    created_at: datetime
+
+
+class Story(msgspec.Struct, frozen=True):
+    """Everything known about a message: its deliveries, their failed attempts, what people did."""
+
+    message: StoredMessage
+    deliveries: tuple[Delivery, ...]
+    attempts: tuple[AttemptRow, ...]
+    audit: tuple[AuditRow, ...]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A ledger entry."""
+
+    digest: str
+    state: str
+    message_id: UUID | None
+    http_status: int | None
+    response: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many deliveries have this status, destination and reason."""
+
+    status: str
+    destination: str
+    reason: str
+    number: int
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Deliveries by status, destination and reason. `exact` is False where they were sampled."""
+
+    rows: tuple[Count, ...]
+    succeeded: int
+    exact: bool
+    age: float = 0.0
+
+    def of(self, status: str) -> int:
+        """How many deliveries are in `status`."""
+        if status == "succeeded":
+            return self.succeeded
+        return sum(row.number for row in self.rows if row.status == status)
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What prune removed, and `stray`: history rows that found no partition of their day (an alarm)."""
+
+    messages: int = 0
+    ledger: int = 0
+    attempts: int = 0
+    results: int = 0
+    inbox: int = 0
+    history: int = 0
+    stray: int = 0
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """What a migration did: the versions it applied, and the version the schema has now."""
+
+    applied: tuple[int, ...]
+    version: int
+
+
+def moment(unix_seconds: float) -> datetime:
+    """Unix seconds as an aware datetime, exact to the microsecond."""
+    return datetime.fromtimestamp(round(unix_seconds, 6), UTC)
+
+
+def moment_or_none(unix_seconds: float | None) -> datetime | None:
+    """`moment`, of what may be absent."""
+    return None if unix_seconds is None else moment(unix_seconds)

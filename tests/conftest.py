@@ -1,0 +1,37 @@
+"""What every test gets: a clean environment, and a table of skipped tests at the end."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["tests.support.fixtures"]
+
+# What the product reads from the environment must not change a test; TODOKU_TEST_… is for the tests.
+for name in list(os.environ):
+    if name == "DATABASE_URL" or (
+        name.startswith(("TODOKU_", "OUTBOX_")) and not name.startswith("TODOKU_TEST_")
+    ):
+        del os.environ[name]
+
+
+def reason_of(report: Any) -> str:
+    """The sentence behind a skip: reports carry (path, line, 'Skipped: why')."""
+    longrepr = report.longrepr
+    text = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+    return text.removeprefix("Skipped: ") or "no reason given"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    yield  # first everybody else, so that the table is the last thing to read
+    # By node id, because each xdist worker reports a module that skips itself while it is collected.
+    reasons = {report.nodeid: reason_of(report) for report in terminalreporter.stats.get("skipped", ())}
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"skipped: {len(reasons)}", bold=True)
+    for reason, count in sorted(Counter(reasons.values()).items()):
+        terminalreporter.write_line(f"  {count:>5}  {reason}")

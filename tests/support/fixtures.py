@@ -1,0 +1,66 @@
+"""The fixtures of tests that need a database. Imported as a plugin by the root conftest."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import fresh_database, server_dsn, stop_server, template_database
+from tests.support.world import Backend, World
+
+_HOME = "TODOKU_TEST_HOME"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        os.environ[_HOME] = tempfile.mkdtemp(prefix="todoku-tests-", dir="/tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and _HOME in os.environ:
+        stop_server(Path(os.environ.pop(_HOME)))
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn() -> str:
+    """A PostgreSQL server on which databases may be created."""
+    return server_dsn(Path(os.environ[_HOME]))
+
+
+@pytest.fixture
+def postgres_url(postgres_dsn: str) -> Iterator[str]:
+    """A fresh, migrated PostgreSQL database."""
+    template = template_database(Path(os.environ[_HOME]), postgres_dsn)
+    with fresh_database(postgres_dsn, template=template) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that is not there yet."""
+    return f"sqlite:///{tmp_path}/todoku.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each database in turn."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def url(backend: Backend, request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh database of the backend."""
+    return request.getfixturevalue(f"{backend}_url")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def world(backend: Backend, url: str) -> Iterator[World]:
+    """A migrated, empty store with a clock to move."""
+    world = World(backend, url)
+    world.store.migrate()
+    yield world
+    world.close()
