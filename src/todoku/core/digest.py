@@ -20,9 +20,7 @@ def canonical(value: Json, *, excluded: Collection[str] = ()) -> str:
     """Canonical JSON: sorted keys, no spaces, NFC strings, 1.0 as 1. `excluded`: names left out at the top."""
     if isinstance(value, dict) and excluded:
         value = {name: item for name, item in value.items() if name not in excluded}
-    return json.dumps(
-        _normal(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
+    return json.dumps(_normal(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def digest(value: Json, *, excluded: Collection[str] = ()) -> str:

@@ -16,9 +16,7 @@ from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, error_text
 NON_RETRYABLE_STATUS: Final = 489
 """The answer by which a receiver says: do not send this again (S4-23)."""
 
-_BUSY_STATUSES: Final = frozenset(
-    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
-)
+_BUSY_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 # Looked up along the exception's own ancestry, nearest first, so that the order here does not matter.
 _REASONS: Final[dict[type[BaseException], tuple[str, bool]]] = {

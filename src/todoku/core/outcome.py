@@ -61,7 +61,7 @@ class _Raisable(Exception):
         return tuple(sorted(vars(self).items()))
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._content() == other._content()  # type: ignore[attr-defined]
+        return type(other) is type(self) and self._content() == other._content()
 
     def __hash__(self) -> int:
         return hash((type(self), self._content()))

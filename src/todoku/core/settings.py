@@ -80,9 +80,7 @@ _POSITIVE: Final = frozenset(
 )
 
 
-def read_settings(
-    environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object
-) -> Settings:
+def read_settings(environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object) -> Settings:
     """Settings from arguments (first), the environment, and a parsed `todoku.toml` (last)."""
     values: dict[str, object] = dict(file or {})
     for name in Settings.__struct_fields__:
@@ -113,9 +111,7 @@ def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff |
         if base or cap:
             return exponential(float(base or 1), cap=float(cap or 60))
     except (TypeError, ValueError) as error:
-        raise InvalidSetting(
-            f"the back-off cannot be read: {error}", hint="for example 5,10,20 or [5, 10]"
-        ) from error
+        raise InvalidSetting(f"the back-off cannot be read: {error}", hint="for example 5,10,20 or [5, 10]") from error
     return None
 
 
@@ -132,9 +128,7 @@ def _checked(values: dict[str, object]) -> Settings:
               for name, value in values.items()}  # fmt: skip
     policy = fields.pop("backoff", DEFAULT)
     if not isinstance(policy, Backoff):
-        raise InvalidSetting(
-            "`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential"
-        )
+        raise InvalidSetting("`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential")
     try:
         settings = msgspec.convert(fields, Settings, strict=False)
     except msgspec.ValidationError as error:

@@ -63,9 +63,7 @@ class Claiming:
         """One delivery whose owner died before."""
         if not self._waiting.suspects:
             self._look()
-        return (
-            self._store.claim_suspect(self._worker, self._waiting.suspects) if self._waiting.suspects else []
-        )
+        return self._store.claim_suspect(self._worker, self._waiting.suspects) if self._waiting.suspects else []
 
     _scan_is_cheap = True
 

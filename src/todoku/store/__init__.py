@@ -1,0 +1,1 @@
+"""One port, two backends. SQL is readable as SQL, in `.sql` files."""

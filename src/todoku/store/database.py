@@ -11,19 +11,7 @@ from todoku.store.port import Row, Statement
 from todoku.store.values import Migrated, Slice
 
 T = TypeVar("T")
-Bound = (
-    None
-    | bool
-    | int
-    | float
-    | str
-    | bytes
-    | UUID
-    | datetime
-    | Sequence[int]
-    | Sequence[str]
-    | Mapping[str, Any]
-)
+Bound = None | bool | int | float | str | bytes | UUID | datetime | Sequence[int] | Sequence[str] | Mapping[str, Any]
 """What a query may be given. Mappings and lists of them travel as JSON text."""
 
 DialectName = Literal["sqlite", "postgresql"]
@@ -43,7 +31,7 @@ class Database(Protocol):
     """One database of one of the two kinds."""
 
     dialect: DialectName
-    queries: Mapping[str, str]
+    queries: dict[str, str]
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
         """Run `work` in a transaction that may write, and commit it. `operation` names its failpoints.

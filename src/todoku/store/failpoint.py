@@ -76,9 +76,7 @@ def arm_from(environ: Mapping[str, str]) -> None:
         name, _, action = item.strip().partition("=")
         _check(name)
         if action not in _ACTIONS:
-            raise InvalidSetting(
-                f"{action!r} is no failpoint action", hint=f"use one of {', '.join(_ACTIONS)}"
-            )
+            raise InvalidSetting(f"{action!r} is no failpoint action", hint=f"use one of {', '.join(_ACTIONS)}")
         _armed[name] = _ACTIONS[action]
 
 

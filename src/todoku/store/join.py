@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -73,25 +73,8 @@ def join(tx: object, dialect: DialectName) -> Joined:
 
 def _joined(tx: Any) -> Joined:
     for ancestor in type(tx).__mro__:
-        match ancestor.__module__.split(".")[0], ancestor.__name__:
-            case "sqlite3", "Connection":
-                return _sqlite3(tx)
-            case "aiosqlite", "Connection":
-                return _aiosqlite(tx)
-            case "psycopg", "Connection":
-                return _psycopg(tx)
-            case "psycopg", "AsyncConnection":
-                return _psycopg_async(tx)
-            case "asyncpg", "Connection" | "PoolConnectionProxy":
-                return _asyncpg(tx)
-            case "sqlalchemy", "Session" | "Connection" | "scoped_session":
-                return _sqlalchemy(tx)
-            case "sqlalchemy", "AsyncSession" | "AsyncConnection" | "async_scoped_session":
-                return _sqlalchemy_async(tx)
-            case "django", "BaseDatabaseWrapper":
-                return _django(tx)
-            case "django", "ConnectionProxy":
-                return _django(tx)
+        if driver := _DRIVERS.get((ancestor.__module__.split(".")[0], ancestor.__name__)):
+            return driver(tx)
     raise UnsupportedConnection(
         f"tx= cannot be {_name(tx)}",
         hint="pass a connection or session of sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy or Django, "
@@ -146,9 +129,7 @@ def _psycopg_idle(tx: Any) -> bool:
 
 
 def _psycopg(tx: Any) -> Joined:
-    _require(
-        not _psycopg_idle(tx), "this psycopg connection (autocommit)", "use `with connection.transaction():`"
-    )
+    _require(not _psycopg_idle(tx), "this psycopg connection (autocommit)", "use `with connection.transaction():`")
 
     def execute(statement: Statement) -> list[Row]:
         with tx.cursor(row_factory=_tuples) as cursor:
@@ -173,7 +154,7 @@ def _psycopg_async(tx: Any) -> Joined:
     return Joined("postgresql", execute_async=execute)
 
 
-def _tuples(cursor: Any) -> Callable[[Any], Row]:
+def _tuples(_cursor: Any) -> Callable[[Any], Row]:
     return tuple
 
 
@@ -215,9 +196,7 @@ def _sqlalchemy_async(tx: Any) -> Joined:
 
 def _sqlalchemy_dialect(bound: Any) -> DialectName:
     if bound.dialect.name not in ("sqlite", "postgresql"):
-        raise UnsupportedConnection(
-            f"SQLAlchemy on {bound.dialect.name}", hint="todoku needs SQLite or PostgreSQL"
-        )
+        raise UnsupportedConnection(f"SQLAlchemy on {bound.dialect.name}", hint="todoku needs SQLite or PostgreSQL")
     return bound.dialect.name  # type: ignore[no-any-return]
 
 
@@ -260,5 +239,24 @@ def _text(sql: str) -> Any:
 
 
 def _one(statement: Statement) -> Mapping[str, Any]:
-    assert isinstance(statement.values, Mapping)  # only SQLite's statements come in many rows
+    if not isinstance(statement.values, Mapping):
+        raise TypeError("only SQLite's statements come in many rows")
     return statement.values
+
+
+_DRIVERS: Final[Mapping[tuple[str, str], Callable[[Any], Joined]]] = {
+    ("sqlite3", "Connection"): _sqlite3,
+    ("aiosqlite", "Connection"): _aiosqlite,
+    ("psycopg", "Connection"): _psycopg,
+    ("psycopg", "AsyncConnection"): _psycopg_async,
+    ("asyncpg", "Connection"): _asyncpg,
+    ("asyncpg", "PoolConnectionProxy"): _asyncpg,
+    ("sqlalchemy", "Session"): _sqlalchemy,
+    ("sqlalchemy", "Connection"): _sqlalchemy,
+    ("sqlalchemy", "scoped_session"): _sqlalchemy,
+    ("sqlalchemy", "AsyncSession"): _sqlalchemy_async,
+    ("sqlalchemy", "AsyncConnection"): _sqlalchemy_async,
+    ("sqlalchemy", "async_scoped_session"): _sqlalchemy_async,
+    ("django", "BaseDatabaseWrapper"): _django,
+    ("django", "ConnectionProxy"): _django,
+}

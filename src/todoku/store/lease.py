@@ -29,9 +29,7 @@ def owned(tx: Tx, worker: UUID) -> list[Held]:
 
 def bury(tx: Tx, worker: UUID, *, lost: bool) -> Reclaimed:
     """End one lease, then free what it owned, known or not (I11)."""
-    return _free(
-        tx, buried=len(tx.rows("bury", worker=worker)), lost=lost, max_lost=_NEVER if not lost else 3
-    )
+    return _free(tx, buried=len(tx.rows("bury", worker=worker)), lost=lost, max_lost=_NEVER if not lost else 3)
 
 
 def reclaim(tx: Tx, max_lost: int) -> Reclaimed:
@@ -49,10 +47,7 @@ def _free(tx: Tx, *, buried: int, lost: bool, max_lost: int) -> Reclaimed:
         names = ("delivery_id", "epoch", "number", "replay")
         tx.rows(
             "record_lost",
-            rows=[
-                dict(zip(names, (id, epoch, number, replay), strict=True))
-                for id, _, epoch, number, replay in freed
-            ],
+            rows=[dict(zip(names, (id, epoch, number, replay), strict=True)) for id, _, epoch, number, replay in freed],
         )
     aborted = sum(status == "aborted" for _, status, *_ in freed)
     return Reclaimed(workers=buried, freed=len(freed) - aborted, aborted=aborted)

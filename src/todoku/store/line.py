@@ -54,9 +54,7 @@ def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: floa
     rest = [pair for pair in settled if pair[1].status is not Status.SUCCEEDED]
     ours: set[int] = set()
     if done:
-        ours.update(
-            row[0] for row in tx.rows("settle_done", worker=worker, tokens=tokens(c for c, _ in done))
-        )
+        ours.update(row[0] for row in tx.rows("settle_done", worker=worker, tokens=tokens(c for c, _ in done)))
     if rest:
         rows = [_rest_row(claim, settlement) for claim, settlement in rest]
         ours.update(row[0] for row in tx.rows("settle_rest", worker=worker, rows=rows))
@@ -95,9 +93,7 @@ def settle_lanes(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[S
         succeeding=by_status[Status.SUCCEEDED] or _NOTHING,
         aborting=by_status[Status.ABORTED] or _NOTHING,
     )
-    empty = {
-        str(lane): str(destination_lock(destination)) for lane, destination, is_empty in rows if is_empty
-    }
+    empty = {str(lane): str(destination_lock(destination)) for lane, destination, is_empty in rows if is_empty}
     if empty and (locked := [row[0] for row in tx.rows("try_lock_lanes", locks=empty)]):
         tx.rows("drop_empty_lanes", lanes=locked)
 
@@ -139,8 +135,7 @@ def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float)
     entries = [
         _entry(claim, settlement)
         for claim, settlement in keyed
-        if settlement.status in (Status.SUCCEEDED, Status.ABORTED)
-        and settlement.reason != "IDEMPOTENCY_CONFLICT"
+        if settlement.status in (Status.SUCCEEDED, Status.ABORTED) and settlement.reason != "IDEMPOTENCY_CONFLICT"
     ]
     if entries:
         tx.rows("settle_effects", worker=worker, entries=entries, ttl=ttl)

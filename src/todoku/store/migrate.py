@@ -29,10 +29,8 @@ class Migration(msgspec.Struct, frozen=True):
 
 def migrations(package: str) -> list[Migration]:
     """The migrations of a backend, in order."""
-    found = []
-    for file in (files(package) / "migrations").iterdir():
-        if match := _FILE.fullmatch(file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
+    named = ((_FILE.fullmatch(file.name), file) for file in (files(package) / "migrations").iterdir())
+    found = [Migration(int(match[1]), match[2], file.read_text("utf-8")) for match, file in named if match]
     return sorted(found, key=lambda step: step.version)
 
 

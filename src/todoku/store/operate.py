@@ -69,9 +69,7 @@ def replay(tx: Tx, rows: list[Picked]) -> list[int]:
     if entries := _entries(free):
         tx.rows("replay_ledger", entries=entries)
     if lanes := [
-        {"lane": row.lane, "queue": row.queue, "destination": row.destination}
-        for row in free
-        if row.lane is not None
+        {"lane": row.lane, "queue": row.queue, "destination": row.destination} for row in free if row.lane is not None
     ]:
         tx.rows("replay_lanes", lanes=lanes)
     return [row[0] for row in tx.rows("replay", ids=[row.id for row in free])]
@@ -87,9 +85,7 @@ def cancel(tx: Tx, rows: list[Picked], why: str) -> list[int]:
 def settle_by_hand(tx: Tx, rows: list[Picked], why: str, *, succeeded: bool, ttl: float) -> list[int]:
     """Ledger first (I5), then the rows."""
     if entries := _entries(rows):
-        tx.rows(
-            "settle_by_hand_ledger", entries=entries, state="succeeded" if succeeded else "failed", ttl=ttl
-        )
+        tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded" if succeeded else "failed", ttl=ttl)
     ids = [row.id for row in rows]
     if succeeded:
         changed = [row[0] for row in tx.rows("settle_by_hand_done", ids=ids)]

@@ -103,9 +103,7 @@ class Store(Protocol):
     def claim_suspect(self, worker: UUID, places: Sequence[tuple[str, str]]) -> list[Claimed]:
         """Take one due delivery whose owner died before, if there is one."""
 
-    def claim_lanes(
-        self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int
-    ) -> list[Claimed]:
+    def claim_lanes(self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int) -> list[Claimed]:
         """Take up to `lanes` lanes and of each the first rows in order: one if its head has failed before.
 
         Rows of a lane come in order, and must be run in turn (I10). A head that may not run yet blocks its lane.

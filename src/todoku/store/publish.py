@@ -87,9 +87,7 @@ def _message(draft: Draft, earlier: Mapping[_Key, _Earlier], created: datetime) 
     if _is_fresh(draft, earlier):
         return Message(id=draft.id, topic=draft.topic, key=draft.key, duplicate=False, created_at=created)
     found = earlier[_ledger_key(draft)]
-    return Message(
-        id=found.message_id, topic=draft.topic, key=draft.key, duplicate=True, created_at=found.created_at
-    )
+    return Message(id=found.message_id, topic=draft.topic, key=draft.key, duplicate=True, created_at=found.created_at)
 
 
 # ------------------------------------------------------------------------------------------------ ledger
@@ -131,9 +129,7 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, str]]) -> Steps[list[t
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     key = _key(draft)
     if entry is None:
-        raise StoreError(
-            f"the ledger entry of key {key.key!r} came and went three times", hint="publish again"
-        )
+        raise StoreError(f"the ledger entry of key {key.key!r} came and went three times", hint="publish again")
     if entry.digest == key.digest:
         return
     fields = ""
@@ -163,7 +159,7 @@ def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
     ordered = [leg for draft in drafts for leg in draft.legs if leg.lane is not None]
     if not ordered:
         return
-    lanes = sorted({cast("int", leg.lane) for leg in ordered})
+    lanes = sorted({leg.lane for leg in ordered if leg.lane is not None})
     destinations = _array(sorted({destination_lock(leg.destination) for leg in ordered}))
     if len(lanes) > LANE_LOCKS:
         yield to.one("publish_lock_destinations_whole", locks=destinations)
@@ -174,10 +170,7 @@ def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
 
 def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
     legs = {leg.lane: leg for draft in drafts for leg in draft.legs if leg.lane is not None}
-    return [
-        {"lane": lane, "queue": leg.queue, "destination": leg.destination}
-        for lane, leg in sorted(legs.items(), key=lambda item: cast("int", item[0]))
-    ]
+    return [{"lane": lane, "queue": leg.queue, "destination": leg.destination} for lane, leg in sorted(legs.items())]
 
 
 def _array(numbers: Sequence[int]) -> str:
@@ -200,9 +193,7 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     if lanes := _lane_rows(drafts):
         yield to.one("publish_lanes", lanes=_json(lanes))
     messages = [_message_document(place, draft) for place, draft in enumerate(drafts)]
-    deliveries = [
-        _delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs
-    ]
+    deliveries = [_delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs]
     rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries))
     return moment(cast("float", rows[0][0]))
 
@@ -249,9 +240,7 @@ def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
     yield to.many("publish_message", [_message_row(draft) for draft in drafts])
     if lanes := _lane_rows(drafts):
         yield to.many("publish_lane", lanes)
-    yield to.many(
-        "publish_delivery", [_delivery_row(draft, leg, now) for draft in drafts for leg in draft.legs]
-    )
+    yield to.many("publish_delivery", [_delivery_row(draft, leg, now) for draft in drafts for leg in draft.legs])
     return moment(now / 1e6)
 
 

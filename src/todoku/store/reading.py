@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -26,6 +26,8 @@ from todoku.store.values import (
     moment_or_none,
 )
 
+T = TypeVar("T")
+
 COUNTED_EXACTLY: Final = 100_000
 """Up to so many deliveries are counted one by one; more are sampled."""
 
@@ -45,11 +47,7 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
 
 
 def _find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
-    filters = {
-        name: value
-        for name, value in msgspec.structs.asdict(which).items()
-        if name not in ("status", "reason")
-    }
+    filters = {name: value for name, value in msgspec.structs.asdict(which).items() if name not in ("status", "reason")}
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
     items = tuple(_delivery(row[:-1]) for row in rows[:limit])
@@ -59,9 +57,7 @@ def _find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page
 def _cursor(text: str, parts: int) -> tuple[int, ...]:
     numbers = text.split(".")
     if len(numbers) != parts or not all(number.isdecimal() for number in numbers):
-        raise InvalidMessage(
-            f"{text!r} is no cursor of this listing", hint="pass back `next` of the page before"
-        )
+        raise InvalidMessage(f"{text!r} is no cursor of this listing", hint="pass back `next` of the page before")
     return tuple(int(number) for number in numbers)
 
 
@@ -71,7 +67,7 @@ def story(tx: Tx, message_id: UUID) -> Story | None:
     if not found:
         return None
     (row,) = found
-    message = StoredMessage(row[0], _uuid(row[1]), *row[2:-1], moment(row[-1]))
+    message = _built(StoredMessage, row[0], _uuid(row[1]), *row[2:-1], moment(row[-1]))
     which = Filter(message_id=message_id)
     deliveries = find(tx, which, None, 10_000).items + _find_history(tx, which, None, 10_000).items
     ids = [delivery.id for delivery in deliveries]
@@ -81,7 +77,7 @@ def story(tx: Tx, message_id: UUID) -> Story | None:
         message,
         tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
         tuple(
-            AttemptRow(*row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], _uuid_or_none(row[8]))
+            _built(AttemptRow, *row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], _uuid_or_none(row[8]))
             for row in attempts
         ),
         tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
@@ -93,9 +89,7 @@ def entry(tx: Tx, scope: str, key_hash: str) -> Entry | None:
     for digest, state, message_id, status, response, created, updated in tx.rows(
         "entry", scope=scope, key_hash=key_hash
     ):
-        return Entry(
-            digest, state, _uuid_or_none(message_id), status, response, moment(created), moment(updated)
-        )
+        return Entry(digest, state, _uuid_or_none(message_id), status, response, moment(created), moment(updated))
     return None
 
 
@@ -112,8 +106,7 @@ def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
     scale = (last - first + 1) / (_STRATA * width)
     sampled = tx.rows("count_sample", starts=starts, width=width)
     rows = [
-        Count(status, destination, reason, round(number * scale))
-        for status, destination, reason, number in sampled
+        Count(status, destination, reason, round(number * scale)) for status, destination, reason, number in sampled
     ]
     return Counts(tuple(rows), int(succeeded), exact=False)
 
@@ -132,13 +125,12 @@ def remember(tx: Tx, counts: Counts) -> None:
 
 
 def _delivery(row: tuple[Any, ...]) -> Delivery:
-    id, message_id, *middle, worker, cancel_requested, next_run_at, created_at, updated_at, reason, error = (
-        row
-    )
+    id, message_id, *middle, worker, cancel_requested, next_run_at, created_at, updated_at, reason, error = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
     )  # fmt: skip
-    return Delivery(
+    return _built(
+        Delivery,
         id,
         _uuid_or_none(message_id),
         *middle,
@@ -148,6 +140,11 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         reason,
         error,
     )
+
+
+def _built(kind: Callable[..., T], *fields: object) -> T:
+    """A value of the fields of a row: their number and types are the query's."""
+    return kind(*fields)
 
 
 def _uuid(value: UUID | str) -> UUID:

@@ -22,9 +22,7 @@ _PREFIX = re.compile(r"(?<![\w.])todoku_(?=\w)")
 def parse(text: str) -> dict[str, str]:
     """The blocks of a `.sql` file by name, without their comments, fragments put in place."""
     pieces = _NAME.split(text)[1:]
-    blocks = {
-        name: _COMMENT.sub("", block).strip() for name, block in zip(pieces[::2], pieces[1::2], strict=True)
-    }
+    blocks = {name: _COMMENT.sub("", block).strip() for name, block in zip(pieces[::2], pieces[1::2], strict=True)}
     return {name: _whole(block, blocks) for name, block in blocks.items()}
 
 

@@ -95,15 +95,12 @@ class SqlStore:
             "claim_suspect", worker, lambda tx: tx.rows("claim_suspect", worker=worker, places=document)
         )
 
-    def claim_lanes(
-        self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int
-    ) -> list[Claimed]:
-        return self._claimed(
-            "claim_lanes", worker, lambda tx: line.claim_lanes(tx, worker, places, lanes, limit)
-        )
+    def claim_lanes(self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int) -> list[Claimed]:
+        return self._claimed("claim_lanes", worker, lambda tx: line.claim_lanes(tx, worker, places, lanes, limit))
 
     def _claimed(self, operation: str, worker: UUID, work: Callable[[Tx], list[Any]]) -> list[Claimed]:
-        return [Claimed(*row, worker) for row in self.database.write(operation, work)]
+        made: Callable[..., Claimed] = Claimed
+        return [made(*row, worker) for row in self.database.write(operation, work)]
 
     def effects(self, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
         return self.database.read(lambda tx: line.effects(tx, claims))
@@ -141,13 +138,15 @@ class SqlStore:
     # ------------------------------------------------------------------------------- what a person does
 
     def replay(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
-        return self._act(which, signed, "replay", ("aborted",), operate.replay, limit, dry_run)
+        return self._act(which, signed, "replay", ("aborted",), operate.replay, limit=limit, dry_run=dry_run)
 
     def cancel(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
             return operate.cancel(tx, rows, signed.why)
 
-        return self._act(which, signed, "cancel", ("pending", "failed", "sending"), change, limit, dry_run)
+        return self._act(
+            which, signed, "cancel", ("pending", "failed", "sending"), change, limit=limit, dry_run=dry_run
+        )
 
     def settle_by_hand(
         self, which: Filter, signed: Signed, *, succeeded: bool, limit: int = 1000, dry_run: bool = False
@@ -157,10 +156,10 @@ class SqlStore:
 
         allowed = ("pending", "failed", "aborted") if succeeded else ("pending", "failed")
         action = "settle as succeeded" if succeeded else "settle as aborted"
-        return self._act(which, signed, action, allowed, change, limit, dry_run)
+        return self._act(which, signed, action, allowed, change, limit=limit, dry_run=dry_run)
 
     def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
-        return self._act(which, signed, "purge", ("aborted",), operate.purge, limit, dry_run)
+        return self._act(which, signed, "purge", ("aborted",), operate.purge, limit=limit, dry_run=dry_run)
 
     def _act(
         self,
@@ -169,6 +168,7 @@ class SqlStore:
         action: str,
         allowed: Sequence[str],
         change: Callable[[Tx, list[operate.Picked]], list[int]],
+        *,
         limit: int,
         dry_run: bool,
     ) -> Acted:
@@ -202,9 +202,7 @@ class SqlStore:
 
     def set_on_abort(self, destination: str, *, skip: bool) -> None:
         policy = "skip" if skip else "block"
-        self.database.write(
-            "set_on_abort", lambda tx: tx.rows("set_on_abort", name=destination, on_abort=policy)
-        )
+        self.database.write("set_on_abort", lambda tx: tx.rows("set_on_abort", name=destination, on_abort=policy))
 
     # -------------------------------------------------------------------------------------- maintenance
 
@@ -218,9 +216,7 @@ class SqlStore:
                 tx.rows("refresh_lanes", lanes=lanes, unpark=False)
             return len(rows)
 
-        return self.database.write("expire", work), abort_unknown(
-            self.database, after=unknown_after, limit=limit
-        )
+        return self.database.write("expire", work), abort_unknown(self.database, after=unknown_after, limit=limit)
 
     def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
         return prune(self.database, history_ttl=history_ttl, limit=limit)
@@ -228,10 +224,7 @@ class SqlStore:
     # ------------------------------------------------------------------------------------------ reading
 
     def counts(self, *, max_age: float = 0.0) -> Counts:
-        if (
-            max_age > 0
-            and (known := self.database.read(lambda tx: reading.remembered(tx, max_age))) is not None
-        ):
+        if max_age > 0 and (known := self.database.read(lambda tx: reading.remembered(tx, max_age))) is not None:
             return known
         counts = self.database.read(lambda tx: reading.counted(tx, random.random))
         if not counts.exact:

@@ -1,0 +1,1 @@
+"""When one machine is not enough."""

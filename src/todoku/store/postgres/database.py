@@ -43,11 +43,11 @@ class PostgresTx:
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapted(value) for name, value in values.items()}
-        cursor = self._connection.execute(self._queries[query], bound, binary=True)  # type: ignore[arg-type]
+        cursor = self._connection.execute(self._queries[query], bound, binary=True)
         return cursor.fetchall() if cursor.description else []
 
     def statement(self, statement: Statement) -> list[Row]:
-        cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)  # type: ignore[arg-type]
+        cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)
         return cursor.fetchall() if cursor.description else []
 
 
@@ -165,9 +165,7 @@ class PostgresDatabase:
         try:
             yield
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
-            raise DatabaseBusy(
-                f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again"
-            ) from error
+            raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again") from error
         except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
             raise SchemaError(
                 f"this database is not migrated: {_first_line(error)}", hint="run `todoku migrate`"
@@ -190,9 +188,7 @@ class PostgresDatabase:
         connection.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
         for line in self._preamble():
             connection.execute(cast("sql.SQL", line))
-        applied = connection.execute(
-            "select version, checksum from todoku_migration order by version"
-        ).fetchall()
+        applied = connection.execute("select version, checksum from todoku_migration order by version").fetchall()
         plan = checked_plan(_PACKAGE, dict(applied))
         for step in plan:
             connection.execute(cast("sql.SQL", step.sql))

@@ -44,9 +44,7 @@ def wall_clock() -> int:
 class SqliteTx:
     """A transaction on a connection. A named query may be several statements; the rows are the first one's."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int) -> None:
         self._connection = connection
         self._queries = queries
         self._now = now
@@ -87,9 +85,7 @@ class SqliteDatabase:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], int] = wall_clock) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
-            raise StoreError(
-                f"SQLite {sqlite3.sqlite_version} is too old", hint="todoku needs SQLite 3.37 or newer"
-            )
+            raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", hint="todoku needs SQLite 3.37 or newer")
         self.path = file_path(settings.database)
         self._settings = settings
         self._timeout = max(settings.lock_timeout_sec, 5.0)
@@ -172,19 +168,13 @@ class SqliteDatabase:
         except sqlite3.OperationalError as error:
             text = str(error)
             if "no such table" in text or "no such column" in text:
-                raise SchemaError(
-                    f"{self.path} is not migrated: {text}", hint="run `todoku migrate`"
-                ) from error
+                raise SchemaError(f"{self.path} is not migrated: {text}", hint="run `todoku migrate`") from error
             if "readonly" in text:
-                raise DatabaseUnavailable(
-                    f"{self.path} is read-only", hint="check who owns the file"
-                ) from error
+                raise DatabaseUnavailable(f"{self.path} is read-only", hint="check who owns the file") from error
             if "unable to open" in text:
                 hint = f"does {Path(self.path).parent} exist, and may this user write there?"
                 raise DatabaseUnavailable(f"{self.path} cannot be opened", hint=hint) from error
-            raise DatabaseUnavailable(
-                f"SQLite: {text}", hint=f"is the disk of {self.path} full or gone?"
-            ) from error
+            raise DatabaseUnavailable(f"SQLite: {text}", hint=f"is the disk of {self.path} full or gone?") from error
         except sqlite3.DatabaseError as error:
             hint = f"is {self.path} a SQLite file? `pragma integrity_check` tells more"
             raise StoreError(f"SQLite refused: {error}", hint=hint) from error

@@ -8,10 +8,10 @@ refuses a file that another library in this process holds.
 from __future__ import annotations
 
 import gc
-import os
 import sqlite3
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from todoku.core.errors import MixedSQLite
 
@@ -25,9 +25,7 @@ fix brought back."""
 
 def wal_is_safe(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
     """Whether this build of SQLite is free of the WAL-reset bug."""
-    return version >= _WAL_SAFE_FROM or any(
-        version[:2] == fixed[:2] and version >= fixed for fixed in _WAL_SAFE_LINES
-    )
+    return version >= _WAL_SAFE_FROM or any(version[:2] == fixed[:2] and version >= fixed for fixed in _WAL_SAFE_LINES)
 
 
 def refuse_other_libraries(path: str) -> None:
@@ -49,13 +47,11 @@ def _open_files(library: str) -> Iterator[str]:
     for candidate in gc.get_objects():
         kind = type(candidate)
         if kind.__name__ == "Connection" and kind.__module__.split(".")[0] == library:
-            yield from (
-                row[2] for row in candidate.execute("pragma database_list").fetchall() if row[1] == "main"
-            )
+            yield from (row[2] for row in candidate.execute("pragma database_list").fetchall() if row[1] == "main")
 
 
 def _same(path: str, other: str) -> bool:
     try:
-        return os.path.samefile(path, other)
+        return Path(path).samefile(other)
     except OSError:
         return False

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -30,9 +31,7 @@ _writers_lock = threading.Lock()
 def connect(path: str) -> sqlite3.Connection:
     """A connection that acknowledges only what is on disk, and waits for locks by our own rules."""
     refuse_other_libraries(path)
-    connection = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
-    )
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.execute("pragma synchronous = full")
     connection.execute("pragma mmap_size = 0")
     connection.execute("pragma cache_size = -65536")
@@ -57,7 +56,7 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> No
                     f"another connection has kept the database locked for {timeout:.0f} s",
                     hint="if this thread has a transaction open, pass tx= to join it; else end the long transaction",
                 ) from error
-            time.sleep(random.uniform(longest / 2, longest))
+            time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - a wait, not a secret
             longest = min(longest * 2, 0.05)
         else:
             return
@@ -88,9 +87,7 @@ class Writer:
         self._queue: SimpleQueue[tuple[str, Work, Future[Any]] | None] = SimpleQueue()
         self._connection = connect(path)
         self.journal = set_journal(self._connection, wal=wal, timeout=timeout)
-        self._thread = threading.Thread(
-            target=self._run, name=f"todoku-writer:{os.path.basename(path)}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"todoku-writer:{Path(path).name}", daemon=True)
         self._thread.start()
 
     def write(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -109,7 +106,7 @@ class Writer:
             operation, work, future = item
             try:
                 result = self._transact(operation, work)
-            except BaseException as error:  # the caller raises it, in its own thread
+            except BaseException as error:  # noqa: BLE001 - the caller raises it, in its own thread
                 future.set_exception(error)
             else:
                 future.set_result(result)
