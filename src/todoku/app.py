@@ -245,9 +245,13 @@ class App:
         database = self._database
         return publish(Publishing(database.dialect, database.queries, database.now()), drafts)
 
+    def _joining(self, drafts: list[Draft]) -> Steps[list[Message]]:
+        yield from self._database.check_tx()
+        return (yield from self._steps(drafts))
+
     def _publish(self, drafts: list[Draft], tx: Any) -> list[Message]:
         if tx is not None:
-            return run(tx, self._database.dialect, self._steps(drafts))
+            return run(tx, self._database.dialect, self._joining(drafts))
         if self._require_tx:
             raise InvalidMessage("this App requires tx=", hint="pass your connection or session")
         if _in_event_loop():
@@ -256,7 +260,7 @@ class App:
 
     async def _apublish(self, drafts: list[Draft], tx: Any) -> list[Message]:
         if tx is not None:
-            return await run_async(tx, self._database.dialect, self._steps(drafts))
+            return await run_async(tx, self._database.dialect, self._joining(drafts))
         return await asyncio.to_thread(self._publish, drafts, None)
 
 

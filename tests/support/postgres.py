@@ -21,9 +21,7 @@ from pathlib import Path
 import psycopg
 
 VERSION = os.environ.get("TODOKU_TEST_POSTGRES_VERSION", "18")
-_OPTIONS = (
-    "-c fsync=off -c max_connections=200 -c shared_buffers=256MB -c max_wal_size=2GB -c listen_addresses="
-)
+FOR_TESTS = "-c fsync=off -c max_connections=200 -c shared_buffers=256MB -c max_wal_size=2GB"
 
 
 @contextmanager
@@ -33,14 +31,14 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
-def server_dsn(home: Path) -> str:
+def server_dsn(home: Path, options: str = FOR_TESTS) -> str:
     """The server's DSN; whichever worker process asks first starts it."""
     if given := os.environ.get("TODOKU_TEST_POSTGRES"):
         return given
     with _locked(home):
         note = home / "dsn"
         if not note.exists():
-            note.write_text(_start(home))
+            note.write_text(_start(home, options))
         return note.read_text()
 
 
@@ -73,7 +71,7 @@ def _run(home: Path, *command: str | Path) -> None:
         raise RuntimeError(f"{command[0]} failed: {done.stdout}\n{done.stderr}")
 
 
-def _start(home: Path) -> str:
+def _start(home: Path, options: str) -> str:
     binaries, data = _binaries(home), home / "data"
     data.mkdir()
     if (user := _user()) is not None:
@@ -81,18 +79,8 @@ def _start(home: Path) -> str:
         record = pwd.getpwnam(user)
         os.chown(data, record.pw_uid, record.pw_gid)
     _run(home, binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-    _run(
-        home,
-        binaries / "pg_ctl",
-        "-D",
-        data,
-        "-w",
-        "-l",
-        data / "log",
-        "-o",
-        f"{_OPTIONS} -k {data}",
-        "start",
-    )
+    flags = f"{options} -c listen_addresses= -k {data}"
+    _run(home, binaries / "pg_ctl", "-D", data, "-w", "-l", data / "log", "-o", flags, "start")
     return f"postgresql://postgres@/postgres?host={data}"
 
 

@@ -7,6 +7,7 @@ test's own database.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from uuid import UUID, uuid4
@@ -181,6 +182,17 @@ class World:
                 return cursor.fetchall() if cursor.description else []
         finally:
             connection.close()
+
+    def until_blocked(self, number: int = 1) -> None:
+        """PostgreSQL: come back once so many connections to this database wait for somebody's lock."""
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        deadline = time.monotonic() + 10
+        with psycopg.connect(self.url, autocommit=True) as watching:
+            while watching.execute(waiting).fetchall() < [(number,)]:
+                assert time.monotonic() < deadline, f"{number} connections were to wait for a lock, and do not"
+                time.sleep(0.005)
 
 
 def failed(reason: str = "TIMEOUT", *, delay: float = 0.0) -> Settlement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 
 from todoku.app import App, printed_migrations
 from todoku.core.errors import TodokuError
+from todoku.store.failpoint import arm_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,6 +72,7 @@ def up(database: str | None, schema: str | None, as_json: bool) -> None:
 def main() -> None:
     """The program: errors of todoku are one line, without a traceback."""
     try:
+        arm_from(os.environ)
         cli(prog_name="todoku")
     except TodokuError as error:
         click.echo(f"todoku: {error}", err=True)

@@ -18,6 +18,8 @@ TodokuError
     ├── SchemaError         not migrated, changed by hand, or newer than this program
     ├── MixedSQLite         two SQLite libraries in one process on one file
     └── UnsafeJournal       WAL asked of a SQLite build that can lose acknowledged writes
+
+DurabilityWarning           a caller's connection acknowledges what is not on disk yet
 """
 
 from __future__ import annotations
@@ -97,3 +99,7 @@ class MixedSQLite(StoreError):
 
 class UnsafeJournal(StoreError):
     """WAL was asked of a SQLite build that can lose acknowledged writes in WAL."""
+
+
+class DurabilityWarning(UserWarning):
+    """A connection handed in as `tx=` acknowledges commits that are not on disk yet."""

@@ -19,7 +19,7 @@ MAX_KEY_LENGTH: Final = 512
 MAX_TOPIC_LENGTH: Final = 255
 
 
-class Leg(msgspec.Struct, frozen=True, kw_only=True):
+class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One delivery of a draft: where to, and how."""
 
     destination: str
@@ -72,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A delivery that a worker owns, with all it takes to execute it. (id, epoch, worker) is the token."""
 
     id: int
@@ -98,7 +98,6 @@ class Claimed(msgspec.Struct, frozen=True):
     created_at: float
     expires_at: float | None
     timeout: float | None
-    scope: str | None
     key_hash: str | None
     digest: str | None
     effect_state: str | None

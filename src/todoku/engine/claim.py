@@ -38,6 +38,7 @@ class Claiming:
         self._waiting = Waiting((), (), ())
         self._positions: dict[Place, tuple[float, int]] = {}
         self._next_scan = 0.0
+        self._scan_is_cheap = True
         self._turn = 0
 
     def claim(self, limit: int) -> list[Claimed]:
@@ -65,8 +66,6 @@ class Claiming:
             self._look()
         return self._store.claim_suspect(self._worker, self._waiting.suspects) if self._waiting.suspects else []
 
-    _scan_is_cheap = True
-
     def _scan(self, limit: int) -> list[Claimed]:
         began = self._monotonic()
         self._positions.clear()
@@ -85,10 +84,9 @@ class Claiming:
         if not slices:
             return []
         found = self._store.claim(self._worker, slices, limit=limit)
-        for claim in found:
-            place, position = (claim.queue, claim.destination, claim.priority), (claim.next_run_at, claim.id)
-            if position > self._positions.get(place, (0.0, 0)):
-                self._positions[place] = position
+        # Rows of one place come in order, so its last one is the position.
+        for claim in found[-1:] if len(slices) == 1 else found:
+            self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)
         return found
 
     def _slice(self, place: Place, limit: int) -> Slice:

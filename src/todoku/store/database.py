@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
-from todoku.store.port import Row, Statement
+from todoku.store.port import Row, Statement, Steps
 from todoku.store.values import Migrated, Slice
 
 T = TypeVar("T")
@@ -47,6 +47,9 @@ class Database(Protocol):
 
     def now(self) -> int | None:
         """The `:now` of statements, in microseconds, where the database has no clock of its own."""
+
+    def check_tx(self) -> Steps[None]:
+        """Look at the caller's connection before its transaction is joined; raises if publishing there is a mistake."""
 
     def migrate(self) -> Migrated:
         """As `Store.migrate`."""

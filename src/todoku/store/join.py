@@ -7,7 +7,8 @@ first statement: otherwise message and deliveries would not be one commit (I2).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import closing, nullcontext
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -103,23 +104,37 @@ def _sqlite3(tx: Any) -> Joined:
     _require(tx.in_transaction or by_itself, "this sqlite3 connection (autocommit)", "execute BEGIN first")
 
     def execute(statement: Statement) -> list[Row]:
-        if isinstance(statement.values, Mapping):
-            return [tuple(row) for row in tx.execute(statement.sql, statement.values).fetchall()]
-        tx.executemany(statement.sql, statement.values)
-        return []
+        with closing(tx.cursor()) as cursor:
+            cursor.row_factory = None  # the caller's makes rows of its own kind
+            if isinstance(statement.values, Mapping):
+                return _texts(cursor.execute(statement.sql, statement.values))
+            cursor.executemany(statement.sql, statement.values)
+            return []
 
     return Joined("sqlite", execute=execute)
 
 
+def _texts(rows: Iterable[Row]) -> list[Row]:
+    """Rows as they are without the caller's text_factory, which may leave texts as bytes."""
+    return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
+
+
 def _aiosqlite(tx: Any) -> Joined:
-    by_itself = tx.isolation_level is not None
-    _require(tx.in_transaction or by_itself, "this aiosqlite connection (autocommit)", "execute BEGIN first")
+    def require(by_itself: bool) -> None:
+        _require(tx.in_transaction or by_itself, "this aiosqlite connection (autocommit)", "execute BEGIN first")
+
+    require(tx.isolation_level is not None)
 
     async def execute(statement: Statement) -> list[Row]:
-        if isinstance(statement.values, Mapping):
-            return [tuple(row) for row in await tx.execute_fetchall(statement.sql, statement.values)]
-        await tx.executemany(statement.sql, statement.values)
-        return []
+        if not tx.in_transaction:  # Python 3.12's autocommit=True, which only the connection's own thread may look at
+            require(await tx._execute(getattr, tx._conn, "autocommit", -1) is not True)
+        async with tx.cursor() as cursor:
+            cursor.row_factory = None  # the caller's makes rows of its own kind
+            if isinstance(statement.values, Mapping):
+                await cursor.execute(statement.sql, statement.values)
+                return _texts(await cursor.fetchall())
+            await cursor.executemany(statement.sql, statement.values)
+            return []
 
     return Joined("sqlite", execute_async=execute)
 
@@ -131,9 +146,12 @@ def _psycopg_idle(tx: Any) -> bool:
 def _psycopg(tx: Any) -> Joined:
     _require(not _psycopg_idle(tx), "this psycopg connection (autocommit)", "use `with connection.transaction():`")
 
+    from psycopg import Cursor  # noqa: PLC0415 - there, because the connection is psycopg's
+
     def execute(statement: Statement) -> list[Row]:
-        with tx.cursor(row_factory=_tuples) as cursor:
-            cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+        with Cursor(tx, row_factory=_tuples) as cursor:  # not the caller's kind, which may bind in another style
+            with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():  # its end awaits the rows
+                cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
             return cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute=execute)
@@ -146,9 +164,12 @@ def _psycopg_async(tx: Any) -> Joined:
         "use `async with connection.transaction():`",
     )
 
+    from psycopg import AsyncCursor  # noqa: PLC0415 - there, because the connection is psycopg's
+
     async def execute(statement: Statement) -> list[Row]:
-        async with tx.cursor(row_factory=_tuples) as cursor:
-            await cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+        async with AsyncCursor(tx, row_factory=_tuples) as cursor:
+            async with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():
+                await cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
             return await cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute_async=execute)
@@ -201,8 +222,9 @@ def _sqlalchemy_dialect(bound: Any) -> DialectName:
 
 
 def _refuse_sqlalchemy_autocommit(connection: Any) -> None:
-    autocommit = connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-    _require(not autocommit, "this SQLAlchemy connection (AUTOCOMMIT)", "use a connection with transactions")
+    of_engine = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    level = connection.get_execution_options().get("isolation_level", of_engine)
+    _require(level != "AUTOCOMMIT", "this SQLAlchemy connection (AUTOCOMMIT)", "use a connection with transactions")
 
 
 def _django(tx: Any) -> Joined:

@@ -9,7 +9,7 @@ from todoku.store.database import Tx
 from todoku.store.values import Held, Reclaimed
 
 _AT_ONCE: Final = 5000
-"""Orphans freed by one statement; the rest is found by the next reclaim."""
+"""Orphans freed by one statement."""
 
 
 def register(tx: Tx, worker: UUID, name: str, lease: float) -> None:
@@ -24,30 +24,37 @@ def renew(tx: Tx, worker: UUID, lease: float, state: str) -> bool:
 
 def owned(tx: Tx, worker: UUID) -> list[Held]:
     """What the database says the worker owns."""
-    return [Held(id, epoch, bool(asked)) for id, epoch, asked in tx.rows("owned", worker=worker)]
+    rows = tx.rows("owned", worker=worker)
+    return [Held(id, epoch, bool(asked), lane, worker) for id, epoch, asked, lane in rows]
 
 
-def bury(tx: Tx, worker: UUID, *, lost: bool) -> Reclaimed:
-    """End one lease, then free what it owned, known or not (I11)."""
-    return _free(tx, buried=len(tx.rows("bury", worker=worker)), lost=lost, max_lost=_NEVER if not lost else 3)
+def bury(tx: Tx, worker: UUID, *, lost: bool, max_lost: int) -> Reclaimed:
+    """End one lease, then free what it owned, known or not (I11); what others left behind is for reclaim to count."""
+    buried = len(tx.rows("bury", worker=worker))
+    return _free(tx, worker, buried=buried, lost=lost, max_lost=max_lost if lost else _NEVER)
 
 
 def reclaim(tx: Tx, max_lost: int) -> Reclaimed:
     """End the leases that ran out, then free what has no live owner. In this order (H1), in one transaction."""
-    return _free(tx, buried=len(tx.rows("bury_expired")), lost=True, max_lost=max_lost)
+    return _free(tx, None, buried=len(tx.rows("bury_expired")), lost=True, max_lost=max_lost)
 
 
 _NEVER: Final = 1 << 30
 
 
-def _free(tx: Tx, *, buried: int, lost: bool, max_lost: int) -> Reclaimed:
-    freed = tx.rows("free_orphans", lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
-    tx.rows("free_lanes", lost=int(lost))
+def _free(tx: Tx, worker: UUID | None, *, buried: int, lost: bool, max_lost: int) -> Reclaimed:
+    freed = some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
+    while len(some) == _AT_ONCE:
+        some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
+        freed = freed + some
+    tx.rows("free_lanes", worker=worker, lost=int(lost))
     if lost and freed:
         names = ("delivery_id", "epoch", "number", "replay")
         tx.rows(
             "record_lost",
-            rows=[dict(zip(names, (id, epoch, number, replay), strict=True)) for id, _, epoch, number, replay in freed],
+            rows=[dict(zip(names, (id, *rest), strict=True)) for id, _, *rest, _ in freed],
         )
+    if lanes := sorted({lane for _, status, *_, lane in freed if status == "aborted" and lane is not None}):
+        tx.rows("park_lanes", lanes=lanes)
     aborted = sum(status == "aborted" for _, status, *_ in freed)
     return Reclaimed(workers=buried, freed=len(freed) - aborted, aborted=aborted)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from todoku.core.decide import Settlement
-from todoku.core.identity import destination_lock, effect_scope
+from todoku.core.identity import destination_lock, effect_scope, publish_scope
 from todoku.core.message import Claimed
 from todoku.core.status import Status
 from todoku.store.database import Tx
-from todoku.store.values import Waiting
+from todoku.store.values import Held, Waiting
 
 Settled = tuple[Claimed, Settlement]
+GONE: Final = frozenset({"CANCELLED", "EXPIRED", "BY_HAND", "UNKNOWN_DESTINATION"})
+"""Reasons of dead letters that block no lane: a person or their time has removed them."""
 
 
 def waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
@@ -32,7 +34,7 @@ def places_of(places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
 
 def claim_lanes(tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int) -> list[Any]:
     """Take lanes, then of each its first rows. Lanes with nothing to run are given back at once."""
-    taken = dict(tx.rows("take_lanes", worker=worker, places=places_of(places), lanes=lanes))
+    taken = dict(tx.rows("take_lanes", worker=worker, places=places_of(places), lanes=min(lanes, limit)))
     if not taken:
         return []
     each = max(1, limit // len(taken))
@@ -47,34 +49,40 @@ _LANE = Claimed.__struct_fields__.index("lane")
 
 
 def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float) -> set[int]:
-    """Ledger, then delivery, then history (I5). Returns the ids that were ours; sorted locks (H11)."""
-    settled = sorted(settled, key=lambda pair: pair[0].id)
+    """Ledger, then delivery, then history (I5). Returns the ids that were not ours; sorted locks (H11)."""
+    settled = sorted(settled, key=_by_id)
     _settle_ledger(tx, worker, settled, ledger_ttl)
     done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
-    rest = [pair for pair in settled if pair[1].status is not Status.SUCCEEDED]
-    ours: set[int] = set()
+    lost: set[int] = set()
     if done:
-        ours.update(row[0] for row in tx.rows("settle_done", worker=worker, tokens=tokens(c for c, _ in done)))
-    if rest:
-        rows = [_rest_row(claim, settlement) for claim, settlement in rest]
-        ours.update(row[0] for row in tx.rows("settle_rest", worker=worker, rows=rows))
+        owned = tokens(claim for claim, _ in done)
+        lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
+    if len(done) < len(settled):
+        rows = [_rest_row(*pair) for pair in settled if pair[1].status is not Status.SUCCEEDED]
+        lost.update(id for (id,) in tx.rows("settle_rest", worker=worker, rows=rows))
     results = [
         {"delivery_id": claim.id, "message_seq": claim.message_seq, "result": settlement.result}
         for claim, settlement in done
-        if settlement.result is not None and claim.id in ours
+        if settlement.result is not None and claim.id not in lost
     ]
     if results:
         tx.rows("settle_results", rows=results)
     if lanes := sorted({claim.lane for claim, _ in settled if claim.lane is not None}):
-        settle_lanes(tx, worker, lanes, [pair for pair in settled if pair[0].id in ours])
-    return ours
+        tx.rows("lock_lanes", lanes=lanes)
+        settle_lanes(tx, worker, lanes, [pair for pair in settled if pair[0].id not in lost])
+    return lost
 
 
-def release(tx: Tx, worker: UUID, claims: Sequence[Claimed], delay: float) -> set[int]:
+def _by_id(pair: Settled) -> int:
+    return pair[0].id
+
+
+def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float) -> set[int]:
     """Give back what never started. Returns the ids that were ours."""
     ordered = sorted(claims, key=lambda claim: claim.id)
     ours = {row[0] for row in tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay)}
     if lanes := sorted({claim.lane for claim in ordered if claim.lane is not None}):
+        tx.rows("lock_lanes", lanes=lanes)
         settle_lanes(tx, worker, lanes, ())
     return ours
 
@@ -83,7 +91,7 @@ def settle_lanes(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[S
     """Give back the lanes with nothing in flight, and drop the empty ones (unless a publisher is at work)."""
     by_status: dict[Status, list[int]] = {status: [] for status in Status}
     for claim, settlement in settled:
-        if claim.lane is not None:
+        if claim.lane is not None and not (settlement.status is Status.ABORTED and settlement.reason in GONE):
             by_status[settlement.status].append(claim.lane)
     rows = tx.rows(
         "settle_lanes",
@@ -125,7 +133,7 @@ def effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
     return {id: (state, digest) for id, state, digest in tx.rows("effects", entries=entries)}
 
 
-def tokens(claims: Iterable[Claimed]) -> dict[str, int]:
+def tokens(claims: Iterable[Claimed | Held]) -> dict[str, int]:
     """Tokens as a document: id → epoch, in the order given."""
     return {str(claim.id): claim.epoch for claim in claims}
 
@@ -140,9 +148,9 @@ def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float)
     if entries:
         tx.rows("settle_effects", worker=worker, entries=entries, ttl=ttl)
     reserved = [
-        {"scope": claim.scope, "key_hash": claim.key_hash}
+        {"scope": publish_scope(claim.topic), "key_hash": claim.key_hash}
         for claim, settlement in keyed
-        if claim.scope is not None and settlement.status is Status.SUCCEEDED
+        if settlement.status is Status.SUCCEEDED
     ]
     if reserved:
         tx.rows("settle_reservations", entries=reserved, ttl=ttl)

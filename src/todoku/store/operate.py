@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from todoku.core.identity import destination_lock, effect_scope
 from todoku.store.database import Tx
+from todoku.store.line import GONE
 from todoku.store.values import Acted, Filter, Signed
 
 
@@ -21,14 +22,17 @@ class Picked(msgspec.Struct, frozen=True):
     destination: str
     queue: str
     status: str
+    reason: str | None
     key_hash: str | None
     digest: str | None
     message_id: Any
+    scope: str | None
 
 
-def pick(tx: Tx, which: Filter, limit: int) -> list[Picked]:
-    """Lock what matches."""
-    return [Picked(*row) for row in tx.rows("pick", **msgspec.structs.asdict(which), most=limit)]
+def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int) -> list[Picked]:
+    """Lock what matches. Unless rows or a status were named, only what may be changed counts against the limit."""
+    among = list(allowed) if which.ids is None and which.status is None else None
+    return [Picked(*row) for row in tx.rows("pick", **msgspec.structs.asdict(which), among=among, most=limit)]
 
 
 def act(
@@ -37,13 +41,13 @@ def act(
     signed: Signed,
     *,
     action: str,
-    allowed: Iterable[str],
+    allowed: Sequence[str],
     change: Callable[[list[Picked]], list[int]],
     limit: int,
     dry_run: bool,
 ) -> Acted:
     """Pick what matches, change what may be changed, audit it, and say why the rest was passed over."""
-    matched = pick(tx, which, limit)
+    matched = pick(tx, which, allowed, limit)
     able = [row for row in matched if row.status in allowed]
     skipped = Counter(f"is {row.status}" for row in matched if row.status not in allowed)
     if which.ids is not None and (missing := len(set(which.ids)) - len(matched)) > 0:
@@ -72,7 +76,9 @@ def replay(tx: Tx, rows: list[Picked]) -> list[int]:
         {"lane": row.lane, "queue": row.queue, "destination": row.destination} for row in free if row.lane is not None
     ]:
         tx.rows("replay_lanes", lanes=lanes)
-    return [row[0] for row in tx.rows("replay", ids=[row.id for row in free])]
+    changed = [row[0] for row in tx.rows("replay", ids=[row.id for row in free])]
+    refresh_lanes(tx, free, unpark=True)
+    return changed
 
 
 def cancel(tx: Tx, rows: list[Picked], why: str) -> list[int]:
@@ -88,6 +94,7 @@ def settle_by_hand(tx: Tx, rows: list[Picked], why: str, *, succeeded: bool, ttl
         tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded" if succeeded else "failed", ttl=ttl)
     ids = [row.id for row in rows]
     if succeeded:
+        _let_expire(tx, rows, ttl)
         changed = [row[0] for row in tx.rows("settle_by_hand_done", ids=ids)]
     else:
         changed = [row[0] for row in tx.rows("settle_by_hand_aborted", ids=ids, why=why)]
@@ -95,17 +102,34 @@ def settle_by_hand(tx: Tx, rows: list[Picked], why: str, *, succeeded: bool, ttl
     return changed
 
 
-def purge(tx: Tx, rows: list[Picked]) -> list[int]:
-    """Dead letters are removed; a lane one of them blocked goes on."""
+def purge(tx: Tx, rows: list[Picked], *, ttl: float) -> list[int]:
+    """Dead letters are removed; a lane one of them blocked goes on, and the key is remembered as after a success."""
+    _let_expire(tx, rows, ttl)
     changed = [row[0] for row in tx.rows("purge", ids=[row.id for row in rows])]
     refresh_lanes(tx, rows, unpark=True)
     return changed
 
 
 def refresh_lanes(tx: Tx, rows: Iterable[Picked], *, unpark: bool) -> None:
-    """Lanes whose rows changed from outside look at their head anew."""
-    if lanes := sorted({row.lane for row in rows if row.lane is not None}):
-        tx.rows("refresh_lanes", lanes=lanes, unpark=unpark)
+    """Lanes whose rows changed from outside look at their head anew. Only the dead letter that blocks one unparks it."""
+    rows = list(rows)
+    lanes = {row.lane for row in rows if row.lane is not None}
+    freed = {row.lane for row in rows if unpark and row.status == "aborted" and row.reason not in GONE}
+    for some, free in ((lanes & freed, True), (lanes - freed, False)):
+        if some:
+            tx.rows("refresh_lanes", lanes=sorted(some), unpark=free)
+
+
+def _let_expire(tx: Tx, rows: Iterable[Picked], ttl: float) -> None:
+    """From now on nothing but time keeps the ledger entries of these rows (H16)."""
+    entries = [
+        {"scope": scope, "key_hash": row.key_hash}
+        for row in rows
+        if row.key_hash is not None
+        for scope in (row.scope, effect_scope(row.destination))
+    ]
+    if entries:
+        tx.rows("settle_reservations", entries=entries, ttl=ttl)
 
 
 def _entries(rows: Iterable[Picked]) -> list[dict[str, str | None]]:

@@ -32,6 +32,7 @@ from todoku.store.values import (
 )
 
 T = TypeVar("T")
+Token = TypeVar("Token", Claimed, Held)
 Value = None | bool | int | float | str | bytes | list[int] | list[str]
 Row = tuple[object, ...]
 
@@ -78,7 +79,7 @@ class Store(Protocol):
     def owned(self, worker: UUID) -> list[Held]:
         """What the database says the worker owns, and whether it was asked to stop."""
 
-    def bury(self, worker: UUID, *, lost: bool) -> Reclaimed:
+    def bury(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
         """End a lease at once and free everything owned. `lost`: its attempts may have started (a dead child)."""
 
     def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
@@ -107,6 +108,7 @@ class Store(Protocol):
         """Take up to `lanes` lanes and of each the first rows in order: one if its head has failed before.
 
         Rows of a lane come in order, and must be run in turn (I10). A head that may not run yet blocks its lane.
+        A row whose owner died comes alone (H6).
         """
 
     def effects(self, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
@@ -120,8 +122,11 @@ class Store(Protocol):
         somebody keeps locked do not hold up the others: they are reported `stuck`.
         """
 
-    def release(self, claims: Sequence[Claimed], *, delay: float = 0.0) -> tuple[Claimed, ...]:
-        """Give back deliveries whose attempt never started. Returns those that were not owned any more."""
+    def release(self, claims: Sequence[Token], *, delay: float = 0.0) -> tuple[Token, ...]:
+        """Give back deliveries whose attempt never started. Returns those that were not owned any more.
+
+        What `owned` tells of may be released too: a worker need not know more of it than that (H3).
+        """
 
     # ------------------------------------------------------------------------------- what a person does
 

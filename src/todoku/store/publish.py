@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.digest import differing_fields
-from todoku.core.errors import IdempotencyConflict, StoreError
+from todoku.core.errors import IdempotencyConflict, StoreError, TodokuError
 from todoku.core.identity import destination_lock
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.store.database import DialectName
@@ -43,8 +43,8 @@ class Publishing(msgspec.Struct, frozen=True):
         return Statement(self.queries[query], values)
 
     def many(self, query: str, rows: Sequence[Mapping[str, Value]]) -> Statement:
-        """A named query, once for each row."""
-        return Statement(self.queries[query], [{**row, "now": self.now} for row in rows])
+        """A named query, once for each row; the rows have `now`."""
+        return Statement(self.queries[query], rows)
 
 
 def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
@@ -108,10 +108,23 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
         for row in (yield from _reserve_rows(to, missing)):
             scope, key_hash, digest, message_id, created_at, payload = cast("tuple[Any, ...]", row)
             found[scope, key_hash] = _Earlier(digest, UUID(message_id), moment(created_at), payload)
-    for draft in drafts:
-        if draft.idempotency is not None:
+    keyed = [draft for draft in drafts if draft.idempotency is not None]
+    try:
+        for draft in keyed:
             _refuse_conflict(draft, found.get(_ledger_key(draft)))
+    except TodokuError:
+        # The caller may go on and commit: no key may stay reserved for a message that never came (I1).
+        yield from _unreserve(to, keyed)
+        raise
     return found
+
+
+def _unreserve(to: Publishing, keyed: Sequence[Draft]) -> Steps[None]:
+    entries = [{"scope": _key(draft).scope, "key_hash": _key(draft).key_hash, "id": str(draft.id)} for draft in keyed]
+    if to.dialect == "postgresql":
+        yield to.one("publish_unreserve", entries=_json(entries))
+    else:
+        yield to.many("publish_unreserve", entries)
 
 
 def _reserve_rows(to: Publishing, entries: list[dict[str, str]]) -> Steps[list[tuple[object, ...]]]:
@@ -119,7 +132,7 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, str]]) -> Steps[list[t
         document = _json(entries)
         yield to.one("publish_reserve", entries=document)
         return (yield to.one("publish_reserved", entries=document))
-    yield to.many("publish_reserve", entries)
+    yield to.many("publish_reserve", [entry | {"now": to.now} for entry in entries])
     rows: list[tuple[object, ...]] = []
     for entry in entries:
         rows += yield to.one("publish_reserved", scope=entry["scope"], key_hash=entry["key_hash"])
@@ -237,14 +250,14 @@ def _delivery_document(place: int, draft: Draft, leg: Leg) -> dict[str, object]:
 
 def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
     now = cast("int", to.now)
-    yield to.many("publish_message", [_message_row(draft) for draft in drafts])
+    yield to.many("publish_message", [_message_row(draft, now) for draft in drafts])
     if lanes := _lane_rows(drafts):
-        yield to.many("publish_lane", lanes)
+        yield to.many("publish_lane", [row | {"now": now} for row in lanes])
     yield to.many("publish_delivery", [_delivery_row(draft, leg, now) for draft in drafts for leg in draft.legs])
     return moment(now / 1e6)
 
 
-def _message_row(draft: Draft) -> dict[str, Value]:
+def _message_row(draft: Draft, now: int) -> dict[str, Value]:
     key = draft.idempotency
     return {
         "id": str(draft.id),
@@ -259,6 +272,7 @@ def _message_row(draft: Draft) -> dict[str, Value]:
         "scope": None if key is None else key.scope,
         "key_hash": None if key is None else key.key_hash,
         "digest": None if key is None else key.digest,
+        "now": now,
     }
 
 
@@ -275,4 +289,5 @@ def _delivery_row(draft: Draft, leg: Leg, now: int) -> dict[str, Value]:
         "next_run_at": start + round(draft.delay * 1e6),
         "expires_at": None if draft.expires is None else now + round(draft.expires * 1e6),
         "dead": leg.dead,
+        "now": now,
     }

@@ -13,7 +13,7 @@ from todoku.core.message import Claimed
 from todoku.store import lease as leases
 from todoku.store import line, operate, reading
 from todoku.store.database import Database, Tx
-from todoku.store.port import Steps
+from todoku.store.port import Steps, Token
 from todoku.store.prune import abort_unknown, prune
 from todoku.store.values import (
     Acted,
@@ -75,8 +75,8 @@ class SqlStore:
     def owned(self, worker: UUID) -> list[Held]:
         return self.database.read(lambda tx: leases.owned(tx, worker))
 
-    def bury(self, worker: UUID, *, lost: bool) -> Reclaimed:
-        return self.database.write("bury", lambda tx: leases.bury(tx, worker, lost=lost))
+    def bury(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
+        return self.database.write("bury", lambda tx: leases.bury(tx, worker, lost=lost, max_lost=max_lost))
 
     def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
         return self.database.write("reclaim", lambda tx: leases.reclaim(tx, max_lost))
@@ -110,17 +110,18 @@ class SqlStore:
             return SettleReport()
         worker = settled[0][0].worker
         try:
-            ours = self.database.write(
+            lost = self.database.write(
                 "settle", lambda tx: line.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl)
             )
         except DatabaseBusy:
             # Somebody holds one of these rows. Halve until it is alone, so that it holds up nobody else (H11).
-            if len(settled) == 1:
-                return SettleReport(stuck=(settled[0][0],))
+            # SQLite has one lock for all of them: smaller parts would only wait for it again and again.
+            if len(settled) == 1 or self.database.dialect == "sqlite":
+                return SettleReport(stuck=tuple(claim for claim, _ in settled))
             middle = len(settled) // 2
             one, other = self.settle(settled[:middle]), self.settle(settled[middle:])
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
-        return SettleReport(lost=self._lost(worker, [claim for claim, _ in settled if claim.id not in ours]))
+        return SettleReport(lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else []))
 
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:
@@ -128,7 +129,7 @@ class SqlStore:
         before = self.database.read(lambda tx: line.settled_before(tx, worker, claims))
         return tuple(claim for claim in claims if (claim.id, claim.epoch) not in before)
 
-    def release(self, claims: Sequence[Claimed], *, delay: float = 0.0) -> tuple[Claimed, ...]:
+    def release(self, claims: Sequence[Token], *, delay: float = 0.0) -> tuple[Token, ...]:
         if not claims:
             return ()
         worker = claims[0].worker
@@ -159,7 +160,10 @@ class SqlStore:
         return self._act(which, signed, action, allowed, change, limit=limit, dry_run=dry_run)
 
     def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
-        return self._act(which, signed, "purge", ("aborted",), operate.purge, limit=limit, dry_run=dry_run)
+        def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
+            return operate.purge(tx, rows, ttl=self._ledger_ttl)
+
+        return self._act(which, signed, "purge", ("aborted",), change, limit=limit, dry_run=dry_run)
 
     def _act(
         self,

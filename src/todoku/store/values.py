@@ -33,11 +33,13 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A delivery the database says a worker owns."""
+    """A delivery the database says a worker owns: a token good enough to release it (H3)."""
 
     id: int
     epoch: int
     cancel_requested: bool
+    lane: int | None
+    worker: UUID
 
 
 class SettleReport(msgspec.Struct, frozen=True):

@@ -24,14 +24,15 @@ from todoku.core.settings import Settings
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Row, Statement
+from todoku.store.port import Row, Statement, Steps
 from todoku.store.sql import load, quoted, styled
 from todoku.store.values import Migrated, Slice
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
-_PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_sort = off"
-"""The queries of the line are written for one plan. Stale statistics must not talk the planner out of it."""
+_PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off"
+"""The queries of the line are written for one plan, and neither stale statistics nor a plan made while the tables were
+empty may talk the planner out of it. Sorting stays allowed: forbidden, it is avoided by walking whole indexes."""
 
 
 class PostgresTx:
@@ -86,10 +87,13 @@ class PostgresDatabase:
         return self._transaction(operation, work, f"{self._begin}; {_PIN_PLANS}")
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, f"{self._begin}; set local transaction_read_only = on")
+        return self._transaction("read", work, f"{self._begin}; {_PIN_PLANS}; set local transaction_read_only = on")
 
     def now(self) -> int | None:
         return None
+
+    def check_tx(self) -> Steps[None]:
+        yield from ()
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         return tx.rows(

@@ -1,42 +1,51 @@
 -- The queries of the store on PostgreSQL. `:name` is bound; lists are arrays; `todoku_now()` is the database's clock.
 -- Each block: its name, then why it is safe.
+-- Plans are pinned by shape (tests/plans): a lateral with a limit, or `offset 0`, keeps a probe a probe, where a join
+-- could become a walk over a whole table as soon as statistics are stale.
 
 ------------------------------------------------------------------------------------------------ publish
--- These run on the caller's connection, whatever its driver: parameters are text or numbers, cast in full.
+-- These run on the caller's connection, whatever its driver and codecs: each parameter is text, cast as text first.
 
 -- name: publish_reserve
 -- Losers of a race wait for the winner and insert nothing; sorted, so that two publishers cannot deadlock.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at)
 select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now()
-  from json_to_recordset(cast(:entries as json)) as s(scope text, key_hash text, digest text, id uuid)
+  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, digest text, id uuid)
  order by scope, key_hash
     on conflict (scope, key_hash) do nothing
 
 -- name: publish_reserved
 -- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
-select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', l.created_at),
+select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coalesce(m.created_at, l.created_at)),
        m.payload::text
-  from json_to_recordset(cast(:entries as json)) as s(scope text, key_hash text)
-  join todoku_ledger l using (scope, key_hash)
-  left join todoku_message m on m.id = l.message_id
+  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text)
+ cross join lateral (select * from todoku_ledger
+                      where scope = s.scope and key_hash = s.key_hash limit 1) l
+  left join lateral (select payload, created_at from todoku_message where id = l.message_id limit 1) m on true
+
+-- name: publish_unreserve
+-- Only what this very publish reserved: the message id is its own.
+delete from todoku_ledger l
+ using json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, id uuid)
+ where l.scope = s.scope and l.key_hash = s.key_hash and l.message_id = s.id
 
 -- name: publish_lock_destinations
 -- Taken before any lane's lock, in key order. Shared: keeps out only a publisher of very many lanes.
-select pg_advisory_xact_lock_shared(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+select pg_advisory_xact_lock_shared(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lock_destinations_whole
 -- Instead of one lock per lane, of which there are too many for the lock table.
-select pg_advisory_xact_lock(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lock_lanes
 -- Held until the caller commits, and ids are drawn after it: so ids of a lane follow commit order (I10).
-select pg_advisory_xact_lock(lock) from unnest(cast(:locks as bigint[])) as s(lock)
+select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lanes
 -- The lane's own lock is held: nobody deletes the lane between this insert and the commit.
 insert into todoku_lane (id, queue, destination, ready_at)
 select distinct on (lane) lane, queue, destination, todoku_now()
-  from json_to_recordset(cast(:lanes as json)) as s(lane bigint, queue text, destination text)
+  from json_to_recordset(cast(cast(:lanes as text) as json)) as s(lane bigint, queue text, destination text)
  order by lane
     on conflict (id) do nothing
 
@@ -44,7 +53,7 @@ select distinct on (lane) lane, queue, destination, todoku_now()
 -- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19).
 with draft as materialized (
     select s.*, nextval('todoku_message_seq_seq') as seq
-      from json_to_recordset(cast(:messages as json))
+      from json_to_recordset(cast(cast(:messages as text) as json))
            as s(n int, id uuid, topic text, type text, key text, payload json, payload_bytes text,
                 content_type text, headers json, labels json, scope text, key_hash text, digest text)
 ), message as (
@@ -60,7 +69,7 @@ with draft as materialized (
            case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
            coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
            coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
-      from json_to_recordset(cast(:deliveries as json))
+      from json_to_recordset(cast(cast(:deliveries as text) as json))
            as s(n int, destination text, queue text, lane bigint, priority int, max_attempts int, timeout float8,
                 delay float8, at float8, expires float8, dead text)
       join draft using (n)
@@ -73,7 +82,7 @@ select date_part('epoch', todoku_now())
 with dead as materialized (
     select d.id, d.destination, d.lane, d.queue, m.key_hash
       from todoku_message m join todoku_delivery d on d.message_seq = m.seq
-     where m.id = any (cast(:message_ids as uuid[])) and d.status = 'aborted'
+     where m.id = any (cast(cast(:message_ids as text) as uuid[])) and d.status = 'aborted'
      order by d.id for update of d
 ), reopened as (
     update todoku_delivery d
@@ -109,7 +118,7 @@ returning id
 
 -- name: owned
 -- Reads the small index of rows in flight.
-select id, epoch, cancel_requested from todoku_delivery where worker_id = :worker and status = 'sending'
+select id, epoch, cancel_requested, lane from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: bury_expired
 -- Their row locks decide against a renewal in flight (H1) and wait for a claim in flight (H2).
@@ -121,25 +130,33 @@ delete from todoku_worker where id = :worker returning id
 
 -- name: free_orphans
 -- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted at the limit only if the
--- ledger does not know better (H13). The attempt is given back, the loss is counted apart (H6).
+-- ledger does not know better (H13). The attempt is given back, the loss is counted apart (H6). In no order: it
+-- never waits for a lock, and an order would make the planner walk the whole table by id. Locked only if the epoch
+-- is still the one seen: since then somebody else may have freed the row and a live worker claimed it (H7).
 with orphan as materialized (
-    select d.id, d.lost + :lost >= :max_lost and not exists (
+    select d.id, d.epoch, d.lost + :lost >= :max_lost and not exists (
                select from todoku_message m join todoku_ledger l
                    on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
                 where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest) as doomed
       from todoku_delivery d
      where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id)
-     order by d.id limit :most for update of d skip locked
+       and (:worker::uuid is null or d.worker_id = :worker::uuid)
+     limit :most
+), held as materialized (
+    select d.id, o.doomed from orphan o cross join lateral (
+        select id from todoku_delivery where id = o.id and epoch = o.epoch limit 1 for update skip locked) d
 )
 update todoku_delivery d
-   set status = case when doomed then 'aborted' else 'pending' end,
-       reason = case when doomed then 'WORKER_LOST' end,
-       error = case when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
+   set status = case when doomed or d.cancel_requested then 'aborted' else 'pending' end,
+       reason = case when d.cancel_requested then 'CANCELLED' when doomed then 'WORKER_LOST' end,
+       error = case when d.cancel_requested then {cancelled}
+                    when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
        epoch = d.epoch + 1, worker_id = null, attempts = greatest(d.attempts - 1, 0), lost = d.lost + :lost,
        cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
-  from orphan
- where d.id = any (array(select id from orphan)) and d.id = orphan.id
-returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count
+  from held
+ where d.id = any (array(select id from held)) and d.id = held.id
+returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,
+          case when d.reason = 'CANCELLED' then null else d.lane end
 
 -- name: record_lost
 -- Append-only; one row per owner that died under a delivery.
@@ -149,9 +166,23 @@ select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its wor
 
 -- name: free_lanes
 -- As free_orphans, for lanes. `failures` makes the next claim take one row only: its head is a suspect.
-update todoku_lane l
+with orphan as materialized (
+    select l.id, l.epoch from todoku_lane l
+     where l.worker_id is not null and not exists (select from todoku_worker w where w.id = l.worker_id)
+       and (:worker::uuid is null or l.worker_id = :worker::uuid)
+), held as materialized (
+    select l.id from orphan o cross join lateral (
+        select id from todoku_lane where id = o.id and epoch = o.epoch limit 1 for update skip locked) l
+)
+update todoku_lane
    set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = todoku_now()
- where l.worker_id is not null and not exists (select from todoku_worker w where w.id = l.worker_id)
+ where id = any (array(select id from held))
+
+-- name: park_lanes
+-- Their heads became dead letters in this transaction, under their row locks.
+update todoku_lane l set parked = true
+ where l.id = any (:lanes::bigint[])
+   and not exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')
 
 ------------------------------------------------------------------------------------------- the line
 
@@ -202,12 +233,11 @@ select queue, destination from groups
  where :destinations::text[] is null or destination = any (:destinations::text[])
 
 -- name: claim
--- The worker row is held FOR KEY SHARE: a buried worker claims nothing, and a burial waits for this commit (H2).
--- Rows are locked before they change, in a materialized CTE, so never more than asked for.
-with me as materialized (
-    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
-), slice as materialized (
-    select s.* from me cross join unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
+-- Rows are locked before they change, in a materialized CTE, so never more than asked for. Then the worker row is
+-- held FOR KEY SHARE: a buried worker claims nothing, and a burial waits for this commit (H2). Nothing due, nothing
+-- locked: an idle poll writes nothing and waits for no disk.
+with slice as materialized (
+    select s.* from unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
                           :after_ats::float8[], :after_ids::bigint[], :mosts::int[])
            with ordinality as s(queue, destination, priority, after_at, after_id, most, place)
      where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
@@ -223,22 +253,13 @@ with me as materialized (
            and expires_at > todoku_now()
          order by next_run_at, id limit s.most for update skip locked) d
      limit :most
-), taken as (
-    update todoku_delivery d
-       set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
-           attempts = attempts + 1, epoch = epoch + 1
-     where id = any (array(select id from due))
-    returning d.*
-)
+), {me}, {taken}
 select {claimed}
 
 -- name: claim_suspect
 -- As claim, for one row whose owner died: alone, so that if it kills this worker too it takes nobody along (H6).
-with me as materialized (
-    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
-), due as materialized (
-    select d.id from me
-      cross join json_to_recordset(:places::json) as s(queue text, destination text)
+with due as materialized (
+    select d.id from json_to_recordset(:places::json) as s(queue text, destination text)
       cross join lateral (
         select id from todoku_delivery
          where queue = s.queue and destination = s.destination
@@ -249,22 +270,13 @@ with me as materialized (
        and not exists (select from todoku_destination b
                         where b.name = s.destination and b.open_until > todoku_now())
      limit 1
-), taken as (
-    update todoku_delivery d
-       set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
-           attempts = attempts + 1, epoch = epoch + 1
-     where id = any (array(select id from due))
-    returning d.*
-)
+), {me}, {taken}
 select {claimed}
 
 -- name: take_lanes
 -- As claim, for lanes: SKIP LOCKED between workers, owner and epoch set in the same statement.
-with me as materialized (
-    select from todoku_worker where id = :worker and expires_at > todoku_now() for key share
-), due as materialized (
-    select l.id from me
-      cross join json_to_recordset(:places::json) as s(queue text, destination text)
+with due as materialized (
+    select l.id from json_to_recordset(:places::json) as s(queue text, destination text)
       cross join lateral (
         select id from todoku_lane
          where queue = s.queue and destination = s.destination
@@ -274,30 +286,52 @@ with me as materialized (
        and not exists (select from todoku_destination b
                         where b.name = s.destination and b.open_until > todoku_now())
      limit :lanes
-)
+), {me}
 update todoku_lane set worker_id = :worker, epoch = epoch + 1
- where id = any (array(select id from due))
+ where id = any (array(select id from due)) and exists (select from me)
 returning id, failures
 
 -- name: claim_lane_rows
 -- The lanes are ours. Rows are taken in id order up to the first that may not run yet: it blocks the rest (I10).
--- No SKIP LOCKED: a head somebody is cancelling must not be overtaken.
+-- What somebody else is changing counts as such a row: it is neither overtaken nor waited for, since its cancellation
+-- may be waiting for this lane (H11). A row whose owner died comes alone, once it has waited longest (H6).
 with head as materialized (
-    select d.id, d.lane, d.runs from json_each_text(:mosts::json) as s(lane, most)
+    select s.lane, d.id, h.lost, h.next_run_at, coalesce(h.runs, false) as runs
+      from json_each_text(:mosts::json) as s(lane, most)
      cross join lateral (
-        select id, lane, status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
-          from todoku_delivery
-         where lane = s.lane::bigint and status <> 'aborted' order by id limit s.most::int for update) d
+        select id from todoku_delivery
+         where lane = s.lane::bigint and status <> 'aborted' order by id limit s.most::int) d
+      left join lateral (
+        select lost, next_run_at,
+               status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
+          from todoku_delivery where id = d.id and status <> 'aborted' limit 1 for update skip locked) h on true
+), next as materialized (
+    select id, lost, next_run_at from (
+        select *, bool_and(runs) over w and (row_number() over w = 1 or max(lost) over w = 0) as able
+          from head window w as (partition by lane order by id)) h where able
 ), due as materialized (
-    select id from (select id, bool_and(runs) over (partition by lane order by id) as runs from head) h where runs
-), taken as (
+    select id from next
+     where case when (select lost > 0 from next order by next_run_at, id limit 1)
+                then id = (select id from next order by next_run_at, id limit 1) else lost = 0 end
+), {me}, {taken}
+select {claimed}
+
+-- name: me
+-- A fragment: the worker's live row, locked against its burial, if there is anything to take.
+me as materialized (
+    select id from todoku_worker
+     where id = :worker and expires_at > todoku_now() and exists (select from due) for key share
+)
+
+-- name: taken
+-- A fragment: what a claim does to its rows.
+taken as (
     update todoku_delivery d
        set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
            attempts = attempts + 1, epoch = epoch + 1
-     where id = any (array(select id from due))
+     where id = any (array(select id from due)) and exists (select from me)
     returning d.*
 )
-select {claimed}
 
 -- name: claimed
 -- A fragment, not a query: what every claim returns. Each row finds its message and effect entry by primary key.
@@ -306,7 +340,7 @@ t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.pay
        t.lost, t.snoozes, t.replay_count, date_part('epoch', t.next_run_at),
        date_part('epoch', m.created_at),
        case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end, t.timeout,
-       m.scope, m.key_hash, m.digest, e.state, e.digest
+       m.key_hash, m.digest, e.state, e.digest
   from taken t
   left join lateral (select * from todoku_message m where m.seq = t.message_seq limit 1) m on true
   left join lateral (select state, digest from todoku_ledger l
@@ -317,11 +351,12 @@ t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.pay
 -- Only reads, just before a send that may be a repetition (H13).
 select s.id, l.state, l.digest
   from json_to_recordset(:entries::json) as s(id bigint, scope text, key_hash text)
-  join todoku_ledger l using (scope, key_hash)
+ cross join lateral (select state, digest from todoku_ledger
+                      where scope = s.scope and key_hash = s.key_hash limit 1) l
 
 -- name: settle_effects
--- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays,
--- another digest never overwrites (I5). Sorted by key: two settles cannot deadlock (H11).
+-- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and
+-- lives 48 hours after the last (H16); another digest never overwrites (I5). Sorted by key: no deadlock (H11).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select distinct on (s.scope, s.key_hash)
@@ -332,19 +367,24 @@ select distinct on (s.scope, s.key_hash)
             epoch bigint)
  where s.state = 'succeeded'
     or exists (select from todoku_delivery d
-                where d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker)
+                where d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker offset 0)
  order by s.scope, s.key_hash, s.state desc
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, response = excluded.response,
-           updated_at = excluded.updated_at, expires_at = excluded.expires_at
-     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+       set state = excluded.state, http_status = excluded.http_status, expires_at = excluded.expires_at,
+           response = case todoku_ledger.state when 'succeeded' then todoku_ledger.response
+                                               else excluded.response end,
+           updated_at = case todoku_ledger.state when 'succeeded' then todoku_ledger.updated_at
+                                                 else excluded.updated_at end
+     where todoku_ledger.digest = excluded.digest and (todoku_ledger.state <> 'succeeded' or excluded.state = 'succeeded')
 
 -- name: settle_reservations
 -- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order.
 with entry as materialized (
-    select l.scope, l.key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
-      join todoku_ledger l using (scope, key_hash)
-     order by l.scope, l.key_hash for update of l
+    select l.scope, l.key_hash from (
+        select distinct scope, key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+         order by scope, key_hash) s
+     cross join lateral (select scope, key_hash from todoku_ledger
+                          where scope = s.scope and key_hash = s.key_hash limit 1 for update) l
 )
 update todoku_ledger l set expires_at = todoku_now() + make_interval(secs => :ttl)
   from entry where l.scope = entry.scope and l.key_hash = entry.key_hash
@@ -352,6 +392,7 @@ update todoku_ledger l set expires_at = todoku_now() + make_interval(secs => :tt
 -- name: settle_done
 -- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. Each token
 -- probes the primary key by itself, whatever the statistics say, and is locked in the order given, which is sorted.
+-- Returns the tokens that were not ours.
 with held as materialized (
     select d.* from json_each_text(:tokens::json) as s(id, epoch)
      cross join lateral (
@@ -359,14 +400,16 @@ with held as materialized (
          where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
 ), gone as (
     delete from todoku_delivery where id = any (array(select id from held))
+), done as (
+    insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                                replay_count, worker_id)
+    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from held
 )
-insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
-                            replay_count, worker_id)
-select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from held
-returning delivery_id
+select id::bigint from json_object_keys(:tokens::json) as s(id)
+ where (select count(*) from held) < :number and id::bigint <> all (array(select id from held))
 
 -- name: settle_rest
--- Fenced like settle_done. The failed attempt is written with its epoch in the same statement (H4).
+-- Fenced like settle_done, and returns the same. The failed attempt is written with its epoch in the statement (H4).
 with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at
       from json_to_recordset(:rows::json)
@@ -376,17 +419,23 @@ with held as materialized (
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
 ), changed as (
     update todoku_delivery d
-       set status = held.status, epoch = d.epoch + 1, worker_id = null, cancel_requested = false,
-           attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed, reason = held.reason,
-           error = held.error, next_run_at = todoku_now() + make_interval(secs => held.delay),
-           updated_at = todoku_now()
+       set status = case when d.cancel_requested then 'aborted' else held.status end,
+           reason = case when d.cancel_requested and held.status <> 'aborted' then 'CANCELLED' else held.reason end,
+           error = case when d.cancel_requested and held.status <> 'aborted' then {cancelled} else held.error end,
+           epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
+           attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed,
+           next_run_at = todoku_now() + make_interval(secs => held.delay)
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (
     insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
     select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker
       from held where status <> 'pending'
 )
-select id from held
+select s.id from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
+
+-- name: cancelled
+-- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
+'cancelled while it ran'
 
 -- name: settle_results
 -- The delivery was settled by us in this transaction.
@@ -394,6 +443,10 @@ insert into todoku_result (delivery_id, message_seq, result, created_at)
 select delivery_id, message_seq, result::json, todoku_now()
   from json_to_recordset(:rows::json) as s(delivery_id bigint, message_seq bigint, result text)
     on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: lock_lanes
+-- A statement of its own: the next one sees what people did to these lanes before it had the locks. Sorted (H11).
+select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 
 -- name: settle_lanes
 -- The lanes are ours until this statement gives them back, which it does once nothing of theirs is in flight.
@@ -410,7 +463,7 @@ update todoku_lane l
   left join lateral (select next_run_at from todoku_delivery d
                       where d.lane = s.lane and d.status <> 'aborted' order by d.id limit 1) head on true
  cross join lateral (select exists (select from todoku_delivery d
-                      where d.lane = s.lane and d.status <> 'aborted' and d.worker_id = :worker) as busy) b
+                      where d.lane = s.lane and d.status <> 'aborted' and d.worker_id = :worker offset 0) as busy) b
  where l.id = s.lane and l.id = any (:lanes::bigint[]) and l.worker_id = :worker
 returning l.id, l.destination, head.next_run_at is null and not l.parked and not busy
 
@@ -422,18 +475,23 @@ select lane::bigint from json_each_text(:locks::json) as s(lane, destination_loc
 
 -- name: drop_empty_lanes
 -- The lanes' locks are held and this statement's snapshot is younger than they are: no row can come in between.
-delete from todoku_lane l
- where l.id = any (:lanes::bigint[]) and l.worker_id is null and not l.parked
-   and not exists (select from todoku_delivery d where d.lane = l.id and d.status <> 'aborted')
+with empty as materialized (
+    select l.id from unnest(:lanes::bigint[]) as s(lane)
+     cross join lateral (select id, worker_id, parked from todoku_lane where id = s.lane limit 1 for update) l
+     where l.worker_id is null and not l.parked
+       and not exists (select from todoku_delivery d where d.lane = s.lane and d.status <> 'aborted')
+)
+delete from todoku_lane where id = any (array(select id from empty))
 
 -- name: settled_before
 -- Only reads: which tokens this worker already settled, when the reply to its commit was lost (H4).
-select h.delivery_id, h.epoch from todoku_history h
- where h.message_seq = any (:message_seqs::bigint[]) and h.delivery_id = any (:ids::bigint[])
-   and h.worker_id = :worker
+select h.delivery_id, h.epoch from unnest(:ids::bigint[], :message_seqs::bigint[]) as s(id, message_seq)
+ cross join lateral (select delivery_id, epoch from todoku_history
+                      where message_seq = s.message_seq and delivery_id = s.id and worker_id = :worker offset 0) h
 union all
-select a.delivery_id, a.epoch from todoku_attempt a
- where a.delivery_id = any (:ids::bigint[]) and a.worker_id = :worker
+select a.delivery_id, a.epoch from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select delivery_id, epoch from todoku_attempt
+                      where delivery_id = s.id and worker_id = :worker offset 0) a
 
 -- name: release
 -- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
@@ -444,7 +502,10 @@ with held as materialized (
          where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
 )
 update todoku_delivery d
-   set status = 'pending', epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1,
+   set status = case when cancel_requested then 'aborted' else 'pending' end,
+       reason = case when cancel_requested then 'CANCELLED' else d.reason end,
+       error = case when cancel_requested then {cancelled} else d.error end,
+       epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1,
        cancel_requested = false, updated_at = todoku_now(),
        next_run_at = case when :delay > 0 then todoku_now() + make_interval(secs => :delay) else d.next_run_at end
  where d.id = any (array(select id from held))
@@ -467,9 +528,9 @@ returning d.id
 
 -- name: pick
 -- Locks what it returns, in id order, and passes over what somebody else is changing (H11).
-select d.id, d.lane, d.destination, d.queue, d.status, m.key_hash, m.digest, m.id
+select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where {matching}
+ where {matching} and (:among::text[] is null or d.status = any (:among::text[]))
  order by d.id limit :most for update of d skip locked
 
 -- name: replay
@@ -493,15 +554,15 @@ insert into todoku_lane (id, queue, destination, ready_at)
 select distinct on (lane) lane, queue, destination, todoku_now()
   from json_to_recordset(:lanes::json) as s(lane bigint, queue text, destination text)
  order by lane
-    on conflict (id) do update set parked = false, ready_at = excluded.ready_at
+    on conflict (id) do update set ready_at = excluded.ready_at
 
 -- name: refresh_lanes
--- Only lanes nobody owns: their next row, and so their time, may be another one now.
+-- Their next row, and so their time, may be another one now. If a worker owns the lane, its settle looks again.
 update todoku_lane l
    set parked = l.parked and not :unpark,
        ready_at = coalesce((select next_run_at from todoku_delivery d
                              where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1), todoku_now())
- where l.id = any (:lanes::bigint[]) and l.worker_id is null
+ where l.id = any (:lanes::bigint[])
 
 -- name: audit
 -- Append-only, in the transaction of what it tells of.
@@ -579,11 +640,11 @@ select name, todoku_now() from unnest(:destinations::text[]) as s(name) order by
     on conflict (name) do update set seen_at = excluded.seen_at
 
 -- name: expire
--- Only rows that wait, locked in id order; a running one is past its expiry only for its owner.
+-- Only rows that wait; a running one is past its expiry only for its owner. In no order, as free_orphans.
 with late as materialized (
     select id from todoku_delivery
      where status in ('pending', 'failed') and expires_at <= todoku_now() and expires_at < 'infinity'
-     order by id limit :most for update skip locked
+     limit :most for update skip locked
 )
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
@@ -615,9 +676,9 @@ with chunk as materialized (
     select seq, created_at < todoku_now() - make_interval(secs => :ttl) as old
       from todoku_message where seq > :after order by seq limit :most
 ), gone as (
-    delete from todoku_message m using chunk
-     where m.seq = chunk.seq and chunk.old
-       and not exists (select from todoku_delivery d where d.message_seq = m.seq)
+    delete from todoku_message m
+     where m.seq = any (array(select seq from chunk where old))
+       and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
     returning m.seq
 )
 select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
@@ -625,13 +686,13 @@ select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old)
 -- name: prune_ledger
 -- Never while a delivery with the key is there, dead letters included (H16).
 with old as materialized (
-    select scope, key_hash from todoku_ledger l
+    select ctid from todoku_ledger l
      where expires_at <= todoku_now() and expires_at < 'infinity'
        and not exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
-                        where m.key_hash = l.key_hash)
-     order by scope, key_hash limit :most for update skip locked
+                        where m.key_hash = l.key_hash offset 0)
+     limit :most for update skip locked
 )
-delete from todoku_ledger l using old where l.scope = old.scope and l.key_hash = old.key_hash
+delete from todoku_ledger where ctid = any (array(select ctid from old))
 returning 1
 
 -- name: prune_attempts
@@ -639,7 +700,7 @@ returning 1
 delete from todoku_attempt a where a.ctid = any (array(
     select ctid from todoku_attempt o
      where o.ended_at < todoku_now() - make_interval(secs => :ttl)
-       and not exists (select from todoku_delivery d where d.id = o.delivery_id) limit :most))
+       and not exists (select from todoku_delivery d where d.id = o.delivery_id offset 0) limit :most))
 returning 1
 
 -- name: prune_results

@@ -7,22 +7,30 @@ import re
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import DatabaseUnavailable, SchemaError, StoreError, UnknownDatabase
+from todoku.core.errors import (
+    DatabaseUnavailable,
+    DurabilityWarning,
+    SchemaError,
+    StoreError,
+    UnknownDatabase,
+    WrongDatabase,
+)
 from todoku.core.settings import Settings
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Row, Statement
+from todoku.store.port import Row, Statement, Steps
 from todoku.store.sql import load
-from todoku.store.sqlite.library import wal_is_safe
+from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.writer import Writer, acquire_writer, connect, patiently, release_writer
 from todoku.store.values import EPOCH, Migrated, Slice
 
@@ -31,6 +39,11 @@ _PACKAGE = "todoku.store.sqlite"
 _OLDEST = (3, 37, 0)
 _SEPARATOR = re.compile(r";\s*\n")
 _MICROSECOND = timedelta(microseconds=1)
+_FULL = 2
+_NOT_DURABLE = (
+    "a connection handed in as tx= has `pragma synchronous` below FULL: what it commits, your rows and the message, "
+    "can be lost when the power fails (execute `pragma synchronous = full` on it, or ignore this warning)"
+)
 
 MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
@@ -42,7 +55,7 @@ def wall_clock() -> int:
 
 
 class SqliteTx:
-    """A transaction on a connection. A named query may be several statements; the rows are the first one's."""
+    """A transaction on a connection. A named query may be several statements, of which one returns rows."""
 
     def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int) -> None:
         self._connection = connection
@@ -52,10 +65,11 @@ class SqliteTx:
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapted(value) for name, value in values.items()}
         bound["now"] = self._now
-        first, *rest = self._queries[query]
-        rows = self._connection.execute(first, bound).fetchall()
-        for statement in rest:
-            self._connection.execute(statement, bound)
+        rows: list[Any] = []
+        for statement in self._queries[query]:
+            cursor = self._connection.execute(statement, bound)
+            if cursor.description is not None:
+                rows = cursor.fetchall()
         return rows
 
     def statement(self, statement: Statement) -> list[Row]:
@@ -107,15 +121,29 @@ class SqliteDatabase:
     def read(self, work: Callable[[Tx], T]) -> T:
         with self._translated(), self._reading:
             self._opened()
-            connection = self._reader = self._reader or connect(self.path)
-            patiently(connection, "begin", timeout=self._timeout)
+            connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
+            connection.execute("begin")
             try:
+                # BEGIN takes no lock yet. Without WAL a commit keeps readers out, so wait for it before the first query.
+                patiently(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
                 return work(SqliteTx(connection, self._scripts, self._clock()))
             finally:
                 connection.execute("rollback")
 
     def now(self) -> int | None:
         return self._clock()
+
+    def check_tx(self) -> Steps[None]:
+        refuse_other_libraries(self.path)
+        files = {name: str(file) for _, name, file in (yield Statement("pragma database_list", {}))}
+        if not same_file(self.path, files["main"]):
+            raise WrongDatabase(
+                f"tx= is a connection to {files['main'] or 'a database in memory'}, the App is on {self.path}",
+                hint="the message must be in the file of your own rows: give the App that file's URL",
+            )
+        ((level,),) = yield Statement("pragma main.synchronous", {})
+        if cast("int", level) < _FULL:  # told from one place, so that the usual filter says it once
+            warnings.warn(_NOT_DURABLE, DurabilityWarning, stacklevel=1)
 
     def describe(self) -> str:
         with self._translated():

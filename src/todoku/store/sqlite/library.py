@@ -31,7 +31,7 @@ def wal_is_safe(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> 
 def refuse_other_libraries(path: str) -> None:
     """Raise MixedSQLite if another SQLite library of this process has the file at `path` open."""
     for library in _OTHER_LIBRARIES:
-        if library in sys.modules and any(_same(path, other) for other in _open_files(library)):
+        if library in sys.modules and any(same_file(path, other) for other in _open_files(library)):
             raise MixedSQLite(
                 f"{library} has {path} open in this process, and todoku would open it through sqlite3: "
                 "two SQLite libraries on one file lose acknowledged writes",
@@ -42,15 +42,16 @@ def refuse_other_libraries(path: str) -> None:
 def _open_files(library: str) -> Iterator[str]:
     if library == "apsw":
         for connection in sys.modules["apsw"].connections():
-            yield str(connection.db_filename("main"))
+            yield from filter(None, map(connection.db_filename, connection.db_names()))
         return
     for candidate in gc.get_objects():
         kind = type(candidate)
         if kind.__name__ == "Connection" and kind.__module__.split(".")[0] == library:
-            yield from (row[2] for row in candidate.execute("pragma database_list").fetchall() if row[1] == "main")
+            yield from (row[2] for row in candidate.execute("pragma database_list").fetchall())
 
 
-def _same(path: str, other: str) -> bool:
+def same_file(path: str, other: str) -> bool:
+    """Whether both paths lead to one file that exists."""
     try:
         return Path(path).samefile(other)
     except OSError:

@@ -1,5 +1,5 @@
 -- The queries of the store on SQLite. `:name` is bound; lists and documents are JSON text; `:now` is microseconds.
--- A block may be several statements; its rows are the first one's. All of them run in one BEGIN IMMEDIATE: there is
+-- A block may be several statements, of which one returns rows. All of them run in one BEGIN IMMEDIATE: there is
 -- one writer, so whatever a statement saw still holds for the next one. "As PostgreSQL" means: the same contract.
 
 ------------------------------------------------------------------------------------------------ publish
@@ -12,9 +12,13 @@ values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now)
 
 -- name: publish_reserved
 -- This transaction holds the write lock: the entry cannot change any more.
-select l.scope, l.key_hash, l.digest, l.message_id, l.created_at / 1e6, m.payload
+select l.scope, l.key_hash, l.digest, l.message_id, coalesce(m.created_at, l.created_at) / 1e6, m.payload
   from todoku_ledger l left join todoku_message m on m.id = l.message_id
  where l.scope = :scope and l.key_hash = :key_hash
+
+-- name: publish_unreserve
+-- Only what this very publish reserved: the message id is its own.
+delete from todoku_ledger where scope = :scope and key_hash = :key_hash and message_id = :id
 
 -- name: publish_message
 -- Its deliveries follow in the same transaction (I1).
@@ -81,7 +85,7 @@ returning id
 
 -- name: owned
 -- Reads the small index of rows in flight.
-select id, epoch, cancel_requested from todoku_delivery where worker_id = :worker and status = 'sending'
+select id, epoch, cancel_requested, lane from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: bury_expired
 -- Renewals and claims are other transactions of the one writer: before or after, never between.
@@ -93,19 +97,23 @@ delete from todoku_worker where id = :worker returning id
 
 -- name: free_orphans
 -- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
-select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count
-  from todoku_delivery d where {orphan} order by d.id limit :most;
+select d.id, case when {doomed} or d.cancel_requested then 'aborted' else 'pending' end, d.epoch, d.attempts,
+       d.replay_count, case when d.cancel_requested then null else d.lane end
+  from todoku_delivery d indexed by todoku_delivery_owner where {orphan} order by d.id limit :most;
 update todoku_delivery as d
-   set status = case when {doomed} then 'aborted' else 'pending' end,
-       reason = case when {doomed} then 'WORKER_LOST' end,
-       error = case when {doomed} then 'its worker died ' || (d.lost + :lost) || ' times' end,
+   set status = case when {doomed} or d.cancel_requested then 'aborted' else 'pending' end,
+       reason = case when d.cancel_requested then 'CANCELLED' when {doomed} then 'WORKER_LOST' end,
+       error = case when d.cancel_requested then {cancelled}
+                    when {doomed} then 'its worker died ' || (d.lost + :lost) || ' times' end,
        epoch = epoch + 1, worker_id = null, attempts = max(attempts - 1, 0), lost = lost + :lost,
        cancel_requested = 0, next_run_at = :now, updated_at = :now
- where d.id in (select d.id from todoku_delivery d where {orphan} order by d.id limit :most)
+ where d.id in (select d.id from todoku_delivery d indexed by todoku_delivery_owner
+                 where {orphan} order by d.id limit :most)
 
 -- name: orphan
--- A fragment: in flight, and no live owner.
+-- A fragment: in flight, and no live owner; of one worker, or of any.
 d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = d.worker_id)
+   and (:worker is null or d.worker_id = :worker)
 
 -- name: doomed
 -- A fragment: lost for the last time, and the ledger does not know of a success.
@@ -126,11 +134,19 @@ select json_extract(value, '$.delivery_id'), json_extract(value, '$.replay'), js
 update todoku_lane
    set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = :now
  where worker_id is not null and worker_id not in (select id from todoku_worker)
+   and (:worker is null or worker_id = :worker)
+
+-- name: park_lanes
+-- Their heads became dead letters in this transaction.
+update todoku_lane as l set parked = 1
+ where l.id in (select value from json_each(:lanes))
+   and not exists (select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')
 
 ------------------------------------------------------------------------------------------- the line
 
 -- name: waiting
--- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
+-- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has: to
+-- SQLite `>` on a row value begins at `=`, so the hop goes to the end of time; `+` keeps a type from hiding the index.
 with recursive groups(queue, destination, priority) as (
     select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
       where status in ('pending', 'failed') and lane is null and lost = 0
@@ -139,7 +155,8 @@ with recursive groups(queue, destination, priority) as (
     select d.queue, d.destination, d.priority from groups g join todoku_delivery d
         on d.id = (select id from todoku_delivery n indexed by todoku_delivery_due
                     where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0
-                      and (n.queue, n.destination, n.priority) > (g.queue, g.destination, g.priority)
+                      and (n.queue, n.destination, n.priority, n.next_run_at)
+                          > (+g.queue, +g.destination, +g.priority, 9223372036854775807)
                     order by n.queue, n.destination, n.priority limit 1)
 )
 select queue, destination, priority from groups
@@ -160,7 +177,7 @@ with recursive groups(queue, destination) as (
     select l.queue, l.destination from groups g join todoku_lane l
         on l.id = (select id from todoku_lane n indexed by todoku_lane_due
                     where n.worker_id is null and n.parked = 0
-                      and (n.queue, n.destination) > (g.queue, g.destination)
+                      and (n.queue, n.destination, n.ready_at) > (+g.queue, +g.destination, 9223372036854775807)
                     order by n.queue, n.destination limit 1)
 )
 select queue, destination from groups
@@ -171,16 +188,17 @@ select queue, destination from groups
 exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
 
 -- name: due
--- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it.
-select d.id from todoku_delivery d indexed by todoku_delivery_due
- where d.queue = :queue and d.destination = :destination and d.priority = :priority
-   and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0
-   and d.next_run_at >= :after_at and d.next_run_at <= :now
-   and (d.next_run_at > :after_at or d.id > :after_id) and d.expires_at > :now
-   and {live}
-   and not exists (select 1 from todoku_queue q where q.name = :queue and q.paused = 1)
-   and not exists (select 1 from todoku_destination b where b.name = :destination and b.open_until > :now)
- order by d.next_run_at, d.id limit :most
+-- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it. What
+-- holds for the whole slice is asked before the search, not row by row: a million paused rows are not walked (H24).
+ where t.queue = (select :queue where {live}
+                     and not exists (select 1 from todoku_queue q where q.name = :queue and q.paused = 1)
+                     and not exists (select 1 from todoku_destination b
+                                      where b.name = :destination and b.open_until > :now))
+   and t.destination = :destination and t.priority = :priority
+   and t.status in ('pending', 'failed') and t.lane is null and t.lost = 0
+   and t.next_run_at >= :after_at and t.next_run_at <= :now
+   and (t.next_run_at > :after_at or t.id > :after_id) and t.expires_at > :now
+ order by t.next_run_at, t.id limit :most
 
 -- name: take
 -- A fragment: what a claim does to its rows.
@@ -190,8 +208,8 @@ update todoku_delivery
 
 -- name: claim
 -- Reads and takes the same rows: nobody else writes between the two statements.
-{claimed} where t.id in ({due}) order by t.next_run_at, t.id;
-{take} where id in ({due})
+{claimed} from todoku_delivery t indexed by todoku_delivery_due {claimed_from} {due};
+{take} where id in (select t.id from todoku_delivery t indexed by todoku_delivery_due {due})
 
 -- name: claimed
 -- A fragment: what every claim returns, as it will be once taken.
@@ -199,10 +217,18 @@ select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payl
        m.headers, t.destination, t.queue, t.priority, t.lane, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
        t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
        case when t.expires_at < 9223372036854775807 then t.expires_at / 1e6 end, t.timeout,
-       m.scope, m.key_hash, m.digest, e.state, e.digest
-  from todoku_delivery t
+       m.key_hash, m.digest, e.state, e.digest
+
+-- name: claimed_from
+-- A fragment: each taken row finds its message and effect entry by primary key.
   left join todoku_message m on m.seq = t.message_seq
   left join todoku_ledger e on e.scope = 'effect:' || t.destination and e.key_hash = m.key_hash
+
+-- name: open
+-- A fragment: the place is not paused and its breaker not open; asked once for each place.
+not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$.queue') and q.paused = 1)
+   and not exists (select 1 from todoku_destination b
+                    where b.name = json_extract(p.value, '$.destination') and b.open_until > :now)
 
 -- name: suspect
 -- A fragment: one due row whose owner died.
@@ -210,13 +236,12 @@ select d.id from json_each(:places) p cross join todoku_delivery d indexed by to
  where d.queue = json_extract(p.value, '$.queue') and d.destination = json_extract(p.value, '$.destination')
    and d.status in ('pending', 'failed') and d.lane is null and d.lost > 0
    and d.next_run_at <= :now and d.expires_at > :now and {live}
-   and not exists (select 1 from todoku_queue q where q.name = d.queue and q.paused = 1)
-   and not exists (select 1 from todoku_destination b where b.name = d.destination and b.open_until > :now)
+   and {open}
  limit 1
 
 -- name: claim_suspect
 -- As claim, for one row: alone, so that if it kills this worker too it takes nobody along (H6).
-{claimed} where t.id in ({suspect});
+{claimed} from todoku_delivery t {claimed_from} where t.id in ({suspect});
 {take} where id in ({suspect})
 
 -- name: due_lanes
@@ -224,8 +249,7 @@ select d.id from json_each(:places) p cross join todoku_delivery d indexed by to
 select l.id from json_each(:places) p cross join todoku_lane l indexed by todoku_lane_due
  where l.queue = json_extract(p.value, '$.queue') and l.destination = json_extract(p.value, '$.destination')
    and l.worker_id is null and l.parked = 0 and l.ready_at <= :now and {live}
-   and not exists (select 1 from todoku_queue q where q.name = l.queue and q.paused = 1)
-   and not exists (select 1 from todoku_destination b where b.name = l.destination and b.open_until > :now)
+   and {open}
  limit :lanes
 
 -- name: take_lanes
@@ -235,20 +259,28 @@ update todoku_lane set worker_id = :worker, epoch = epoch + 1 where id in ({due_
 
 -- name: lane_rows
 -- A fragment: of each lane the first rows in id order, up to the first that may not run yet (I10).
-select id from (
-    select d.id, row_number() over (partition by d.lane order by d.id) as place, s.value as most,
+select id, lost, next_run_at from (
+    select d.id, d.next_run_at, row_number() over (partition by d.lane order by d.id) as place, s.value as most,
+           max(d.lost) over (partition by d.lane order by d.id) as lost,
            min(d.status <> 'sending' and d.next_run_at <= :now and d.expires_at > :now)
                over (partition by d.lane order by d.id) as runs
       from json_each(:mosts) s cross join todoku_delivery d
         on d.id in (select n.id from todoku_delivery n indexed by todoku_delivery_lane
                      where n.lane = cast(s.key as integer) and n.lane is not null and n.status <> 'aborted'
                      order by n.id limit :most))
- where runs and place <= most
+ where runs and place <= most and (place = 1 or lost = 0)
+
+-- name: next_lane_rows
+-- A fragment: of those, all but the ones whose owner died; or one such row alone, once it has waited longest (H6).
+with next as materialized ({lane_rows})
+select id from next
+ where case when (select lost > 0 from next order by next_run_at, id limit 1)
+            then id = (select id from next order by next_run_at, id limit 1) else lost = 0 end
 
 -- name: claim_lane_rows
 -- The lanes are ours. Reads and takes the same rows.
-{claimed} where t.id in ({lane_rows}) order by t.lane, t.id;
-{take} where id in ({lane_rows})
+{claimed} from todoku_delivery t {claimed_from} where t.id in ({next_lane_rows}) order by t.lane, t.id;
+{take} where id in ({next_lane_rows})
 
 -- name: effects
 -- Only reads, just before a send that may be a repetition (H13).
@@ -258,7 +290,7 @@ select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries)
 
 -- name: settle_effects
 -- As PostgreSQL: a true success is recorded even by a stale worker (I7), a failure only by the owner; the first
--- success stays, another digest never overwrites (I5).
+-- success stays and lives 48 hours after the last (H16), another digest never overwrites (I5).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), json_extract(s.value, '$.digest'),
@@ -271,9 +303,12 @@ select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), js
                   and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker)
  order by json_extract(s.value, '$.state') desc
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, response = excluded.response,
-           updated_at = excluded.updated_at, expires_at = excluded.expires_at
-     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+       set state = excluded.state, http_status = excluded.http_status, expires_at = excluded.expires_at,
+           response = case todoku_ledger.state when 'succeeded' then todoku_ledger.response
+                                               else excluded.response end,
+           updated_at = case todoku_ledger.state when 'succeeded' then todoku_ledger.updated_at
+                                                 else excluded.updated_at end
+     where todoku_ledger.digest = excluded.digest and (todoku_ledger.state <> 'succeeded' or excluded.state = 'succeeded')
 
 -- name: settle_reservations
 -- The publish entry lives as long after its last success as the effect entry (H16).
@@ -282,22 +317,27 @@ update todoku_ledger set expires_at = :now + cast(:ttl * 1000000 as integer)
                                from json_each(:entries))
 
 -- name: settle_done
--- Fenced by (id, epoch, worker), and the row leaves `delivery` and enters `history` under one write lock.
+-- Fenced by (id, epoch, worker), and the row leaves `delivery` and enters `history` under one write lock. Returns the
+-- tokens that were not ours, which are looked for only if a row is missing.
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
                             replay_count, worker_id)
 select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
   from json_each(:tokens) s cross join todoku_delivery d
-    on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker
-returning delivery_id;
+    on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker;
+select cast(s.key as integer) from json_each(:tokens) s
+ where changes() < :number and not exists (
+    select 1 from todoku_delivery d
+     where d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker);
 delete from todoku_delivery where id in (
     select d.id from json_each(:tokens) s cross join todoku_delivery d
         on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
 
 -- name: settle_rest
 -- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4).
-select d.id from json_each(:rows) s cross join todoku_delivery d
-    on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
-   and d.worker_id = :worker;
+select json_extract(s.value, '$.id') from json_each(:rows) s where not exists (
+    select 1 from todoku_delivery d
+     where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
+       and d.worker_id = :worker);
 insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
 select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
        json_extract(s.value, '$.error'), :worker
@@ -306,13 +346,21 @@ select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extra
    and d.worker_id = :worker
  where json_extract(s.value, '$.status') <> 'pending';
 update todoku_delivery as d
-   set status = json_extract(s.value, '$.status'), epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
+   set status = case when d.cancel_requested then 'aborted' else json_extract(s.value, '$.status') end,
+       reason = case when d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted' then 'CANCELLED'
+                     else json_extract(s.value, '$.reason') end,
+       error = case when d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted' then {cancelled}
+                    else json_extract(s.value, '$.error') end,
+       epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
        attempts = d.attempts - json_extract(s.value, '$.snoozed'),
        snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
-       reason = json_extract(s.value, '$.reason'), error = json_extract(s.value, '$.error'),
        next_run_at = :now + cast(json_extract(s.value, '$.delay') * 1000000 as integer), updated_at = :now
   from json_each(:rows) s
  where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
+
+-- name: cancelled
+-- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
+'cancelled while it ran'
 
 -- name: settle_results
 -- The delivery was settled by us in this transaction.
@@ -320,6 +368,10 @@ insert into todoku_result (delivery_id, message_seq, result, created_at)
 select json_extract(value, '$.delivery_id'), json_extract(value, '$.message_seq'), json_extract(value, '$.result'), :now
   from json_each(:rows) where true
     on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: lock_lanes
+-- No lock to take: there is one writer.
+select 0
 
 -- name: settle_lanes
 -- As PostgreSQL: the lanes are ours until nothing of theirs is in flight.
@@ -370,8 +422,10 @@ select a.delivery_id, a.epoch from todoku_attempt a
 -- name: release
 -- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
 update todoku_delivery as d
-   set status = 'pending', epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1, cancel_requested = 0,
-       updated_at = :now,
+   set status = case when cancel_requested then 'aborted' else 'pending' end,
+       reason = case when cancel_requested then 'CANCELLED' else d.reason end,
+       error = case when cancel_requested then {cancelled} else d.error end,
+       epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1, cancel_requested = 0, updated_at = :now,
        next_run_at = case when :delay > 0 then :now + cast(:delay * 1000000 as integer) else d.next_run_at end
   from json_each(:tokens) s
  where d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker
@@ -394,9 +448,9 @@ returning id
 
 -- name: pick
 -- The write lock is held: what it returns cannot change before the act is done.
-select d.id, d.lane, d.destination, d.queue, d.status, m.key_hash, m.digest, m.id
+select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where {matching}
+ where {matching} and (:among is null or d.status in (select value from json_each(:among)))
  order by d.id limit :most
 
 -- name: replay
@@ -419,16 +473,16 @@ update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 922
 insert into todoku_lane (id, queue, destination, ready_at)
 select json_extract(value, '$.lane'), json_extract(value, '$.queue'), json_extract(value, '$.destination'), :now
   from json_each(:lanes) where true
-    on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
+    on conflict (id) do update set ready_at = excluded.ready_at
 
 -- name: refresh_lanes
--- Only lanes nobody owns: their next row, and so their time, may be another one now.
+-- Their next row, and so their time, may be another one now. If a worker owns the lane, its settle looks again.
 update todoku_lane as l
    set parked = l.parked and not :unpark,
        ready_at = coalesce((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_lane
                              where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
                              order by d.id limit 1), :now)
- where l.id in (select value from json_each(:lanes)) and l.worker_id is null
+ where l.id in (select value from json_each(:lanes))
 
 -- name: audit
 -- Append-only, in the transaction of what it tells of.

@@ -28,17 +28,20 @@ _writers: dict[tuple[int, str], Writer] = {}
 _writers_lock = threading.Lock()
 
 
-def connect(path: str) -> sqlite3.Connection:
+def connect(path: str, *, timeout: float) -> sqlite3.Connection:
     """A connection that acknowledges only what is on disk, and waits for locks by our own rules."""
     refuse_other_libraries(path)
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
-    connection.execute("pragma synchronous = full")
-    connection.execute("pragma mmap_size = 0")
-    connection.execute("pragma cache_size = -65536")
+    try:
+        for pragma in ("synchronous = full", "mmap_size = 0", "cache_size = -65536"):  # they read the schema: may wait
+            patiently(connection, f"pragma {pragma}", timeout=timeout)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> None:
+def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
     """Execute `sql` (BEGIN, COMMIT, a pragma), waiting for other processes; DatabaseBusy when they take too long.
 
     The waits are random: equal ones would make two processes that met once meet for ever.
@@ -47,7 +50,7 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> No
     longest = 0.001
     while True:
         try:
-            connection.execute(sql)
+            return connection.execute(sql).fetchall()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
@@ -58,17 +61,15 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> No
                 ) from error
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - a wait, not a secret
             longest = min(longest * 2, 0.05)
-        else:
-            return
 
 
 def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
     """Choose the journal by the build (or as `wal` insists) and return it; raise if the file keeps an unsafe one."""
     wanted = "wal" if (wal_is_safe() if wal is None else wal) else "truncate"
-    (current,) = connection.execute("pragma journal_mode").fetchone()
+    ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
     if current != wanted:
         patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
-        (current,) = connection.execute("pragma journal_mode").fetchone()
+        ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
     if current == "wal" and wanted != "wal":
         raise UnsafeJournal(
             f"the file is in WAL mode, in which SQLite {sqlite3.sqlite_version} can lose acknowledged writes",
@@ -85,7 +86,7 @@ class Writer:
         self._path = path
         self._timeout = timeout
         self._queue: SimpleQueue[tuple[str, Work, Future[Any]] | None] = SimpleQueue()
-        self._connection = connect(path)
+        self._connection = connect(path, timeout=timeout)
         self.journal = set_journal(self._connection, wal=wal, timeout=timeout)
         self._thread = threading.Thread(target=self._run, name=f"todoku-writer:{Path(path).name}", daemon=True)
         self._thread.start()

@@ -1,0 +1,139 @@
+"""The bare loops: what the same work costs without todoku, by somebody who knows the database well.
+
+They run on the product's own schema, commit as durably, fence by (id, epoch, worker) and write the same history. They
+have no ledger, no lanes, no pauses, no retries, no leases. They may not be weakened to make a ratio look better.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+PAYLOAD = '{"order": "' + "x" * 180 + '"}'
+
+PG_CLAIM = """
+with due as materialized (
+    select id from todoku_delivery
+     where queue = 'bench' and destination = 'bench' and priority = 0 and status in ('pending', 'failed')
+       and lane is null and lost = 0 and next_run_at <= statement_timestamp()
+       and (next_run_at, id) > (%(at)s, %(id)s)
+     order by next_run_at, id limit 500 for update skip locked
+), taken as (
+    update todoku_delivery set status = 'sending', worker_id = %(worker)s, claimed_at = statement_timestamp(),
+           updated_at = statement_timestamp(), attempts = attempts + 1, epoch = epoch + 1
+     where id = any (array(select id from due)) returning id, epoch, message_seq, next_run_at
+)
+select t.id, t.epoch, t.next_run_at, m.id, m.topic, m.payload::text
+  from taken t join todoku_message m on m.seq = t.message_seq order by t.next_run_at, t.id"""
+
+PG_SETTLE = """
+with held as materialized (
+    select d.* from unnest(%(ids)s::bigint[], %(epochs)s::bigint[]) as s(id, epoch)
+     cross join lateral (select id, epoch, message_seq, destination, queue, attempts, replay_count
+                           from todoku_delivery
+                          where id = s.id and epoch = s.epoch and worker_id = %(worker)s limit 1 for update) d
+), gone as (delete from todoku_delivery where id = any (array(select id from held)))
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                            replay_count, worker_id)
+select statement_timestamp(), id, epoch, message_seq, destination, queue, attempts, replay_count, %(worker)s
+  from held returning delivery_id"""
+
+PG_PUBLISH = """
+with message as (
+    insert into todoku_message (id, topic, type, payload, content_type, created_at)
+    select id, 'bench.done', 'bench.done', payload::json, 'application/json', statement_timestamp()
+      from unnest(%s::uuid[], %s::text[]) as s(id, payload) returning seq
+)
+insert into todoku_delivery (message_seq, destination, queue, priority, status, max_attempts, next_run_at, updated_at)
+select seq, 'bench', 'bench', 0, 'pending', 6, statement_timestamp(), statement_timestamp() from message"""
+
+
+def drain_postgres(url: str) -> int:
+    """Claim 500 and settle them, until nothing is left."""
+    worker, done, at, last = uuid4(), 0, "-infinity", 0
+    with psycopg.connect(url, autocommit=True) as connection:
+        while True:
+            claim = {"worker": worker, "at": at, "id": last}
+            rows = connection.execute(PG_CLAIM, claim, binary=True).fetchall()
+            if not rows:
+                return done
+            last, at = rows[-1][0], rows[-1][2]
+            ids, epochs = "{" + ",".join(str(r[0]) for r in rows) + "}", "{" + ",".join(str(r[1]) for r in rows) + "}"
+            settle = {"worker": worker, "ids": ids, "epochs": epochs}
+            done += len(connection.execute(PG_SETTLE, settle).fetchall())
+
+
+def publish_postgres(url: str, number: int, batch: int) -> int:
+    """Insert messages and deliveries, so many a statement and commit."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(number // batch):
+            connection.execute(PG_PUBLISH, ([uuid4() for _ in range(batch)], [PAYLOAD] * batch))
+    return number
+
+
+LITE_DUE = """select id from todoku_delivery
+ where queue = 'bench' and destination = 'bench' and priority = 0 and status in ('pending', 'failed')
+   and lane is null and lost = 0 and next_run_at <= :now and next_run_at >= :at
+   and (next_run_at > :at or id > :id)
+ order by next_run_at, id limit 500"""
+LITE_ROWS = f"""select d.id, d.epoch + 1, d.next_run_at, m.id, m.topic, m.payload
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq where d.id in ({LITE_DUE})
+ order by d.next_run_at, d.id"""
+LITE_TAKE = f"""update todoku_delivery set status = 'sending', worker_id = :worker, claimed_at = :now,
+       updated_at = :now, attempts = attempts + 1, epoch = epoch + 1 where id in ({LITE_DUE})"""
+LITE_HISTORY = """insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue,
+                            attempts, replay_count, worker_id)
+select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
+  from json_each(:tokens) s cross join todoku_delivery d
+    on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker"""
+LITE_GONE = """delete from todoku_delivery where id in (
+    select d.id from json_each(:tokens) s cross join todoku_delivery d
+        on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)"""
+
+
+def drain_sqlite(path: str, now: int) -> int:
+    """Claim 500 and settle them, each in BEGIN IMMEDIATE, until nothing is left."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("pragma synchronous = full")
+    bound: dict[str, Any] = {"worker": str(uuid4()), "now": now, "at": 0, "id": 0}
+    done = 0
+    while True:
+        connection.execute("begin immediate")
+        rows = connection.execute(LITE_ROWS, bound).fetchall()
+        connection.execute(LITE_TAKE, bound)
+        connection.execute("commit")
+        if not rows:
+            connection.close()
+            return done
+        bound |= {"id": rows[-1][0], "at": rows[-1][2], "tokens": json.dumps({row[0]: row[1] for row in rows})}
+        connection.execute("begin immediate")
+        connection.execute(LITE_HISTORY, bound)
+        done += connection.execute(LITE_GONE, bound).rowcount
+        connection.execute("commit")
+
+
+def publish_sqlite(path: str, number: int, batch: int, now: int) -> int:
+    """Insert messages and deliveries with executemany, so many a commit."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("pragma synchronous = full")
+    for _ in range(number // batch):
+        ids = [str(uuid4()) for _ in range(batch)]
+        connection.execute("begin immediate")
+        connection.executemany(
+            "insert into todoku_message (id, topic, type, payload, content_type, created_at)"
+            " values (?, 'bench.done', 'bench.done', ?, 'application/json', ?)",
+            [(id, PAYLOAD, now) for id in ids],
+        )
+        connection.executemany(
+            "insert into todoku_delivery (message_seq, destination, queue, priority, status, max_attempts,"
+            " next_run_at, updated_at)"
+            " select seq, 'bench', 'bench', 0, 'pending', 6, ?, ? from todoku_message where id = ?",
+            [(now, now, id) for id in ids],
+        )
+        connection.execute("commit")
+    connection.close()
+    return number

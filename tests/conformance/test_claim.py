@@ -1,0 +1,524 @@
+"""Claim: which deliveries a worker gets, in which order, and what those it cannot have cost it (H20, H24)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+
+from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.core.message import Claimed
+from todoku.engine.claim import Claiming
+from todoku.store.postgres.database import PostgresDatabase
+from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
+from todoku.store.store import SqlStore
+from todoku.store.values import Slice, Waiting
+
+
+def numbers(claims: Sequence[Claimed]) -> list[str | None]:
+    """What the payloads say: tests publish a number or a name in each."""
+    return [claim.payload for claim in claims]
+
+
+def publish(world: World, name: str, **options: Any) -> None:
+    """One message that carries its name."""
+    world.publish(payload=lambda _: name, **options)
+
+
+def ago(seconds: float) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+# ---------------------------------------------------------------------------------------------------- order
+
+
+def test_within_a_priority_the_earlier_comes_first(world: World) -> None:
+    """Claim: time order, not the order of publishing; of the same moment, the order of publishing."""
+    publish(world, "third", at=ago(10))
+    publish(world, "first", at=ago(30))
+    publish(world, "second", at=ago(20))
+    same = ago(5)
+    for name in ("fourth", "fifth", "sixth"):
+        publish(world, name, at=same)
+    worker = world.worker()
+    taken = [claim for _ in range(3) for claim in world.claim(worker, limit=2)]
+    assert numbers(taken) == ['"first"', '"second"', '"third"', '"fourth"', '"fifth"', '"sixth"']
+
+
+def test_a_larger_priority_comes_first_however_late(world: World) -> None:
+    """Claim: priorities are whole numbers 0…15, larger is sooner."""
+    for priority, seconds in ((0, 50), (3, 40), (15, 1), (3, 20), (0, 60)):
+        publish(world, f"{priority}:{seconds}", priority=priority, at=ago(seconds))
+    worker = world.worker()
+    taken = [claim for _ in range(3) for claim in world.claim(worker, limit=2)]
+    assert numbers(taken) == ['"15:1"', '"3:40"', '"3:20"', '"0:60"', '"0:50"']
+
+
+def test_a_claim_is_made_slice_by_slice_in_the_order_given(world: World) -> None:
+    """Port: what the first slice has is not passed over for a later one, whatever their queues and priorities."""
+    for name in "abc":
+        world.publish(5, to=[name])
+    slices = [Slice(name, name, 0) for name in "cab"]
+    taken = world.store.claim(world.worker(), slices, limit=7)
+    assert [claim.destination for claim in taken].count("c") == 5
+    assert [claim.destination for claim in taken].count("a") == 2
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 500), (7, 500), (10, 500), (11, 500), (29, 500), (40, 500), (25, 4)])
+def test_a_claim_takes_exactly_as_many_as_asked_for_from_however_many_slices(
+    world: World, limit: int, most: int
+) -> None:
+    """Port: never more than the limit, nor than a slice's own; what it does not return it has not touched."""
+    for name in "abc":
+        world.publish(10, to=[name])
+    slices = [Slice(name, name, 0, most=most) for name in "abc"]
+    worker = world.worker()
+    taken = world.store.claim(worker, slices, limit=limit)
+    assert len(taken) == len({claim.id for claim in taken}) == min(limit, 3 * min(most, 10))
+    owned = {held.id for held in world.store.owned(worker)}
+    assert owned == {claim.id for claim in taken}
+    assert {(row.status, row.attempts, row.epoch) for row in world.deliveries() if row.id not in owned} <= {
+        ("pending", 0, 0)
+    }
+
+
+def test_a_claim_brings_everything_it_takes_to_execute(world: World) -> None:
+    """Claim: payload, headers, key and number of the attempt come with the row, which says who owns it."""
+    (message,) = world.publish(
+        payload=lambda _: {"text": "Größe ✓"}, key="k", idempotency_key="i", headers={"trace": "t"}, priority=2
+    )
+    worker = world.worker()
+    (claim,) = world.claim(worker)
+    assert (claim.message_id, claim.topic, claim.key) == (str(message.id), "order.created", "k")
+    assert (claim.payload, claim.headers) == ('{"text":"Größe ✓"}', '{"trace":"t"}')
+    assert (claim.attempt, claim.max_attempts, claim.epoch, claim.lost, claim.worker) == (1, 6, 1, 0, worker)
+    assert (claim.destination, claim.queue, claim.priority, claim.lane) == ("warehouse", "warehouse", 2, None)
+    assert (claim.key_hash is None, claim.effect_state) == (False, None)
+    assert claim.created_at == message.created_at.timestamp()
+
+
+def test_two_workers_never_get_the_same_row(world: World) -> None:
+    """I3: in turn, in one process; `test_many_processes` has them at once."""
+    world.publish(20)
+    one, other = world.worker(), world.worker()
+    taken = [claim.id for _ in range(5) for worker in (one, other) for claim in world.claim(worker, limit=3)]
+    assert len(taken) == len(set(taken)) == 20
+
+
+@pytest.mark.postgres
+def test_rows_that_somebody_has_locked_are_passed_over(postgres_url: str) -> None:
+    """Claim: SKIP LOCKED; an operator's open transaction holds up its own rows and nobody else's."""
+    world = World("postgres", postgres_url)
+    world.publish(10)
+    worker = world.worker()
+    with world.connect() as holding:
+        locked = {id for (id,) in holding.execute("select id from todoku_delivery order by id limit 4 for update")}
+        taken = world.claim(worker, limit=5)
+        assert [claim.id for claim in taken] == sorted({row.id for row in world.deliveries()} - locked)[:5]
+        assert len(world.claim(worker)) == 1
+        holding.rollback()
+    assert {claim.id for claim in world.claim(worker)} == locked
+    world.close()
+
+
+# ---------------------------------------------------------------------------------------------- given back
+
+
+def test_a_prefetched_row_that_never_started_gives_its_attempt_back(world: World) -> None:
+    """I4: released, it is where it was: same place in the line, same number of attempts, a younger epoch."""
+    world.publish(5)
+    before = world.deliveries()
+    claims = world.claim(world.worker())
+    assert world.store.release(claims[1:]) == ()
+    started, *others = world.deliveries()
+    assert (started.status, started.attempts) == ("sending", 1)
+    assert [(row.status, row.attempts, row.epoch, row.worker) for row in others] == [("pending", 0, 2, None)] * 4
+    assert [row.next_run_at for row in others] == [row.next_run_at for row in before[1:]]
+    again = world.claim(world.worker())
+    assert [(claim.id, claim.attempt, claim.epoch) for claim in again] == [(row.id, 1, 3) for row in others]
+
+
+def test_a_row_released_for_later_waits_until_then(world: World) -> None:
+    """H24: what a breaker sent back is touched once per opening, not at each poll."""
+    world.publish()
+    worker = world.worker()
+    assert world.store.release(world.claim(worker), delay=30) == ()
+    world.advance(29)
+    assert world.claim(worker) == []
+    world.advance(1.001)
+    (claim,) = world.claim(worker)
+    assert claim.attempt == 1
+
+
+# ------------------------------------------------------------------------------------------ what cannot run
+
+
+def test_a_paused_queue_is_left_alone_until_it_is_resumed(world: World) -> None:
+    """Claim: from the commit of the pause on, for rows, suspects and lanes alike; and other queues go on."""
+    world.publish(3, to=["halted"])
+    world.publish(2, to=["halted"], ordered=True, key="k")
+    first, worker = world.worker(), world.worker()
+    world.claim(first, limit=1)
+    world.store.bury(first, lost=True)  # leaves a suspect
+    world.publish(2, to=["running"])
+    world.store.set_queue("halted", SOMEBODY, paused=True)
+    assert {claim.destination for claim in world.claim(worker)} == {"running"}
+    assert world.claim_suspect(worker) == world.claim_lanes(worker) == []
+    world.store.set_queue("halted", SOMEBODY, paused=False)
+    assert (len(world.claim(worker)), len(world.claim_suspect(worker)), len(world.claim_lanes(worker))) == (2, 1, 2)
+
+
+def test_what_was_claimed_before_the_pause_is_its_owners(world: World) -> None:
+    """Claim: a pause stops claims, not attempts."""
+    world.publish()
+    claims = world.claim(world.worker())
+    world.store.set_queue("warehouse", SOMEBODY, paused=True)
+    assert world.settle(claims).lost == ()
+
+
+def test_an_open_breaker_keeps_every_worker_away_and_burns_no_attempts(world: World) -> None:
+    """H24: in the database, for all workers, for rows, suspects and lanes, until `open_until`; others go on."""
+    world.publish(3, to=["broken"])
+    world.publish(2, to=["broken"], ordered=True, key="k")
+    first, worker = world.worker(), world.worker(lease=600)
+    world.claim(first, limit=1)
+    world.store.bury(first, lost=True)
+    world.publish(2, to=["well"])
+    world.store.set_breaker("broken", open_for=30, failures=5)
+    assert {claim.destination for claim in world.claim(worker)} == {"well"}
+    assert world.claim_suspect(worker) == world.claim_lanes(worker) == []
+    assert {row.attempts for row in world.deliveries(destination="broken")} == {0}
+    world.advance(30.001)
+    assert (len(world.claim(worker)), len(world.claim_suspect(worker)), len(world.claim_lanes(worker))) == (2, 1, 2)
+
+
+def test_a_breaker_closed_by_hand_lets_claims_through_at_once(world: World) -> None:
+    """H24: `open_for=0` closes it."""
+    world.publish()
+    world.store.set_breaker("warehouse", open_for=3600)
+    assert world.claim(world.worker()) == []
+    world.store.set_breaker("warehouse", open_for=0)
+    assert len(world.claim(world.worker())) == 1
+
+
+def test_a_future_delivery_waits_for_its_time(world: World) -> None:
+    """I12: by the database's clock, to the moment."""
+    publish(world, "now")
+    publish(world, "later", delay=60)
+    worker = world.worker(lease=600)
+    assert numbers(world.claim(worker)) == ['"now"']
+    world.advance(59)
+    assert world.claim(worker) == []
+    world.advance(1)
+    assert numbers(world.claim(worker)) == ['"later"']
+
+
+def test_an_expired_delivery_is_never_claimed(world: World) -> None:
+    """§2: whether it waits for the first time, for its back-off, alone as a suspect, or in a lane."""
+    world.publish(3, expires=60)
+    world.publish(1, to=["ordered"], ordered=True, key="k", expires=60)
+    worker, first = world.worker(lease=600), world.worker(lease=600)
+    (retried,) = world.claim(worker, limit=1)
+    world.settle([retried], failed())
+    world.claim(first, limit=1)
+    world.store.bury(first, lost=True)
+    world.advance(61)
+    assert world.claim(worker) == world.claim_suspect(worker) == world.claim_lanes(worker) == []
+    assert {row.status for row in world.deliveries()} == {"pending", "failed"}
+
+
+def test_a_worker_claims_only_destinations_it_has_registered(world: World) -> None:
+    """§2: a rolling deploy does not give the old version what only the new one knows."""
+    world.publish(2, to=["known", "new"])
+    worker = world.worker()
+    assert {claim.destination for claim in world.claim(worker, destinations=["known"])} == {"known"}
+    assert world.claim(worker, destinations=["known"]) == world.claim(worker, destinations=[]) == []
+    assert {row.status for row in world.deliveries(destination="new")} == {"pending"}
+    assert len(world.claim(worker, destinations=["known", "new"])) == 2
+
+
+def test_lanes_and_suspects_are_not_claimed_as_rows(world: World) -> None:
+    """I10, H6: they have claims of their own, and each leaves the others' alone."""
+    world.publish(3)
+    world.publish(3, to=["warehouse"], ordered=True, key="k")
+    first, worker = world.worker(), world.worker()
+    (suspect,) = world.claim(first, limit=1)
+    world.store.bury(first, lost=True)
+    waiting = world.store.waiting(None)
+    assert waiting.groups == (("warehouse", "warehouse", 0),)
+    assert waiting.suspects == waiting.lanes == (("warehouse", "warehouse"),)
+    rows, alone, lanes = world.claim(worker), world.claim_suspect(worker), world.claim_lanes(worker)
+    assert [len(rows), len(alone), len(lanes)] == [2, 1, 3]
+    assert alone[0].id == suspect.id
+    assert {claim.lane is None for claim in rows + alone} == {True}
+    assert {claim.lane is None for claim in lanes} == {False}
+
+
+def test_what_waits_for_its_back_off_or_is_dead_is_not_claimed(world: World) -> None:
+    """§2: `failed` until its time has come, then claimable again; `aborted` until somebody replays it."""
+    world.publish(3)
+    worker = world.worker(lease=600)
+    later, dead, fine = world.claim(worker)
+    world.settle([later], failed(delay=20))
+    world.settle([dead], aborted())
+    world.settle([fine])
+    assert world.claim(worker) == []
+    world.advance(20.001)
+    (again,) = world.claim(worker)
+    assert (again.id, again.attempt, again.epoch) == (later.id, 2, 3)
+    assert world.claim(worker) == []
+
+
+def test_places_with_work_are_told_whether_it_is_due_or_not(world: World) -> None:
+    """Port: `waiting` names each (queue, destination, priority) once, and only those that were asked for."""
+    world.publish(3, to=["a", "b"], queue="shared")
+    world.publish(3, to=["a"], queue="shared", priority=7, delay=3600)
+    world.publish(2, to=["c"])
+    world.publish(4, to=["d"], ordered=True, key="k")
+    assert world.store.waiting(["a", "d", "none"]) == Waiting(
+        groups=(("shared", "a", 0), ("shared", "a", 7)), suspects=(), lanes=(("d", "d"),)
+    )
+    assert len(world.store.waiting(None).groups) == 4
+    assert world.store.waiting([]) == Waiting((), (), ())
+
+
+# ------------------------------------------------------------------------------- from a remembered position
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Costly:
+    """A store in which looking where work waits, as each full scan does, takes a while of the test's clock."""
+
+    def __init__(self, store: SqlStore, clock: Clock, cost: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._cost = cost
+        self.looks = 0
+
+    def waiting(self, destinations: Sequence[str] | None) -> Waiting:
+        self.looks += 1
+        self._clock.now += self._cost
+        return self._store.waiting(destinations)
+
+    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int) -> list[Claimed]:
+        return self._store.claim(worker, slices, limit=limit)
+
+
+def claiming(
+    world: World, clock: Clock, *, to: Sequence[str] = ("warehouse",), cost: float = 0.0
+) -> tuple[Claiming, Costly]:
+    store = Costly(world.store, clock, cost)
+    return Claiming(store, world.worker(lease=600), to, monotonic=clock), store  # type: ignore[arg-type]
+
+
+def test_while_positions_find_work_rows_behind_them_are_found_within_a_quarter_of_a_second(world: World) -> None:
+    """Claim, H19: a caller's long transaction commits late, its rows lie behind the position; a full scan finds them."""
+    clock = Clock()
+    claims, store = claiming(world, clock)
+    for name in "abcdef":
+        publish(world, name)
+    assert numbers(claims.claim(2)) == ['"a"', '"b"']
+    publish(world, "late", at=ago(3600))
+    assert numbers(claims.claim(2)) == ['"c"', '"d"'], "from the position on"
+    clock.now += 0.2
+    assert numbers(claims.claim(1)) == ['"e"']
+    assert store.looks == 1
+    clock.now += 0.06
+    assert numbers(claims.claim(1)) == ['"late"']
+    assert numbers(claims.claim(5)) == ['"f"']
+    assert store.looks == 2
+
+
+def test_when_positions_find_nothing_a_cheap_full_scan_follows_at_once(world: World) -> None:
+    """Claim: an idle worker does not let a late or released row wait."""
+    clock = Clock()
+    claims, _ = claiming(world, clock, cost=0.001)
+    publish(world, "first")
+    first = claims.claim(5)
+    assert numbers(first) == ['"first"']
+    publish(world, "late", at=ago(3600))
+    assert numbers(claims.claim(5)) == ['"late"']
+    world.store.release(first)
+    assert numbers(claims.claim(5)) == ['"first"']
+
+
+def test_full_scans_take_at_most_a_twentieth_of_the_time_idle_polls_included(world: World) -> None:
+    """Claim: dead rows under somebody's old snapshot make a scan cost a second; polls every 0.1 s do not repeat it."""
+    clock = Clock()
+    claims, store = claiming(world, clock, cost=1.0)
+    began = clock.now
+    for _ in range(1000):
+        assert claims.claim(5) == []
+        clock.now += 0.1
+    assert store.looks * 1.0 <= 0.05 * (clock.now - began) + 1.0
+    assert store.looks >= 4, "but it does look again"
+
+    publish(world, "late", at=ago(3600))
+    published = clock.now
+    while not claims.claim(5):
+        clock.now += 0.1
+    assert clock.now - published <= 20 + 1 + 0.1, "within its budget: 19 times the cost of the last scan"
+
+
+def test_places_of_one_priority_take_turns(world: World) -> None:
+    """Claim: a destination with an endless supply does not starve its neighbours."""
+    clock = Clock()
+    claims, _ = claiming(world, clock, to="abc")
+    for name in "abc":
+        world.publish(20, to=[name])
+    for _ in range(4):
+        assert {claim.destination for _ in range(3) for claim in claims.claim(2)} == {"a", "b", "c"}
+
+
+def test_a_larger_priority_has_no_turn_to_wait_for(world: World) -> None:
+    """Claim: turns are taken within a priority only."""
+    clock = Clock()
+    claims, _ = claiming(world, clock, to="abc")
+    for name in "abc":
+        world.publish(5, to=[name])
+        world.publish(5, to=[name], priority=9)
+    assert [claim.priority for _ in range(10) for claim in claims.claim(3)] == [9] * 15 + [0] * 15
+
+
+def test_a_worker_asks_only_for_what_it_has_registered_and_finds_its_lanes_and_suspects(world: World) -> None:
+    """§2, H6, I10: the same for the three kinds of claims."""
+    worker = world.worker()
+    for name in ("mine", "others"):
+        world.publish(2, to=[name])
+        world.publish(2, to=[name], ordered=True, key="k")
+    world.claim(worker, limit=100)
+    world.store.bury(worker, lost=True)
+    world.publish(2, to=["mine", "others"])
+    claims = Claiming(world.store, world.worker(), ["mine"], monotonic=Clock())
+    rows = claims.claim(10) + claims.claim(10)
+    lanes = claims.claim_lanes(lanes=5, limit=10) + claims.claim_lanes(lanes=5, limit=10)
+    suspects = claims.claim_suspect() + claims.claim_suspect() + claims.claim_suspect()
+    assert [claim.destination for claim in rows + lanes + suspects] == ["mine"] * 6
+    assert [(claim.lane is None, claim.lost) for claim in rows] == [(True, 0)] * 2
+    assert [(claim.lane is None, claim.lost) for claim in lanes] == [(False, 0)] * 2
+    assert [(claim.lane is None, claim.lost) for claim in suspects] == [(True, 1)] * 2
+
+
+# -------------------------------------------------------------------------- a million rows that cannot run
+
+
+def work_of(world: World, query: str, call: Callable[[Any], Any]) -> int:
+    """How much a query has to do: pages of PostgreSQL touched, or instructions of SQLite's machine."""
+    database = world.store.database
+    if isinstance(database, PostgresDatabase):
+        explained = f"explain (analyze, buffers, format json) {database._styled[query]}"
+        with patch.dict(database._styled, {query: explained}):
+            (((plan,),),) = database.write("claim", call)
+        return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+    assert isinstance(database, SqliteDatabase)
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = world.connect()
+    try:
+        connection.set_progress_handler(step, 1)
+        call(SqliteTx(connection, database._scripts, database.now() or 0))
+        connection.set_progress_handler(None, 0)
+        connection.commit()
+    finally:
+        connection.close()
+    return steps
+
+
+def work_of_claim(world: World, worker: UUID, part: Slice) -> int:
+    return work_of(world, "claim", lambda tx: world.store.database.claim(tx, worker, [part], 5))
+
+
+def work_of_looking(world: World) -> int:
+    return work_of(world, "waiting", lambda tx: tx.rows("waiting", destinations=["live", "stale"]))
+
+
+def insert_many(world: World, number: int, place: str, *, at: float, expires: float | None = None) -> None:
+    """Rows made by the database itself, around `at` seconds from now; nobody will ask for their messages."""
+    if world.backend == "sqlite":
+        now = int(world.store.ping() * 1e6)
+        series = f"(with recursive s(n) as (select 1 union all select n + 1 from s where n < {number}) select n from s)"
+        moment, due = f"{now}", f"{now} + {round(at * 1e6)} + n"
+        late = f"{now} + {round(expires * 1e6)}" if expires is not None else "9223372036854775807"
+    else:
+        series = f"generate_series(1, {number}) s(n)"
+        moment, due = "todoku_now()", f"todoku_now() + make_interval(secs => {at}) + n * interval '1 microsecond'"
+        late = f"todoku_now() + make_interval(secs => {expires})" if expires is not None else "'infinity'"
+    world.sql(
+        "insert into todoku_delivery (message_seq, destination, queue, priority, status, max_attempts, next_run_at,"
+        f" expires_at, updated_at) select -n, '{place}', '{place}', 0, 'pending', 6, {due}, {late}, {moment}"
+        f" from {series}"
+    )
+
+
+def fill(world: World) -> None:
+    """A million rows that cannot run now: older than everything that can, or in the same place but in the future."""
+    for place in ("paused", "open", "unregistered"):
+        insert_many(world, 200_000, place, at=-86_400)
+    insert_many(world, 200_000, "live", at=86_400)
+    insert_many(world, 200_000, "stale", at=-86_400, expires=-60)
+    world.store.set_queue("paused", SOMEBODY, paused=True)
+    world.store.set_breaker("open", open_for=3600)
+
+
+@pytest.mark.slow
+def test_a_million_rows_that_cannot_run_cost_the_rest_nothing(world: World) -> None:
+    """H20, H24: paused, breaker open, not registered, expired, future. Measured in work, not in time."""
+    worker = world.worker(lease=3600)
+    world.publish(100, to=["live", "stale"])
+    position = world.store.ping() - 3600
+
+    def works() -> dict[str, int]:
+        return {
+            "looking": work_of_looking(world),
+            "full": work_of_claim(world, worker, Slice("live", "live", 0)),
+            "positioned": work_of_claim(world, worker, Slice("live", "live", 0, after_at=position)),
+            "past the expired": work_of_claim(world, worker, Slice("stale", "stale", 0, after_at=position)),
+            "paused": work_of_claim(world, worker, Slice("paused", "paused", 0)),
+            "open": work_of_claim(world, worker, Slice("open", "open", 0)),
+            "no lease": work_of_claim(world, UUID(int=1), Slice("live", "live", 0)),
+        }
+
+    without = works()
+    fill(world)
+    amid = works()
+    world.sql("update todoku_delivery set status = 'aborted' where message_seq > 0 and status = 'pending'")
+    amid["nothing due"] = work_of_claim(world, worker, Slice("live", "live", 0))
+    few = 250 if world.backend == "postgres" else 3000
+    assert len(world.store.owned(worker)) == 30
+    assert {name: work for name, work in amid.items() if work > few} == {}, (without, amid)
+
+
+def test_the_plan_of_a_claim_on_sqlite_is_the_index_of_due_rows_and_no_scan(sqlite_url: str) -> None:
+    """H20: named in the query, so that no statistics can change it."""
+    world = World("sqlite", sqlite_url)
+    world.store.migrate()
+    database = world.store.database
+    assert isinstance(database, SqliteDatabase)
+    connection = world.connect()
+    for statement in database._scripts["claim"]:
+        values = dict.fromkeys(("worker", "queue", "destination", "priority", "after_at", "after_id", "most", "now"), 0)
+        plan = [row[3] for row in connection.execute(f"explain query plan {statement}", values)]
+        assert {line for line in plan if line.startswith("SCAN")} <= {"SCAN CONSTANT ROW"}
+        bounds = "todoku_delivery_due (queue=? AND destination=? AND priority=? AND next_run_at>? AND next_run_at<?)"
+        assert any(bounds in line for line in plan)
+        assert not any("TEMP B-TREE" in line for line in plan)
+    connection.close()
+    world.close()

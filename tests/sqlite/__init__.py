@@ -1,0 +1,1 @@
+"""What only SQLite has: one library, one writer thread, a journal chosen by the build."""
