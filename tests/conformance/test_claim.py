@@ -325,7 +325,7 @@ def claiming(
 
 
 def test_while_positions_find_work_rows_behind_them_are_found_within_a_quarter_of_a_second(world: World) -> None:
-    """Claim, H19: a caller's long transaction commits late, its rows lie behind the position; a full scan finds them."""
+    """Claim, H19: a caller's long transaction commits late, behind the position; a full scan finds its rows."""
     clock = Clock()
     claims, store = claiming(world, clock)
     for name in "abcdef":

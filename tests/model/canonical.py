@@ -30,10 +30,8 @@ def canonical(model: Model, state: State) -> State:
 def _rename(model: Model, state: State) -> Named:
     slack = model.scenario.budget.failovers  # so far back may a row's epoch fall
     unflushed = tuple(one for one in state.unflushed if _is_unflushed(state.rows[one[0]], one[1]))
-    state = state._replace(
-        workers=tuple(_without_dead_tokens(worker, state.rows, slack) for worker in state.workers),
-        unflushed=unflushed,
-    )
+    workers_now = tuple(_without_dead_tokens(worker, state.rows, slack) for worker in state.workers)
+    state = state._replace(workers=workers_now, unflushed=unflushed, adrift=_still_adrift(model, state))
     rows, leases = state.rows, state.leases
     workers = sorted(state.workers, key=lambda worker: _look(worker, rows, leases))
     names, ranks = _meet(state, workers), _ranks(state, slack)
@@ -41,7 +39,7 @@ def _rename(model: Model, state: State) -> Named:
         tuple(_row(row, names, rank) for row, rank in zip(rows, ranks, strict=True)),
         _leases(state, names),
         tuple(_worker(worker, names, ranks) for worker in workers),
-        _adrift(model, state, names),
+        tuple(sorted((names[me], claim) for me, claim in state.adrift)),
         tuple(sorted((delivery, ranks[delivery][epoch]) for delivery, epoch in state.reopening)),
         tuple((delivery, _row(row, names, ranks[delivery])) for delivery, row in unflushed),
     )
@@ -60,12 +58,14 @@ def _without_dead_tokens(worker: Worker, rows: tuple[Row, ...], slack: int) -> W
     if not worker.held:
         return worker
     held = tuple(
-        Held(one.delivery, DEAD, NOBODY, one.phase, one.outcome)
-        if one.epoch < rows[one.delivery].epoch - slack
-        and one.phase not in EXECUTING
-        and (one.phase != OUTCOME or one.owner != worker.me)
-        else one
-        for one in worker.held
+        [
+            Held(one.delivery, DEAD, NOBODY, one.phase, one.outcome, one.suspect)
+            if one.epoch < rows[one.delivery].epoch - slack
+            and one.phase not in EXECUTING
+            and (one.phase != OUTCOME or one.owner != worker.me)
+            else one
+            for one in worker.held
+        ]
     )
     return worker._replace(held=held)
 
@@ -77,9 +77,9 @@ def _look(worker: Worker, rows: tuple[Row, ...], leases: tuple[str, ...]) -> tup
         worker.mode,
         worker.claim,
         "" if me == NOBODY else leases[me],
-        tuple(row.owner == me for row in rows),
-        tuple(sorted(_token_look(held, me, rows) for held in worker.held)),
-        tuple(held.delivery for held in worker.reply),
+        tuple([row.owner == me for row in rows]),
+        sorted([_token_look(held, me, rows) for held in worker.held]) if worker.held else [],
+        [(held.delivery, held.epoch) for held in worker.reply],
     )
 
 
@@ -105,16 +105,19 @@ def _meet(state: State, workers: list[Worker]) -> Names:
 def _leases(state: State, names: Names) -> tuple[str, ...]:
     """A worker row matters as long as a process lives under it, a row is owned by it, or a claim asks for it."""
     matters = {worker.me for worker in state.workers}
-    matters.update(row.owner for row in state.rows)
-    matters.update(me for me, _ in state.adrift)
-    return tuple(state.leases[me] if me in matters else NO_LEASE for me in names if me != NOBODY)
+    matters.update([row.owner for row in state.rows])
+    matters.update([me for me, _ in state.adrift])
+    return tuple([state.leases[me] if me in matters else NO_LEASE for me in names if me != NOBODY])
 
 
-def _adrift(model: Model, state: State, names: Names) -> tuple[tuple[int, str], ...]:
-    """A claim that can no longer commit is gone."""
-    needs_row = model.fixes.claim_needs_worker_row
-    about = ((names[me], claim) for me, claim in state.adrift if not needs_row or state.leases[me] != NO_LEASE)
-    return tuple(sorted(about))
+def _still_adrift(model: Model, state: State) -> tuple[tuple[int, str], ...]:
+    """A claim that can no longer commit is gone; the others in the order of their looks."""
+    if not state.adrift:
+        return ()
+    leases, needs_row = state.leases, model.fixes.claim_needs_worker_row
+    about = [one for one in state.adrift if not needs_row or leases[one[0]] != NO_LEASE]
+    owners = [row.owner for row in state.rows]
+    return tuple(sorted(about, key=lambda one: (leases[one[0]], one[1], [owner == one[0] for owner in owners])))
 
 
 def _ranks(state: State, slack: int) -> list[Names]:
@@ -146,16 +149,16 @@ def _places(epochs: list[int], slack: int) -> Names:
 
 
 def _row(row: Row, names: Names, rank: Names) -> Row:
-    return row._replace(owner=names[row.owner], epoch=rank[row.epoch])
+    owner, epoch = names[row.owner], rank[row.epoch]
+    return row if owner == row.owner and epoch == row.epoch else row._replace(owner=owner, epoch=epoch)
 
 
 def _worker(worker: Worker, names: Names, ranks: list[Names]) -> Worker:
-    return worker._replace(
-        me=names[worker.me],
-        held=tuple(sorted(_token(held, names, ranks) for held in worker.held)),
-        reply=tuple(sorted(_token(held, names, ranks) for held in worker.reply)),
-    )
+    held = tuple(sorted([_token(one, names, ranks) for one in worker.held])) if worker.held else ()
+    reply = tuple(sorted([_token(one, names, ranks) for one in worker.reply])) if worker.reply else ()
+    return Worker(worker.mode, names[worker.me], worker.claim, reply, held)
 
 
 def _token(held: Held, names: Names, ranks: list[Names]) -> Held:
-    return held._replace(epoch=ranks[held.delivery][held.epoch], owner=names[held.owner])
+    delivery, epoch, owner, phase, outcome, suspect, again, seen = held
+    return Held(delivery, ranks[delivery][epoch], names[owner], phase, outcome, suspect, again, seen)

@@ -25,9 +25,11 @@ class Fixes:
     claims_commit_synchronously: bool = True  # H5: a claim that was answered is never forgotten
     suspects_claimed_alone: bool = True  # H6: a row with lost > 0 is no part of a batch
     suspect_has_worker_to_itself: bool = True  # H6+: and its worker holds nothing else while it has it
+    replay_keeps_suspicion: bool = True  # H6+: a replayed killer of workers is still claimed alone
     compares_owned_with_held: bool = True  # H3: what the database says I own and I do not hold is released
     compare_counts_claim_in_flight: bool = True  # H3+: the comparison and a claim of one worker exclude each other
     drain_awaits_claim: bool = True  # H10
+    drain_counts_what_started: bool = True  # H10+: only what had not started gets its attempt back
     last_act_frees_unknown: bool = True  # H10: the last act frees by owner, not by what is held
     last_act_looks_after_lock: bool = True  # H10+: two statements; one alone frees by a snapshot older than its lock
 
@@ -50,6 +52,7 @@ class Fixes:
     publish_entry_first: bool = True  # I5: a repeated publish finds the earlier message
     effect_scope_is_destination: bool = True  # H12: (destination, key), not the key alone
     rereads_before_sending: bool = True  # H13: for rows that were lost or tried before
+    replayed_counts_as_tried: bool = True  # H13+: though its attempts start at 0 again
     reserves_effect: bool = True  # H13+: two deliveries of one (destination, key) are never sent at the same time
     every_abort_reads_ledger: bool = True  # H13+: an own effect entry that succeeded turns any abort into succeeded
     stale_success_recorded: bool = True  # I7

@@ -26,25 +26,28 @@ from tests.model.state import (
     PENDING,
     PRUNED,
     RELEASE,
+    RUNNING,
     SENDING,
+    STRAY,
     SUCCEEDED,
     TERMINAL,
+    Budget,
     Event,
     State,
 )
 
 # A cancel too: its owner may stop waiting for what it has already sent.
-EXPLAINING = ("crashes", "lapses", "ambiguous", "timeouts", "cancels")
+EXPLAINING = frozenset({"crashes", "lapses", "ambiguous", "timeouts", "cancels"})
 
 StateCheck = Callable[[Model, State], str | None]
 StepCheck = Callable[[Model, State, Event, State], str | None]
 
 
 def _faults(model: Model, state: State) -> int:
-    """How much has gone wrong that may explain a second send."""
-    first, now = model.scenario.budget, state.budget
-    crash = any(message.poison for message in model.scenario.messages)  # a crash that is on nobody's budget
-    return crash + sum(getattr(first, kind) - getattr(now, kind) for kind in EXPLAINING)
+    """How much has gone wrong that may explain a second send; a poison's crash is on nobody's budget."""
+    spent = (first - now for first, now in zip(model.scenario.budget, state.budget, strict=True))
+    explaining = (count for kind, count in zip(Budget._fields, spent, strict=True) if kind in EXPLAINING)
+    return sum(explaining) + any(message.poison for message in model.scenario.messages)
 
 
 def name(delivery: int) -> str:
@@ -305,6 +308,19 @@ def i12_starts_in_lease(model: Model, before: State, event: Event, after: State)
     return None
 
 
+def i13_killer_is_alone(model: Model, before: State, event: Event, after: State) -> str | None:
+    """I13: a message that is known to have killed a worker takes nobody with it."""
+    if event.name != "poison kills" or event.token is None or event.token.phase != RUNNING:
+        return None
+    killer = before.rows[event.token.delivery]
+    held = before.workers[event.worker].held
+    beside = [one.delivery for one in held if one.phase not in {STRAY, LATE} and one != event.token]
+    known = model.fits(killer, event.token) and (killer.lost or killer.replays)  # so it was when it was claimed
+    if beside and known:
+        return f"{name(event.token.delivery)} has killed before, and takes {name(beside[0])} with it"
+    return None
+
+
 STATE_CHECKS: tuple[StateCheck, ...] = (
     i1_acknowledged_is_there,
     i1_has_its_message,
@@ -335,4 +351,5 @@ STEP_CHECKS: tuple[StepCheck, ...] = (
     i9_terminal_is_final,
     i11_draining_never_claims,
     i12_starts_in_lease,
+    i13_killer_is_alone,
 )

@@ -47,8 +47,8 @@ class ExplainingConnection:
     def _explained(self, query: str, values: Mapping[str, Any], mode: str) -> Plan:
         names = list(dict.fromkeys(_PLACEHOLDER.findall(query)))
         places = {name: f"${place}" for place, name in enumerate(names, 1)}
-        text = _PLACEHOLDER.sub(lambda found: places[found[1]], query)
-        adapt = Transformer(self._connection)
+        text = _PLACEHOLDER.sub(lambda found: places[found[1]], query).replace("%%", "%")
+        adapt: Any = Transformer(self._connection)
         types = [self._type(adapt, values[name]) for name in names]
         literals = [adapt.as_literal(values[name]).decode() for name in names]
         run = cast("Any", self._connection.execute)
@@ -59,7 +59,7 @@ class ExplainingConnection:
         run("set local plan_cache_mode = auto")
         return cast("Plan", plan[0]["Plan"])
 
-    def _type(self, adapt: Transformer, value: object) -> str:
+    def _type(self, adapt: Any, value: object) -> str:
         """The type that psycopg declares for a parameter; texts it leaves to the server to guess."""
         oid = 0 if value is None else adapt.get_dumper(value, PyFormat.AUTO).oid
         if (info := self._connection.adapters.types.get(oid)) is None:

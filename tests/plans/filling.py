@@ -9,7 +9,8 @@
 | 96,001 … 98,000   | dead letters                                                        |
 | 98,001 … 100,000  | owned by a worker that is gone                                      |
 
-Beside them: 100,000 rows of history, 20,000 failed attempts, and the ledger entries of the keys.
+Beside them: a row of history for each message (it had a second delivery), 20,000 failed attempts, and the ledger
+entries of the keys.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ select {scope}, 'hash-' || n, 'digest', 'accepted', {now}, {now} from {numbers} 
 _HISTORY = """
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count,
                             worker_id)
-select {now}, -n, 1, -n, 'd' || (n % 4), 'd' || (n % 4), 1, 0, {gone} from {numbers} where true
+select {now}, -n, 1, {first} + place, 'd' || (n % 4), 'd' || (n % 4), 1, 0, {gone} from {numbers} where true
 """
 _ATTEMPT = """
 insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, worker_id)
@@ -88,7 +89,7 @@ def without_autovacuum(connection: psycopg.Connection[Any]) -> None:
     """From here on statistics change only when a test says so."""
     tables = "select relname from pg_class where relkind = 'r' and starts_with(relname, 'todoku_')"
     for (name,) in connection.execute(tables).fetchall():
-        connection.execute(f"alter table {name} set (autovacuum_enabled = off)")  # type: ignore[arg-type]
+        connection.execute(f"alter table {name} set (autovacuum_enabled = off)")
 
 
 def fill_postgres(connection: psycopg.Connection[Any], *, every: int = 1) -> None:
@@ -97,7 +98,7 @@ def fill_postgres(connection: psycopg.Connection[Any], *, every: int = 1) -> Non
     numbers = f"(select place, place * {every} as n from generate_series(1, {ROWS // every}) place) numbers"
     for statement in _SCRIPT:
         text = statement.format(**_POSTGRES, first=first, numbers=numbers) + " on conflict do nothing"
-        connection.execute(text)  # type: ignore[arg-type]
+        connection.execute(text)
 
 
 def claim_all_postgres(connection: psycopg.Connection[Any]) -> None:

@@ -75,6 +75,10 @@ class World:
                 f" as $$ select statement_timestamp() + interval '{self._skew} microseconds' $$"
             )
 
+    def reset_clock(self) -> None:
+        """Let the database's clock be right again."""
+        self.advance(-self._skew / 1e6)
+
     # --------------------------------------------------------------------------------------- the line
 
     def drafts(

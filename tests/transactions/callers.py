@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.support.world import Backend
 from todoku import App, Message
+from todoku.core.message import Draft
 from todoku.store.sqlite.database import file_path
 
 
@@ -61,6 +62,10 @@ class Caller:
 
     def publish_many(self, box: App, events: list[tuple[str, object]]) -> list[Message]:
         return box.publish_many(events, tx=self.tx)
+
+    def store(self, box: App, drafts: list[Draft]) -> list[Message]:
+        """Several drafts at once, each with options of its own: what `enqueue_many` will do."""
+        return box._publish(drafts, self.tx)
 
 
 class AsyncCaller(Caller):
@@ -104,6 +109,9 @@ class AsyncCaller(Caller):
     def publish_many(self, box: App, events: list[tuple[str, object]]) -> list[Message]:
         return self.run(box.apublish_many(events, tx=self.tx))  # type: ignore[no-any-return]
 
+    def store(self, box: App, drafts: list[Draft]) -> list[Message]:
+        return self.run(box._apublish(drafts, self.tx))  # type: ignore[no-any-return]
+
 
 async def _awaited(call: Callable[[], Any]) -> Any:
     """Await what `call` returns; some drivers return an awaitable that is no coroutine."""
@@ -138,9 +146,8 @@ class AioSqlite(AsyncCaller):
     backend = "sqlite"
 
     async def open(self, url: str, *, autocommit: bool) -> None:
-        self.tx = await aiosqlite.connect(file_path(url), timeout=10)
-        if autocommit:
-            self.tx.isolation_level = None
+        level = None if autocommit else "DEFERRED"
+        self.tx = await aiosqlite.connect(file_path(url), timeout=10, isolation_level=level)
 
 
 class Psycopg(Caller):

@@ -12,14 +12,15 @@ import pytest
 from tests.support.world import World
 from tests.transactions.callers import Caller
 from todoku import App, IdempotencyConflict
+from todoku.engine.publish import Options
 
 AWKWARD = {
-    "text": "it's \"quoted\" \\ \\u0041 100% %s %(name)s %% :name ::json $1 ? {x} [a] -- /* */ ; null",
+    "text": 'it\'s "quoted" \\ \\u0041 100% %s %(name)s %% :name ::json $1 ? {x} [a] -- /* */ ; null',
     "unicode": "届く 🎉 é e\u0301 \u2028 \x7f\ttab\nline\r\n",
     "numbers": [2**53 + 1, 2**63, -(2**63), 2**200, 0.1, 1e308, 5e-324, -0.0, 1.0],
     "nested": {"": {"a": [{}, [], None, True, False, ""]}, "%s": ":x", "клю'ч": 1},
 }
-HEADERS = {"traceparent": "00-4bf9-01", "x-naïve": "it's 100% :x %(y)s \\ \"届く\" 🎉"}
+HEADERS = {"traceparent": "00-4bf9-01", "x-naïve": 'it\'s 100% :x %(y)s \\ "届く" 🎉'}
 TABLES = ("message", "delivery", "ledger", "lane")
 
 
@@ -64,7 +65,8 @@ def test_what_was_published_is_what_arrives(shop: World, box: App, caller: Calle
     claims = shop.claim(shop.worker())
     assert [claim.message_id for claim in claims] == [str(message.id)] * 2
     for claim in claims:
-        assert claim.payload is not None and claim.headers is not None
+        assert claim.payload is not None
+        assert claim.headers is not None
         assert repr(json.loads(claim.payload)) == repr(AWKWARD)  # repr: 1 is not 1.0, and -0.0 is not 0.0
         assert json.loads(claim.headers) == HEADERS
         assert claim.key == "it's :x 100% 届く"
@@ -134,6 +136,25 @@ def test_a_key_used_with_another_body_is_refused_and_the_transaction_goes_on(
 
     assert orders(shop) == [(1, "before"), (2, "after")]
     assert not other.duplicate
+    assert stored(shop) == {"message": 2, "delivery": 4, "ledger": 2, "lane": 0}
+
+
+def test_a_conflict_of_one_key_does_not_use_up_the_others(shop: World, box: App, caller: Caller) -> None:
+    """I1, I5: of several keys in one call one conflicts; the caller commits, and the other keys are still free.
+
+    Reserved for a message that never was, a key would answer every later publish with a duplicate of nothing.
+    """
+    caller.begin()
+    caller.publish(box, "order.created", {"n": 1}, idempotency_key="used")
+    drafts = [box._draft("order.created", {"n": 2}, Options(idempotency_key=key)) for key in ("new", "used", "newer")]
+    with pytest.raises(IdempotencyConflict, match="'used'"):
+        caller.store(box, drafts)
+    caller.commit()
+    caller.begin()
+    again = caller.publish(box, "order.created", {"n": 2}, idempotency_key="new")
+    caller.commit()
+
+    assert not again.duplicate
     assert stored(shop) == {"message": 2, "delivery": 4, "ledger": 2, "lane": 0}
 
 

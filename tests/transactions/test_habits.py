@@ -256,7 +256,8 @@ def test_settings_of_the_callers_session(there: World, setting: Setting) -> None
         message = app.publish("order.created", {"f": 0.1 + 0.2}, tx=connection, delay=60)
     (row,) = there.deliveries()
     delay = (row.next_run_at - message.created_at).total_seconds()
-    assert row.created_at is not None and abs((row.created_at - message.created_at).total_seconds()) < 0.001
+    assert row.created_at is not None
+    assert abs((row.created_at - message.created_at).total_seconds()) < 0.001
     assert 59.9 < delay < 60.1
     assert there.sql("select payload::text from todoku_message") == [('{"f":0.30000000000000004}',)]
     app.close()

@@ -75,12 +75,12 @@ def test_a_connection_without_a_transaction_is_refused(shop: World, box: App, ki
 def test_sqlalchemys_autocommit_is_seen_wherever_it_was_set(here: World, app: App, option: str) -> None:
     """I2: on the engine as a whole, or as an option of one connection."""
     engine = sqlalchemy.create_engine(here.url)
-    chosen = engine.execution_options(isolation_level="AUTOCOMMIT") if option == "engine" else engine
-    with chosen.connect() as connection:
-        if option == "connection":
-            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-        with pytest.raises(NoTransaction):
-            app.publish("order.created", {"n": 1}, tx=connection)
+    if option == "engine":
+        connection = engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+    else:
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with connection, pytest.raises(NoTransaction):
+        app.publish("order.created", {"n": 1}, tx=connection)
     engine.dispose()
     assert stored(here) == NOTHING
 
@@ -101,16 +101,18 @@ def test_one_connection_may_have_transactions_though_its_engine_has_none(here: W
 def test_the_autocommit_of_python_3_12_is_seen(here: World, app: App, opened: str) -> None:
     """I2: autocommit=True opens no transaction by itself, whatever isolation_level says."""
 
+    path, options = file_path(here.url), {"autocommit": True}
+
+    def publish() -> None:
+        with closing(sqlite3.connect(path, **options)) as connection:  # type: ignore[call-overload]
+            app.publish("order.created", {"n": 1}, tx=connection)
+
     async def publish_async() -> None:
-        async with aiosqlite.connect(file_path(here.url), autocommit=True) as connection:
+        async with aiosqlite.connect(path, **options) as connection:
             await app.apublish("order.created", {"n": 1}, tx=connection)
 
     with pytest.raises(NoTransaction):
-        if opened == "aiosqlite":
-            asyncio.run(publish_async())
-        else:
-            with closing(sqlite3.connect(file_path(here.url), autocommit=True)) as connection:  # type: ignore[call-overload]
-                app.publish("order.created", {"n": 1}, tx=connection)
+        publish() if opened == "sqlite3" else asyncio.run(publish_async())
     assert stored(here) == NOTHING
 
 
@@ -179,12 +181,10 @@ def test_a_connection_to_the_other_kind_of_database_is_refused(
     there = World("postgres", postgres_url)
     other = App(postgres_url)
     other.route("**", to="warehouse")
-    with there.connect() as psycopg_connection:
-        with pytest.raises(WrongDatabase, match="postgresql connection, the App is on sqlite"):
-            app.publish("order.created", {"n": 1}, tx=psycopg_connection)
-    with closing(here.connect()) as sqlite_connection:
-        with pytest.raises(WrongDatabase, match="sqlite connection, the App is on postgresql") as refused:
-            other.publish("order.created", {"n": 1}, tx=sqlite_connection)
+    with there.connect() as tx, pytest.raises(WrongDatabase, match="postgresql connection, the App is on sqlite"):
+        app.publish("order.created", {"n": 1}, tx=tx)
+    with closing(here.connect()) as tx, pytest.raises(WrongDatabase, match="the App is on postgresql") as refused:
+        other.publish("order.created", {"n": 1}, tx=tx)
     engine = sqlalchemy.create_engine(driver_url(postgres_url, "psycopg2"))
     with Session(engine) as session, pytest.raises(WrongDatabase):
         app.publish("order.created", {"n": 1}, tx=session)
@@ -234,9 +234,9 @@ def test_an_unknown_object_is_refused(here: World, app: App, thing: object) -> N
 
 def test_a_cursor_is_not_a_connection(here: World, app: App) -> None:
     """A cursor's transaction is its connection's: that is what to hand in."""
-    with closing(here.connect()) as connection, closing(connection.cursor()) as cursor:
-        with pytest.raises(UnsupportedConnection, match=r"sqlite3\.Cursor"):
-            app.publish("order.created", {"n": 1}, tx=cursor)
+    cursor = here.connect().cursor()
+    with closing(cursor.connection), pytest.raises(UnsupportedConnection, match=r"sqlite3\.Cursor"):
+        app.publish("order.created", {"n": 1}, tx=cursor)
 
 
 @pytest.mark.postgres
@@ -265,10 +265,6 @@ def test_a_subclass_of_a_connection_is_one(here: World, app: App) -> None:
 def test_a_session_that_is_bound_to_another_database_kind_says_so(app: App) -> None:
     """SQLAlchemy knows many databases, todoku two."""
     engine = sqlalchemy.create_mock_engine("mysql+pymysql://", executor=lambda *_: None)
-
-    class Bound:
-        dialect = engine.dialect
-
     fake: Any = type("Connection", (), {"__module__": "sqlalchemy.engine.base", "dialect": engine.dialect})()
     fake.get_execution_options = dict
     with pytest.raises(UnsupportedConnection, match="mysql"):

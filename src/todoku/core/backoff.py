@@ -5,6 +5,7 @@ Chance is an argument: `jitter` in [0, 1) adds up to 10 %, and never makes an at
 
 from __future__ import annotations
 
+import math
 from typing import Final, assert_never
 
 import msgspec
@@ -53,7 +54,7 @@ def linear(*, seconds: float = 0.0, minutes: float = 0.0) -> Linear:
 
 def exponential(base: float = 1.0, *, factor: float = 2.0, cap: float = 60.0) -> Exponential:
     """Wait base × factor^(n-1), at most `cap`: `exponential(base=1, cap=60)` is 1, 2, 4 … 60."""
-    if factor < 1:
+    if not 1 <= factor < math.inf:
         raise InvalidSetting(f"a factor of {factor} would wait less each time", hint="use a factor ≥ 1")
     return Exponential(_positive(base, "base", zero=False), factor, _positive(cap, "cap", zero=False))
 

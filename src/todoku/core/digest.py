@@ -6,7 +6,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Collection
-from typing import Final, cast
+from typing import Final
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -38,12 +38,12 @@ def differing_fields(one: Json, other: Json) -> list[str]:
     """The top-level names in which two bodies differ: what an IdempotencyConflict tells."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return [] if canonical(one) == canonical(other) else ["the body"]
-    missing = cast(Json, {"": None})
-    return sorted(
-        name
-        for name in one.keys() | other.keys()
-        if canonical(one.get(name, missing)) != canonical(other.get(name, missing))
-    )
+    fields, others = _fields(one), _fields(other)
+    return sorted(name for name in fields.keys() | others.keys() if fields.get(name) != others.get(name))
+
+
+def _fields(body: dict[str, Json]) -> dict[str, str]:
+    return {unicodedata.normalize("NFC", name): canonical(item) for name, item in body.items()}
 
 
 def _normal(value: Json) -> Json:

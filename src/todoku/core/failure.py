@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, error_text
+from todoku.core import backoff
+from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, error_text, is_reason
 
 NON_RETRYABLE_STATUS: Final = 489
 """The answer by which a receiver says: do not send this again (S4-23)."""
@@ -50,8 +51,9 @@ def classify(error: Exception) -> Retry | Abort | Snooze:
     if isinstance(error, Retry | Abort | Snooze):
         return error
     if isinstance(error, DeliveryError):
-        return _failure(error.reason, error.detail or str(error), retryable=error.retryable)
-    detail = f"{type(error).__name__}: {error}"
+        reason, detail = (error.reason, error.detail) if is_reason(error.reason) else ("INTERNAL_ERROR", "")
+        return _failure(reason, detail or _text(error), retryable=error.retryable)
+    detail = f"{type(error).__name__}: {_text(error)}"
     for ancestor in type(error).__mro__:
         if ancestor in _REASONS:
             reason, retryable = _REASONS[ancestor]
@@ -67,11 +69,20 @@ def classify_status(status: int, *, retry_after: float | None = None, retry_4xx:
     if status == NON_RETRYABLE_STATUS:
         return Abort("NON_RETRYABLE", detail)
     if status in _BUSY_STATUSES or status >= 500:
-        return Retry(after=retry_after, reason="HTTP_5XX" if status >= 500 else "HTTP_BUSY", detail=detail)
+        # What a receiver says about the future is believed if it makes sense.
+        after = retry_after if retry_after is not None and 0 <= retry_after <= backoff.LONGEST else None
+        return Retry(after=after, reason="HTTP_5XX" if status >= 500 else "HTTP_BUSY", detail=detail)
     if 400 <= status < 500:
         return _failure("HTTP_4XX", detail, retryable=retry_4xx)
     # Redirects are not followed (they lead where nobody checked), and a bare 1xx is no answer.
     return Abort("HTTP_UNEXPECTED", detail)
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever an error does to its own text, it is classified
+        return "(its text cannot be read)"
 
 
 def _failure(reason: str, detail: str, *, retryable: bool) -> Retry | Abort:

@@ -21,20 +21,31 @@ Duration = float | timedelta
 ERROR_LENGTH: Final = 512
 """The readable text of a failure is cut here (S0-53)."""
 
+LONGEST: Final = 10 * 365 * 86_400.0
+"""Nobody waits longer than ten years: what overflows a timestamp would fail the settle of a whole batch."""
+
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
 def seconds(duration: Duration, *, what: str = "a duration") -> float:
-    """`duration` in seconds; refuses what is negative or not a number."""
-    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if not math.isfinite(value) or value < 0:
-        raise InvalidMessage(f"{what} cannot be {duration!r}", hint="give seconds ≥ 0 or a timedelta")
+    """`duration` in seconds; refuses what is negative, longer than ten years, or not a number."""
+    try:
+        value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not 0 <= value <= LONGEST:
+        raise InvalidMessage(f"{what} cannot be {duration!r}", hint="give seconds ≥ 0 or a timedelta, at most 10 years")
     return value
 
 
+def is_reason(reason: object) -> bool:
+    """Whether this can be a reason: one of few, not a sentence, because it becomes a metric label."""
+    return isinstance(reason, str) and _REASON.fullmatch(reason) is not None
+
+
 def reason_code(reason: str) -> str:
-    """Check that a reason is one of few, not a sentence: it becomes a metric label."""
-    if not _REASON.fullmatch(reason):
+    """`reason`, having checked that it can be one."""
+    if not is_reason(reason):
         raise InvalidMessage(
             f"{reason!r} is not a reason",
             hint="use UPPER_SNAKE_CASE of at most 64 characters; text goes in detail",
@@ -71,7 +82,7 @@ class Retry(_Raisable):
     """The attempt failed and may be made again: after `after` seconds, or after the policy's back-off."""
 
     def __init__(self, after: Duration | None = None, reason: str = "RETRY", detail: str = "") -> None:
-        super().__init__(reason, detail)
+        super().__init__(after, reason, detail)
         self.after = None if after is None else seconds(after, what="Retry(after=…)")
         self.reason = reason_code(reason)
         self.detail = error_text(detail)

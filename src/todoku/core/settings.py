@@ -7,6 +7,7 @@ Each setting is read from `TODOKU_<NAME>`, then from the names the source docume
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -62,6 +63,7 @@ ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
     "max_processing_sec": ("OUTBOX_MAX_PROCESSING_SECONDS",),
     "max_attempts": ("OUTBOX_MAX_ATTEMPTS",),
     "send_timeout_ms": ("BROKER_TIMEOUT_MS",),
+    "backoff_sec": ("OUTBOX_BACKOFF_SEC",),
 }
 
 _POSITIVE: Final = frozenset(
@@ -101,15 +103,16 @@ def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
 
 def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff | None:
     """A table from BACKOFF_SEC (`[5,10]` or `5,10`), or a curve from BASE/MAX_BACKOFF_SECONDS."""
-    listed = values.pop("backoff_sec", None)
-    for variable in ("TODOKU_BACKOFF_SEC", "OUTBOX_BACKOFF_SEC"):
-        listed = environ.get(variable) or listed
-    base, cap = environ.get("OUTBOX_BASE_BACKOFF_SECONDS"), environ.get("OUTBOX_MAX_BACKOFF_SECONDS")
+    in_file = values.pop("backoff_sec", None)
+    listed = _from_environment(environ, "backoff_sec")
+    base, cap = (environ.get(f"OUTBOX_{which}_BACKOFF_SECONDS", "").strip() for which in ("BASE", "MAX"))
     try:
         if listed is not None:
             return table(*_numbers(listed))
         if base or cap:
             return exponential(float(base or 1), cap=float(cap or 60))
+        if in_file is not None:
+            return table(*_numbers(in_file))
     except (TypeError, ValueError) as error:
         raise InvalidSetting(f"the back-off cannot be read: {error}", hint="for example 5,10,20 or [5, 10]") from error
     return None
@@ -137,8 +140,10 @@ def _checked(values: dict[str, object]) -> Settings:
         ) from None
     for name in _POSITIVE:
         value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise InvalidSetting(f"{name} cannot be {value}", hint="it must be greater than 0")
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidSetting(f"{name} cannot be {value}", hint="it must be a number greater than 0")
+    if not 0 <= settings.drain_grace_sec < math.inf:
+        raise InvalidSetting(f"drain_grace_sec cannot be {settings.drain_grace_sec}", hint="give seconds ≥ 0")
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
     return msgspec.structs.replace(settings, backoff=policy)

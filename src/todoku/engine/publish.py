@@ -125,7 +125,9 @@ def _plain(value: Any) -> object:
             return value.value
         case timedelta():
             return value.total_seconds()
-        case set() | frozenset() | tuple():
+        case set() | frozenset():
+            return sorted(value, key=_ENCODER.encode)  # in one order in every process, or its digest would differ
+        case tuple():
             return list(value)
         case _:
             raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -185,12 +187,14 @@ def _check_surrogates(text: str, what: str) -> None:
 
 
 def _headers(headers: Mapping[str, str] | None) -> str | None:
-    if not headers:
+    if headers is None:
         return None
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers cannot be {type(headers).__name__}", hint='pass a mapping: {"name": "value"}')
     for name, value in headers.items():
         _check_text(name, "name of a header", 256)
         _check_text(value, f"header {name!r}", 65536, empty=True)
-    return encode(dict(headers))
+    return encode(dict(headers)) if headers else None
 
 
 def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | None) -> Idempotency | None:
@@ -203,7 +207,7 @@ def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | No
 
 
 def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
-    if isinstance(options.priority, bool) or options.priority not in PRIORITIES:
+    if type(options.priority) is not int or options.priority not in PRIORITIES:
         raise InvalidMessage(f"priority cannot be {options.priority!r}", hint="0 to 15, larger is sooner")
     taken = resolve(routes, topic)
     if not taken:
@@ -224,7 +228,7 @@ def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) 
 
 
 def _moment(at: datetime | None) -> datetime | None:
-    if at is not None and at.tzinfo is None:
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
         raise InvalidMessage(f"at={at!r} has no time zone", hint="use an aware datetime, e.g. datetime.now(UTC)")
     return at
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -49,14 +50,19 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
 def _find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     filters = {name: value for name, value in msgspec.structs.asdict(which).items() if name not in ("status", "reason")}
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
+    if which.reason is not None:
+        return Page((), None)  # a success has no reason
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
     items = tuple(_delivery(row[:-1]) for row in rows[:limit])
     return Page(items, f"{rows[limit - 1][-1]}.{items[-1].id}" if len(rows) > limit else None)
 
 
+_NUMBER: Final = re.compile("[0-9]{1,18}")  # more digits fit no id
+
+
 def _cursor(text: str, parts: int) -> tuple[int, ...]:
     numbers = text.split(".")
-    if len(numbers) != parts or not all(number.isdecimal() for number in numbers):
+    if len(numbers) != parts or not all(_NUMBER.fullmatch(number) for number in numbers):
         raise InvalidMessage(f"{text!r} is no cursor of this listing", hint="pass back `next` of the page before")
     return tuple(int(number) for number in numbers)
 
@@ -99,7 +105,7 @@ def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
     ((succeeded,),) = tx.rows("count_history")
     if some <= COUNTED_EXACTLY:
         rows = tx.rows("count_deliveries")
-        return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=True)
+        return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=succeeded <= COUNTED_EXACTLY)
     stratum = (last - first + 1) // _STRATA
     width = max(1, stratum // _SHARE)
     starts = [first + place * stratum + int(draw() * (stratum - width + 1)) for place in range(_STRATA)]

@@ -32,7 +32,10 @@ def _whole(block: str, blocks: dict[str, str]) -> str:
 
 def qualified(sql: str, schema: str | None) -> str:
     """`sql` with every todoku table and function looked up in `schema`."""
-    return sql if schema is None else _PREFIX.sub(f"{quoted(schema)}.todoku_", sql)
+    if schema is None:
+        return sql
+    name = f"{quoted(schema)}.todoku_"
+    return _PREFIX.sub(lambda found: name.replace("'", "''") if sql[found.start() - 1] == "'" else name, sql)
 
 
 def quoted(identifier: str) -> str:
@@ -50,9 +53,9 @@ def styled(sql: str, style: ParamStyle) -> str:
     if style == "named":
         return sql
     if style == "pyformat":
-        return _PARAMETER.sub(r"%(\1)s", sql)
+        return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
     if style == "format":
-        return _PARAMETER.sub("%s", sql)
+        return _PARAMETER.sub("%s", sql.replace("%", "%%"))
     places = {name: f"${number}" for number, name in enumerate(dict.fromkeys(parameters(sql)), 1)}
     return _PARAMETER.sub(lambda found: places[found[1]], sql)
 

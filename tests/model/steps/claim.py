@@ -116,8 +116,9 @@ def _token(model: Model, state: State, delivery: int, epoch: int, owner: int) ->
     if entry == NOBODY or (model.fixes.reserves_effect and not model.scenario.reserves_at_claim):
         return held
     known = state.ledger[entry]
+    tried = row.attempts > 0 or (row.replays > 0 and model.fixes.replayed_counts_as_tried)
     taken_over = known is not None and model.fixes.reserves_effect
-    return held._replace(again=row.lost > 0 or row.attempts > 0 or taken_over, seen=as_seen(known))
+    return held._replace(again=row.lost > 0 or tried or taken_over, seen=as_seen(known))
 
 
 def _answered(state: State, number: int, tokens: tuple[Held, ...]) -> State:

@@ -56,8 +56,13 @@ def swap(state: State, number: int, held: Held, *now: Held) -> State:
     return with_worker(state, number, worker._replace(held=worker.held[:index] + now + worker.held[index + 1 :]))
 
 
-def knows(held: Held, outcome: str, phase: str = OUTCOME) -> Held:
-    """The outcome is known; what the claim said is of no more use."""
+def knows(held: Held, outcome: str) -> Held:
+    """The outcome is known, and to be settled; of what the claim said only the suspicion is still of use."""
+    return Held(held.delivery, held.epoch, held.owner, OUTCOME, outcome, held.suspect)
+
+
+def strays(held: Held, phase: str = STRAY, outcome: str = "") -> Held:
+    """Nobody waits for it any more; its token is used up, or will be."""
     return Held(held.delivery, held.epoch, held.owner, phase, outcome)
 
 
@@ -126,16 +131,17 @@ def kill(model: Model, state: State) -> Iterator[Step]:
 
 
 def time_out(model: Model, state: State) -> Iterator[Step]:
-    """Execute: the watchdog (or the end of the drain's grace) settles Retry; what cannot be stopped goes on."""
+    """Execute: the watchdog, or the end of a drain's grace, settles Retry: it had started, its attempt counts.
+
+    What cannot be stopped goes on.
+    """
     if not state.budget.timeouts:
         return
     for number, held in holding(state, RUNNING, UP, DRAINING):
         spent = state._replace(budget=state.budget._replace(timeouts=state.budget.timeouts - 1))
-        stray = knows(held, "", STRAY)
-        yield (
-            Event("time out", number, (held.delivery,), held),
-            swap(spent, number, held, knows(held, RETRY), stray),
-        )
+        drained = state.workers[number].mode == DRAINING and not model.fixes.drain_counts_what_started
+        left = knows(held, RELEASE if drained else RETRY), strays(held)
+        yield Event("time out", number, (held.delivery,), held), swap(spent, number, held, *left)
 
 
 def obey_cancel(model: Model, state: State) -> Iterator[Step]:
@@ -145,7 +151,7 @@ def obey_cancel(model: Model, state: State) -> Iterator[Step]:
             row = state.rows[held.delivery]
             if row.cancel_requested and row.owner == held.owner == state.workers[number].me:
                 obeyed = knows(held, OBEY_CANCEL)
-                left = (obeyed, knows(held, "", STRAY)) if phase == RUNNING else (obeyed,)
+                left = (obeyed, strays(held)) if phase == RUNNING else (obeyed,)
                 yield Event("obey cancel", number, (held.delivery,), held), swap(state, number, held, *left)
 
 
@@ -154,5 +160,5 @@ def finish_stray(model: Model, state: State) -> Iterator[Step]:
     for number, held in holding(state, STRAY, UP, DRAINING):
         what = (held.delivery,)
         sent = _effect(model, state, held.delivery)
-        yield Event("stray sent", number, what, held), swap(sent, number, held, knows(held, DONE, LATE))
+        yield Event("stray sent", number, what, held), swap(sent, number, held, strays(held, LATE, DONE))
         yield Event("stray ends", number, what, held), swap(state, number, held)

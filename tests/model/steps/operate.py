@@ -50,11 +50,13 @@ def replay(model: Model, state: State) -> Iterator[Step]:
 
 
 def _reopened(model: Model, state: State, delivery: int, *, audited: bool) -> State:
-    """A new start: nothing counted, nothing asked; its own entry is `accepted` again, not `failed`."""
+    """A new start: no attempt counted, nothing asked, its own entry `accepted` again; but a suspect stays one."""
     fixes, row = model.fixes, state.rows[delivery]
     flag = row.cancel_requested and not fixes.replay_clears_cancel
-    fresh = row._replace(status=PENDING, owner=NOBODY, epoch=row.epoch + fixes.replay_raises_epoch, attempts=0, lost=0)
-    fresh = fresh._replace(replays=row.replays + 1, audits=row.audits + audited, reason="", begun=False)
+    fresh = row._replace(status=PENDING, owner=NOBODY, epoch=row.epoch + fixes.replay_raises_epoch)
+    lost = min(row.lost, 1) if fixes.replay_keeps_suspicion else 0
+    fresh = fresh._replace(attempts=0, lost=lost, reason="", begun=False)
+    fresh = fresh._replace(replays=row.replays + 1, audits=row.audits + audited)
     state = with_row(state, delivery, fresh._replace(cancel_requested=flag, asked=False))
     entry = model.entry[delivery]
     known = None if entry == NOBODY else state.ledger[entry]

@@ -107,7 +107,8 @@ def _reclaim_from_a_snapshot(model: Model, state: State) -> Iterator[Step]:
 def _reclaim_by_the_clock(model: Model, state: State) -> Iterator[Step]:
     """H1: two statements; the second frees what has no owner with `expires_at > clock`, at a later clock."""
     if not state.freeing:
-        yield Event("reclaim buries"), _bury(state)[0]._replace(freeing=True)
+        if RENEWING not in state.leases:  # the DELETE waits for a renewal that has the lock
+            yield Event("reclaim buries"), _bury(state)[0]._replace(freeing=True)
         return
     freed = tuple(delivery for delivery in _sending(state) if state.leases[state.rows[delivery].owner] != LIVE)
     yield Event("reclaim", deliveries=freed), _free(model, state._replace(freeing=False), freed)

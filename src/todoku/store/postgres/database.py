@@ -182,7 +182,8 @@ class PostgresDatabase:
                 hint="check the database URL and the server",
             ) from error
         except psycopg.Error as error:
-            raise StoreError(f"PostgreSQL refused: {_first_line(error)}") from error
+            hint = "check the database URL; if that is right, this is a bug of todoku: please report it"
+            raise StoreError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
 
     # ------------------------------------------------------------------------------------- migrations
 
@@ -217,7 +218,7 @@ class PostgresDatabase:
                 step.sql,
                 f"insert into todoku_migration (version, name, checksum, applied_at) values {record};",
             ]
-        return "\n".join([*lines, "commit;", ""])
+        return "\n".join([*lines, "select todoku_history_ahead(7);", "commit;", ""])
 
 
 MIGRATION_TABLE = """create table if not exists todoku_migration (

@@ -59,8 +59,8 @@ with draft as materialized (
 ), message as (
     insert into todoku_message (seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
                                 scope, key_hash, digest, created_at)
-    select seq, id, topic, type, key, payload, decode(payload_bytes, 'base64'), content_type, headers, labels,
-           scope, key_hash, digest, todoku_now()
+    select seq, id, topic, type, key, case when payload_bytes is null then coalesce(payload, 'null') end,
+           decode(payload_bytes, 'base64'), content_type, headers, labels, scope, key_hash, digest, todoku_now()
       from draft
 ), delivery as (
     insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, max_attempts, timeout,

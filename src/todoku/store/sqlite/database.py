@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,14 @@ from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Row, Statement, Steps
 from todoku.store.sql import load
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
-from todoku.store.sqlite.writer import Writer, acquire_writer, connect, patiently, release_writer
+from todoku.store.sqlite.writer import (
+    Writer,
+    acquire_writer,
+    connect,
+    patiently,
+    release_writer,
+    transaction_lock,
+)
 from todoku.store.values import EPOCH, Migrated, Slice
 
 T = TypeVar("T")
@@ -47,6 +53,10 @@ _NOT_DURABLE = (
 
 MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
+
+
+_parents: list[object] = []
+"""Connections of the process this one was forked from, kept for ever: dropping one would close it."""
 
 
 def wall_clock() -> int:
@@ -106,7 +116,7 @@ class SqliteDatabase:
         self._clock = clock
         self.queries = load(_PACKAGE)
         self._scripts = {name: _SEPARATOR.split(query) for name, query in self.queries.items()}
-        self._reading = threading.Lock()
+        self._reading = transaction_lock()
         self._reader: sqlite3.Connection | None = None
         self._writer: Writer | None = None
         self._pid = os.getpid()
@@ -119,16 +129,17 @@ class SqliteDatabase:
             return self._opened().write(operation, with_queries)
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        with self._translated(), self._reading:
-            self._opened()
-            connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
-            connection.execute("begin")
-            try:
-                # BEGIN takes no lock yet. Without WAL a commit keeps readers out, so wait for it before the first query.
-                patiently(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
-                return work(SqliteTx(connection, self._scripts, self._clock()))
-            finally:
-                connection.execute("rollback")
+        with self._translated():
+            self._opened()  # before the lock: a fork takes both, in this order
+            with self._reading:
+                connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
+                connection.execute("begin")
+                try:
+                    # BEGIN takes no lock yet, and without WAL a commit keeps readers out: wait for it here.
+                    patiently(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
+                    return work(SqliteTx(connection, self._scripts, self._clock()))
+                finally:
+                    connection.execute("rollback")
 
     def now(self) -> int | None:
         return self._clock()
@@ -177,15 +188,16 @@ class SqliteDatabase:
             if self._reader is not None:
                 self._reader.close()
             if self._writer is not None:
-                release_writer(self.path)
+                release_writer(self.path, self)
         self._reader = self._writer = None
 
     def _opened(self) -> Writer:
         if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close
+            _parents.append((self._reader, self._writer))
             self._reader = self._writer = None
             self._pid = os.getpid()
         if self._writer is None:
-            self._writer = acquire_writer(self.path, wal=self._settings.sqlite_wal, timeout=self._timeout)
+            self._writer = acquire_writer(self.path, self, wal=self._settings.sqlite_wal, timeout=self._timeout)
         return self._writer
 
     @contextmanager

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from todoku.core.errors import DatabaseBusy, UnsafeJournal
 from todoku.store.failpoint import reach
@@ -25,7 +27,32 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 
 _writers: dict[tuple[int, str], Writer] = {}
-_writers_lock = threading.Lock()
+_writers_lock = threading.RLock()
+_transactions: WeakSet[threading.Lock] = WeakSet()
+
+
+def transaction_lock() -> threading.Lock:
+    """A lock for a connection, to be held during its transactions: a fork waits for it.
+
+    SQLite remembers in memory what this process has locked. A child forked in a transaction inherits the memory but
+    not the lock, and would find the file locked for ever.
+    """
+    lock = threading.Lock()
+    with _writers_lock:
+        _transactions.add(lock)
+    return lock
+
+
+_held = ExitStack()
+
+
+def _before_fork() -> None:
+    _held.enter_context(_writers_lock)
+    for lock in list(_transactions):
+        _held.enter_context(lock)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_child=_held.close)
 
 
 def connect(path: str, *, timeout: float) -> sqlite3.Connection:
@@ -68,7 +95,11 @@ def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: fl
     wanted = "wal" if (wal_is_safe() if wal is None else wal) else "truncate"
     ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
     if current != wanted:
-        patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
+        try:
+            patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
+        except DatabaseBusy:
+            if current != "wal":  # else another connection is open, and the file stays in it
+                raise
         ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
     if current == "wal" and wanted != "wal":
         raise UnsafeJournal(
@@ -82,12 +113,17 @@ class Writer:
     """Runs pieces of work one after the other, each in a transaction of its own."""
 
     def __init__(self, path: str, *, wal: bool | None, timeout: float) -> None:
-        self.users = 0
+        self.users: set[object] = set()
         self._path = path
         self._timeout = timeout
         self._queue: SimpleQueue[tuple[str, Work, Future[Any]] | None] = SimpleQueue()
         self._connection = connect(path, timeout=timeout)
-        self.journal = set_journal(self._connection, wal=wal, timeout=timeout)
+        try:
+            self.journal = set_journal(self._connection, wal=wal, timeout=timeout)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._transaction = transaction_lock()
         self._thread = threading.Thread(target=self._run, name=f"todoku-writer:{Path(path).name}", daemon=True)
         self._thread.start()
 
@@ -106,7 +142,8 @@ class Writer:
         while (item := self._queue.get()) is not None:
             operation, work, future = item
             try:
-                result = self._transact(operation, work)
+                with self._transaction:
+                    result = self._transact(operation, work)
             except BaseException as error:  # noqa: BLE001 - the caller raises it, in its own thread
                 future.set_exception(error)
             else:
@@ -130,24 +167,24 @@ class Writer:
         return result
 
 
-def acquire_writer(path: str, *, wal: bool | None, timeout: float) -> Writer:
-    """The writer of this process for the file: one, however many stores are open on it."""
+def acquire_writer(path: str, user: object, *, wal: bool | None, timeout: float) -> Writer:
+    """The writer of this process for the file: one, however many stores are open on it, and threads opening them."""
     with _writers_lock:
         key = (os.getpid(), path)  # a thread does not survive a fork, so a child makes its own
         if key not in _writers:
             _writers[key] = Writer(path, wal=wal, timeout=timeout)
-        _writers[key].users += 1
+        _writers[key].users.add(user)
         return _writers[key]
 
 
-def release_writer(path: str) -> None:
+def release_writer(path: str, user: object) -> None:
     """Stop the file's writer when its last user is gone."""
     with _writers_lock:
         writer = _writers.get((os.getpid(), path))
         if writer is None:
             return
-        writer.users -= 1
-        if writer.users > 0:
+        writer.users.discard(user)
+        if writer.users:
             return
         del _writers[os.getpid(), path]
     writer.stop()

@@ -101,7 +101,8 @@ create table todoku_history_default partition of todoku_history default;
 
 -- Partitions from today to `ahead` days from now; the ones already there stay. Returns how many it made.
 -- A day whose rows already fell into the default partition is left there: they are dropped by age like the rest.
-create function todoku_history_ahead(ahead integer) returns integer language plpgsql as $$
+create function todoku_history_ahead(ahead integer) returns integer language plpgsql
+    set search_path from current as $$
 declare made integer := 0; day date; name text;
 begin
     for day in select (todoku_now() at time zone 'UTC')::date + n from generate_series(0, ahead) n loop
@@ -118,7 +119,8 @@ begin
 end $$;
 
 -- Drops the partitions that ended before `cutoff`, and deletes from the default one. Returns how many it dropped.
-create function todoku_history_drop(cutoff timestamptz) returns integer language plpgsql as $$
+create function todoku_history_drop(cutoff timestamptz) returns integer language plpgsql
+    set search_path from current as $$
 declare dropped integer := 0; part regclass;
 begin
     for part in

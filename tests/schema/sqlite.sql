@@ -1,0 +1,236 @@
+CREATE TABLE todoku_api_key (
+    id         text primary key,
+    name       text not null,
+    hash       text not null unique,
+    scopes     text not null,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer
+) strict;
+
+CREATE TABLE todoku_attempt (
+    delivery_id     integer not null,
+    replay          integer not null,
+    number          integer not null,
+    epoch           integer not null,
+    started_at      integer,
+    ended_at        integer not null,
+    reason          text not null,
+    error           text,
+    worker_id       text,
+    response_status integer
+) strict;
+
+CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
+
+CREATE INDEX todoku_attempt_ended on todoku_attempt (ended_at);
+
+CREATE TABLE todoku_audit (
+    id     integer primary key autoincrement,
+    at     integer not null,
+    by     text not null,
+    action text not null,
+    target text not null,
+    why    text not null
+) strict;
+
+CREATE TRIGGER todoku_audit_no_delete before delete on todoku_audit
+    begin select raise(abort, 'todoku_audit is append-only'); end;
+
+CREATE TRIGGER todoku_audit_no_update before update on todoku_audit
+    begin select raise(abort, 'todoku_audit is append-only'); end;
+
+CREATE INDEX todoku_audit_target on todoku_audit (target);
+
+CREATE TABLE todoku_count (
+    name       text primary key,
+    counted_at integer not null,
+    value      text not null
+) strict;
+
+CREATE TABLE todoku_delivery (
+    id               integer primary key autoincrement,
+    message_seq      integer not null,
+    destination      text not null,
+    queue            text not null,
+    lane             integer,
+    priority         integer not null check (priority between 0 and 15),
+    status           text not null check (status in ('pending', 'sending', 'failed', 'aborted')),
+    attempts         integer not null default 0 check (attempts >= 0),
+    max_attempts     integer not null check (max_attempts > 0),
+    lost             integer not null default 0,
+    snoozes          integer not null default 0,
+    replay_count     integer not null default 0,
+    epoch            integer not null default 0,
+    worker_id        text,
+    cancel_requested integer not null default 0,
+    next_run_at      integer not null,
+    claimed_at       integer,
+    expires_at       integer not null default 9223372036854775807,
+    updated_at       integer not null,
+    timeout          real,
+    reason           text,
+    error            text,
+    check ((status = 'sending') = (worker_id is not null))
+) strict;
+
+CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
+    where status = 'aborted';
+
+CREATE INDEX todoku_delivery_due on todoku_delivery (queue, destination, priority, next_run_at, id, expires_at)
+    where status in ('pending', 'failed') and lane is null and lost = 0;
+
+CREATE INDEX todoku_delivery_expiring on todoku_delivery (expires_at)
+    where status in ('pending', 'failed') and expires_at < 9223372036854775807;
+
+CREATE INDEX todoku_delivery_lane on todoku_delivery (lane, id)
+    where lane is not null and status <> 'aborted';
+
+CREATE INDEX todoku_delivery_message on todoku_delivery (message_seq);
+
+CREATE INDEX todoku_delivery_owner on todoku_delivery (worker_id)
+    where status = 'sending';
+
+CREATE INDEX todoku_delivery_suspect on todoku_delivery (queue, destination, next_run_at, id)
+    where status in ('pending', 'failed') and lane is null and lost > 0;
+
+CREATE TABLE todoku_destination (
+    name       text primary key,
+    open_until integer not null default 0,
+    failures   integer not null default 0,
+    "limit"    integer,
+    on_abort   text not null default 'block' check (on_abort in ('block', 'skip')),
+    seen_at    integer not null
+) strict;
+
+CREATE TABLE todoku_endpoint (
+    id         text primary key,
+    url        text not null,
+    state      text not null default 'enabled',
+    spec       text not null,
+    updated_at integer not null
+) strict;
+
+CREATE TABLE todoku_history (
+    finished_at  integer not null,
+    delivery_id  integer not null,
+    epoch        integer not null,
+    message_seq  integer not null,
+    destination  text not null,
+    queue        text not null,
+    attempts     integer not null,
+    replay_count integer not null,
+    worker_id    text
+) strict;
+
+CREATE INDEX todoku_history_finished on todoku_history (finished_at);
+
+CREATE INDEX todoku_history_message on todoku_history (message_seq);
+
+CREATE TABLE todoku_inbox (
+    consumer   text not null,
+    message_id text not null,
+    seen_at    integer not null,
+    primary key (consumer, message_id)
+) strict, without rowid;
+
+CREATE INDEX todoku_inbox_seen on todoku_inbox (seen_at);
+
+CREATE TABLE todoku_lane (
+    id          integer primary key,
+    queue       text not null,
+    destination text not null,
+    ready_at    integer not null,
+    worker_id   text,
+    epoch       integer not null default 0,
+    failures    integer not null default 0,
+    parked      integer not null default 0
+) strict;
+
+CREATE INDEX todoku_lane_due on todoku_lane (queue, destination, ready_at, id)
+    where worker_id is null and parked = 0;
+
+CREATE INDEX todoku_lane_owner on todoku_lane (worker_id) where worker_id is not null;
+
+CREATE TABLE todoku_ledger (
+    scope       text not null,
+    key_hash    text not null,
+    digest      text not null,
+    state       text not null check (state in ('accepted', 'succeeded', 'failed')),
+    message_id  text,
+    http_status integer,
+    response    text,
+    created_at  integer not null,
+    updated_at  integer not null,
+    expires_at  integer not null default 9223372036854775807,
+    primary key (scope, key_hash)
+) strict, without rowid;
+
+CREATE INDEX todoku_ledger_expiring on todoku_ledger (expires_at) where expires_at < 9223372036854775807;
+
+CREATE TABLE todoku_message (
+    seq           integer primary key autoincrement,
+    id            text not null unique,
+    topic         text not null,
+    type          text not null,
+    key           text,
+    payload       text,
+    payload_bytes blob,
+    content_type  text not null,
+    headers       text,
+    labels        text,
+    scope         text,
+    key_hash      text,
+    digest        text,
+    created_at    integer not null
+) strict;
+
+CREATE INDEX todoku_message_key on todoku_message (key) where key is not null;
+
+CREATE INDEX todoku_message_key_hash on todoku_message (key_hash) where key_hash is not null;
+
+CREATE TABLE todoku_migration (
+    version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict;
+
+CREATE TABLE todoku_queue (
+    name       text primary key,
+    paused     integer not null default 0,
+    "limit"    integer,
+    updated_at integer not null
+) strict;
+
+CREATE TABLE todoku_result (
+    delivery_id integer primary key,
+    message_seq integer not null,
+    result      text not null,
+    created_at  integer not null
+) strict;
+
+CREATE INDEX todoku_result_created on todoku_result (created_at);
+
+CREATE INDEX todoku_result_message on todoku_result (message_seq);
+
+CREATE TABLE todoku_route (
+    pattern     text not null,
+    destination text not null,
+    queue       text not null,
+    ordered     integer not null default 0,
+    updated_at  integer not null,
+    primary key (pattern, destination)
+) strict;
+
+CREATE TABLE todoku_schedule (
+    name        text primary key,
+    spec        text not null,
+    next_run_at integer,
+    paused      integer not null default 0,
+    updated_at  integer not null
+) strict;
+
+CREATE TABLE todoku_worker (
+    id         text primary key,
+    name       text not null,
+    state      text not null default 'running',
+    started_at integer not null,
+    expires_at integer not null
+) strict;
