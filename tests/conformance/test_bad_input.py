@@ -129,7 +129,8 @@ def test_a_payload_over_the_limit_is_refused_with_its_size(world: World, box: Ap
     """DESIGN §7: max_payload_bytes is 1 MiB. Bytes count, not characters."""
     for payload in ("x" * (MIB - 1), "é" * (MIB // 2), b"x" * (MIB + 1)):
         error = refusal(lambda payload=payload: box.publish("order.created", payload, tx=None), InvalidMessage)  # type: ignore[misc]
-        assert str(MIB) in str(error) and "TODOKU_MAX_PAYLOAD_BYTES" in error.hint
+        assert str(MIB) in str(error)
+        assert "TODOKU_MAX_PAYLOAD_BYTES" in error.hint
     assert nothing_is_stored(world)
     for payload in ("x" * (MIB - 2), b"x" * MIB):
         box.publish("order.created", payload, tx=None)
@@ -251,7 +252,8 @@ def test_what_is_accepted_arrives_as_it_was(world: World, box: App, name: str) -
     payload, expected = GOOD_PAYLOADS[name]
     box.publish("order.created", payload, tx=None, idempotency_key="k")
     (claim,) = world.claim(world.worker())
-    assert claim.payload is not None and json.loads(claim.payload) == expected
+    assert claim.payload is not None
+    assert json.loads(claim.payload) == expected
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\xff\xfe", bytes(range(256)), b'{"n":1}', b"x" * 100_000], ids=len)
@@ -303,7 +305,8 @@ def test_a_topic_without_a_route_is_an_error(world: World) -> None:
     box = App(world.url)
     box.route("order.*", to="warehouse")
     error = refusal(lambda: box.publish("user.created", {"n": 1}, tx=None, idempotency_key="k"), NoRoute)
-    assert "user.created" in str(error) and "box.route" in error.hint
+    assert "user.created" in str(error)
+    assert "box.route" in error.hint
     assert nothing_is_stored(world)
     box.close()
 
@@ -381,7 +384,9 @@ def test_a_directory_is_no_database(tmp_path: Path) -> None:
     refusal(publishing(f"sqlite:///{tmp_path}"), DatabaseUnavailable)
 
 
-@pytest.mark.parametrize("content", [b"name,amount\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000], ids=["csv", "torn"])
+@pytest.mark.parametrize(
+    "content", [b"name,amount\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000], ids=["csv", "torn"]
+)
 def test_a_file_that_is_not_sqlite_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "orders.csv"
     file.write_bytes(content)
@@ -440,7 +445,8 @@ def test_a_file_that_may_not_be_written_is_a_clear_error(shared: Path, kind: str
     )
     assert done.returncode == 0, done.stderr
     refused, counted = done.stdout.splitlines()
-    assert refused.startswith("refused: ") and str(file) in refused
+    assert refused.startswith("refused: ")
+    assert str(file) in refused
     assert counted == "counted: 1"
     assert file.read_bytes() == before
 

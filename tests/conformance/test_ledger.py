@@ -231,7 +231,8 @@ def test_an_effect_that_already_succeeded_is_not_sent_again(world: World) -> Non
 
     assert world.deliveries() == []
     after = effect(world, "k")
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert (after.state, after.response, after.message_id) == ("succeeded", '{"receipt":1}', before.message_id)
 
 
@@ -273,12 +274,13 @@ def stolen(world: World, **options: Any) -> tuple[Claimed, Claimed]:
 
 
 def test_a_zombies_success_is_recorded_though_its_row_is_lost(world: World) -> None:
-    """I7, fault row 4: it did send. The row is fenced, the effect entry is not; the owner sees it before sending."""
+    """I7, H13, fault row 4: it did send. The row is fenced, the effect is not; the owner sees it before sending."""
     zombie, owner = stolen(world)
     assert world.settle([zombie], done('"by the zombie"')) == SettleReport(lost=(zombie,))
 
     entry = effect(world, "k")
-    assert entry is not None and (entry.state, entry.response) == ("succeeded", '"by the zombie"')
+    assert entry is not None
+    assert (entry.state, entry.response) == ("succeeded", '"by the zombie"')
     (row,) = world.deliveries()
     assert (row.status, row.epoch, row.worker) == ("sending", owner.epoch, owner.worker)
     assert world.store.effects([owner]) == {owner.id: ("succeeded", owner.digest)}  # read again: H13
@@ -299,7 +301,8 @@ def test_the_first_success_stays(world: World) -> None:
     world.settle([owner], done('"the owner"'))
     world.settle([zombie], done('"the zombie"'))
     entry = effect(world, "k")
-    assert entry is not None and (entry.state, entry.response) == ("succeeded", '"the owner"')
+    assert entry is not None
+    assert (entry.state, entry.response) == ("succeeded", '"the owner"')
 
 
 def test_a_success_is_never_made_a_failure(world: World) -> None:
@@ -349,7 +352,8 @@ def test_a_duplicate_of_a_dead_letter_reopens_it_by_policy(world: World) -> None
 
     (row,) = world.deliveries()
     assert (row.id, row.status, row.attempts, row.lost, row.replay_count) == (dead.id, "pending", 0, 0, 1)
-    assert row.epoch > dead.epoch and row.reason is None
+    assert row.epoch > dead.epoch
+    assert row.reason is None
     assert state(effect(world, "k")) == "accepted"
     story = world.store.story(message.id)
     assert story is not None
@@ -363,7 +367,8 @@ def test_without_the_policy_a_duplicate_leaves_a_dead_letter_alone(world: World)
     kill(world)
     (message,) = world.publish(idempotency_key="k")
     (row,) = world.deliveries()
-    assert message.duplicate and (row.status, row.replay_count) == ("aborted", 0)
+    assert message.duplicate
+    assert (row.status, row.replay_count) == ("aborted", 0)
 
 
 def test_a_duplicate_reopens_only_what_is_dead(world: World) -> None:
@@ -474,7 +479,8 @@ def test_an_effect_entry_lives_48_hours_after_the_last_delivery_it_settled(world
     world.advance(47 * HOUR)
     assert pruned_to(world) == ("accepted", "succeeded")
     entry = effect(world, "k")
-    assert entry is not None and entry.response == '"once"'
+    assert entry is not None
+    assert entry.response == '"once"'
     world.advance(2 * HOUR)
     assert pruned_to(world) == (None, None)
 

@@ -188,7 +188,9 @@ def test_a_dry_run_changes_nothing(world: World, act: str) -> None:
     }
     expected = {"replay": before[:2], "cancel": before[2:], "settle": before, "purge": before[:2]}
     assert acts[act]().changed == tuple(row.id for row in expected[act])
-    assert world.deliveries() == before and world.history() == [] and audit(world) == []
+    assert world.deliveries() == before
+    assert world.history() == []
+    assert audit(world) == []
 
 
 def test_64_replays_at_once_make_one_generation(world: World) -> None:
@@ -267,7 +269,8 @@ def test_a_done_that_came_first_wins_over_the_cancellation(world: World) -> None
     assert world.settle([claim]) == SettleReport()
     assert row_of(world, claim.id).status == "succeeded"
     entry = world.store.entry(effect_scope("warehouse"), key_hash("k"))
-    assert entry is not None and entry.state == "succeeded"
+    assert entry is not None
+    assert entry.state == "succeeded"
 
 
 @pytest.mark.parametrize("ending", ["retry", "snooze", "release", "lost", "drained"])
@@ -291,7 +294,8 @@ def test_a_cancelled_delivery_never_runs_again(world: World, ending: str) -> Non
     assert (row.status, row.reason, row.cancel_requested) == ("aborted", "CANCELLED", False)
     assert row.epoch > claim.epoch
     after = world.worker()
-    assert not world.claim(after) and not world.claim_suspect(after)
+    assert not world.claim(after)
+    assert not world.claim_suspect(after)
 
 
 @pytest.mark.parametrize("ending", ["retry", "release", "lost"])
@@ -347,7 +351,8 @@ def test_by_hand_succeeded_is_written_to_the_ledger_and_to_history(world: World)
     assert {row.message_id for row in world.history()} == {message.id, over.message_id}
     for key in ("waits", "dead"):
         entry = world.store.entry(effect_scope("warehouse"), key_hash(key))
-        assert entry is not None and entry.state == "succeeded"
+        assert entry is not None
+        assert entry.state == "succeeded"
     assert {(by, action) for by, action, _, _ in audit(world)} == {(MAIKO.by, "settle as succeeded")}
 
 
@@ -360,7 +365,8 @@ def test_by_hand_aborted_is_a_dead_letter_and_a_failed_effect(world: World) -> N
     assert (row.status, row.reason, row.error) == ("aborted", "BY_HAND", MAIKO.why)
     assert row.epoch > before.epoch
     entry = world.store.entry(effect_scope("warehouse"), key_hash("k"))
-    assert entry is not None and entry.state == "failed"
+    assert entry is not None
+    assert entry.state == "failed"
     assert audit(world) == [(MAIKO.by, "settle as aborted", f"delivery:{row.id}", MAIKO.why)]
 
 
@@ -371,7 +377,8 @@ def test_by_hand_never_undoes_a_success_in_the_ledger(world: World) -> None:
     world.publish(topic="other", idempotency_key="k", payload=lambda _: "same")
     world.store.settle_by_hand(EVERYTHING, MAIKO, succeeded=False)
     entry = world.store.entry(effect_scope("warehouse"), key_hash("k"))
-    assert entry is not None and (entry.state, entry.response) == ("succeeded", '"receipt"')
+    assert entry is not None
+    assert (entry.state, entry.response) == ("succeeded", '"receipt"')
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
@@ -396,7 +403,8 @@ def test_purge_removes_dead_letters_and_only_those(world: World) -> None:
     acted = world.store.purge(Filter(ids=tuple(row.id for row in world.deliveries())), MAIKO)
     assert acted.changed == (over.id,)
     assert acted.skipped == {"is sending": 1, "is pending": 1}
-    assert world.deliveries() == others and world.delivery(over.id) is None
+    assert world.deliveries() == others
+    assert world.delivery(over.id) is None
     assert audit(world) == [(MAIKO.by, "purge", f"delivery:{over.id}", MAIKO.why)]
     assert world.settle([claim]) == SettleReport()
 
@@ -438,7 +446,8 @@ def test_audit_rows_cannot_be_changed_or_removed(world: World, statement: str) -
     before = audit(world)
     with pytest.raises(Exception, match="append-only"):
         world.sql(statement)
-    assert audit(world) == before and len(before) == 1
+    assert audit(world) == before
+    assert len(before) == 1
 
 
 @pytest.mark.postgres

@@ -34,7 +34,8 @@ def test_counts_are_exact_when_there_are_few(world: World) -> None:
     world.settle(claims[3:6], aborted("HTTP_4XX"))
 
     counts = world.store.counts()
-    assert counts.exact and counts.age == 0
+    assert counts.exact
+    assert counts.age == 0
     found = {(row.status, row.destination, row.reason): row.number for row in counts.rows}
     assert found == {
         ("sending", "a", ""): 1,
@@ -71,7 +72,8 @@ def test_counts_of_300_000_are_sampled_remembered_and_told_with_their_age(world:
     """DESIGN §5: sampled, cached, and shown with their age, because ten million rows are not counted on each look."""
     fill(world, 300_000, status=MIX)
     counts = world.store.counts(max_age=60)
-    assert not counts.exact and counts.age == 0
+    assert not counts.exact
+    assert counts.age == 0
     assert counts.of("pending") == pytest.approx(150_000, rel=0.15)
     assert counts.of("failed") == pytest.approx(90_000, rel=0.15)
     assert counts.of("aborted") == pytest.approx(60_000, rel=0.15)
@@ -305,7 +307,8 @@ def test_the_clock_is_the_databases(world: World) -> None:
     after = world.store.ping()
     assert after >= before + HOUR
     (row,) = world.deliveries()
-    assert row.created_at is not None and moment(before + HOUR) <= row.created_at <= moment(after)
+    assert row.created_at is not None
+    assert moment(before + HOUR) <= row.created_at <= moment(after)
 
 
 def test_reading_changes_nothing(world: World) -> None:

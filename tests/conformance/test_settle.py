@@ -98,7 +98,8 @@ def test_a_failed_attempt_leaves_a_row_with_replay_number_and_epoch(world: World
     ]
     for row in story.attempts:
         assert row.error == f"{row.reason} in a test"
-        assert row.started_at is not None and row.started_at <= row.ended_at
+        assert row.started_at is not None
+        assert row.started_at <= row.ended_at
 
 
 @pytest.mark.parametrize("outcome", [Retry(reason="BROKER_TIMEOUT"), Abort("BAD_PAYLOAD")], ids=["last_retry", "abort"])
@@ -140,7 +141,8 @@ def test_snooze_gives_its_attempt_back_and_is_counted(world: World) -> None:
     (again,) = world.claim(worker)
     assert (again.attempt, again.snoozes) == (1, 1)
     story = world.store.story(message.id)
-    assert story is not None and story.attempts == ()
+    assert story is not None
+    assert story.attempts == ()
 
 
 def test_snoozing_for_ever_ends_in_a_dead_letter(world: World) -> None:
@@ -159,7 +161,8 @@ def test_the_result_of_done_is_kept(world: World) -> None:
     world.settle([claim], RESULT)
     assert world.store.result(claim.id) == '{"sent":true}'
     entry = world.store.entry(effect_scope("warehouse"), key_hash("k"))
-    assert entry is not None and (entry.state, entry.response) == ("succeeded", '{"sent":true}')
+    assert entry is not None
+    assert (entry.state, entry.response) == ("succeeded", '{"sent":true}')
 
 
 def test_done_without_a_result_keeps_none(world: World) -> None:
@@ -336,7 +339,8 @@ def test_a_caller_that_holds_one_row_does_not_hold_up_the_settle_of_499_others(c
         caller.rollback()
 
     assert crowd.settle([victim]) == SettleReport()
-    assert len(crowd.history()) == 500 and crowd.deliveries() == []
+    assert len(crowd.history()) == 500
+    assert crowd.deliveries() == []
 
 
 @pytest.mark.postgres
@@ -443,12 +447,14 @@ def test_a_publish_late_in_a_long_transaction_counts_from_its_own_statement(post
         (message,) = run(caller, "postgresql", world.steps(world.drafts(delay=60, expires=90, idempotency_key="k")))
     (row,) = world.deliveries()
     assert row.next_run_at >= moment(statement + 60)
-    assert row.created_at == message.created_at and message.created_at >= moment(statement)
+    assert row.created_at == message.created_at
+    assert message.created_at >= moment(statement)
     ((expires, reserved),) = world.sql(
         "select date_part('epoch', d.expires_at), date_part('epoch', l.created_at)"
         "  from todoku_delivery d, todoku_ledger l"
     )
-    assert expires >= statement + 90 and reserved >= statement
+    assert expires >= statement + 90
+    assert reserved >= statement
     world.close()
 
 

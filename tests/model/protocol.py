@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tests.model.model import Model
 from tests.model.state import State, Step
-from tests.model.steps import claim, execute, lease, operate, publish, reclaim, settle
+from tests.model.steps import claim, drain, execute, lease, operate, publish, reclaim, settle
 
 STEPS: tuple[Callable[[Model, State], Iterator[Step]], ...] = (
     publish.publish,
@@ -36,9 +36,9 @@ STEPS: tuple[Callable[[Model, State], Iterator[Step]], ...] = (
     settle.write_ledger_late,
     reclaim.reclaim,
     reclaim.reclaim_overdue,
-    reclaim.drain,
-    reclaim.last_act,
-    reclaim.end_last_act,
+    drain.drain,
+    drain.last_act,
+    drain.end_last_act,
     operate.cancel,
     operate.replay,
     operate.look_for_duplicate,

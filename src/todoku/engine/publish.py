@@ -127,8 +127,6 @@ def _plain(value: Any) -> object:
             return value.total_seconds()
         case set() | frozenset():
             return sorted(value, key=_ENCODER.encode)  # in one order in every process, or its digest would differ
-        case tuple():
-            return list(value)
         case _:
             raise TypeError(f"{type(value).__name__} has no JSON form")
 
@@ -228,7 +226,7 @@ def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) 
 
 
 def _moment(at: datetime | None) -> datetime | None:
-    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+    if at is not None and getattr(at, "tzinfo", None) is None:
         raise InvalidMessage(f"at={at!r} has no time zone", hint="use an aware datetime, e.g. datetime.now(UTC)")
     return at
 

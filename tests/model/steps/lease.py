@@ -55,7 +55,10 @@ def register(model: Model, state: State) -> Iterator[Step]:
 
 
 def lapse(model: Model, state: State) -> Iterator[Step]:
-    """Lease: it ends. Under a living worker that is a fault: a pause, or heartbeats that do not arrive."""
+    """Lease: it ends, by time or by the supervisor of a dead child.
+
+    Under a living worker that is a fault: a pause, or heartbeats that do not arrive.
+    """
     living = {worker.me for worker in state.workers if worker.me != NOBODY}
     for incarnation, lease in enumerate(state.leases):
         if lease != LIVE:

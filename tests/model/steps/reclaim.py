@@ -1,4 +1,4 @@
-"""Reclaim (DESIGN §4): bury the workers whose lease is over, then free what has no worker row. And the drain."""
+"""Reclaim (DESIGN §4): bury the workers whose lease is over, then free what has no worker row."""
 
 from __future__ import annotations
 
@@ -6,31 +6,22 @@ from collections.abc import Iterator
 
 from tests.model.model import Model
 from tests.model.state import (
-    DRAINING,
     ENDED,
-    EXITING,
     GAVE_UP,
     LATE,
     LIVE,
-    NO_CLAIM,
     NO_LEASE,
-    NOBODY,
     OUTCOME,
     PENDING,
     RENEWING,
     SENDING,
-    STRAY,
     UNSURE_OPEN,
-    UP,
     WORKER_LOST,
     Event,
-    Held,
     State,
     Step,
-    put,
 )
-from tests.model.steps.lease import killed, with_worker
-from tests.model.steps.rows import abort, give_back, rest, with_row
+from tests.model.steps.rows import abort, rest, with_row
 
 
 def reclaim(model: Model, state: State) -> Iterator[Step]:
@@ -125,50 +116,3 @@ def reclaim_overdue(model: Model, state: State) -> Iterator[Step]:
             yield event, abort(model, state, delivery, GAVE_UP, raises=True, reads_ledger=True)
         else:
             yield event, rest(model, state, delivery, PENDING, attempts=row.attempts, raises=True)
-
-
-def drain(model: Model, state: State) -> Iterator[Step]:
-    """Drain (I11): from now on nothing is claimed; what is not started is released, what runs is finished."""
-    if not state.budget.drains:
-        return
-    for number, worker in enumerate(state.workers):
-        if worker.mode == UP and worker.me != NOBODY:
-            spent = state._replace(budget=state.budget._replace(drains=state.budget.drains - 1))
-            yield Event("drain", number), with_worker(spent, number, worker._replace(mode=DRAINING))
-
-
-def last_act(model: Model, state: State) -> Iterator[Step]:
-    """Drain (I11): a claim in flight was awaited; one statement ends the lease and frees what is still owned."""
-    for number, worker in enumerate(state.workers):
-        if worker.mode != DRAINING or any(held.phase != STRAY for held in worker.held):
-            continue
-        if worker.claim != NO_CLAIM and model.fixes.drain_awaits_claim:
-            continue
-        if worker.me == NOBODY or not model.fixes.last_act_frees_unknown:
-            yield Event("exit", number), killed(state, number)
-            continue
-        owned = tuple(delivery for delivery in _sending(state) if state.rows[delivery].owner == worker.me)
-        if model.fixes.last_act_looks_after_lock:
-            yield Event("exit", number, owned), _exited(model, state, number, owned)
-        else:
-            tokens = tuple(Held(delivery, state.rows[delivery].epoch, worker.me) for delivery in owned)
-            yield (
-                Event("last act begins", number),
-                with_worker(state, number, worker._replace(mode=EXITING, reply=tokens)),
-            )
-
-
-def _exited(model: Model, state: State, number: int, owned: tuple[int, ...]) -> State:
-    """What was owned is pending again, its attempt given back; the worker row is gone."""
-    me = state.workers[number].me
-    for delivery in owned:
-        state = give_back(model, state, delivery, raises=model.fixes.release_raises_epoch)
-    return killed(state._replace(leases=put(state.leases, me, NO_LEASE)), number)
-
-
-def end_last_act(model: Model, state: State) -> Iterator[Step]:
-    """H10: as one statement it waits for the worker row's lock with the snapshot it began with."""
-    for number, worker in enumerate(state.workers):
-        if worker.mode == EXITING:
-            owned = tuple(held.delivery for held in worker.reply if model.fits(state.rows[held.delivery], held))
-            yield Event("exit", number, owned), _exited(model, state, number, owned)

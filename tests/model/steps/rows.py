@@ -30,7 +30,7 @@ def with_entry(state: State, entry: int, known: Entry) -> State:
     return state._replace(ledger=put(state.ledger, entry, known))
 
 
-def succeed(model: Model, state: State, delivery: int, *, raises: bool) -> State:
+def succeed(state: State, delivery: int, *, raises: bool) -> State:
     """The row goes to `history`."""
     row = state.rows[delivery]
     return with_row(
@@ -41,7 +41,7 @@ def succeed(model: Model, state: State, delivery: int, *, raises: bool) -> State
 def abort(model: Model, state: State, delivery: int, reason: str, *, raises: bool, reads_ledger: bool) -> State:
     """The row becomes a dead letter, unless the ledger knows that it was done; its reservation ends."""
     if reads_ledger and model.done_before(state, delivery):
-        return succeed(model, state, delivery, raises=raises)
+        return succeed(state, delivery, raises=raises)
     row = state.rows[delivery]
     state = with_row(
         state, delivery, row._replace(status=ABORTED, owner=NOBODY, epoch=row.epoch + raises, reason=reason)

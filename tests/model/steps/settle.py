@@ -143,7 +143,7 @@ def _settle_row(model: Model, state: State, held: Held) -> State:
     if held.outcome in {DONE, KNOWN_DONE}:
         if _another_won(model, state, delivery):
             return abort(model, state, delivery, CONFLICT, raises=raises, reads_ledger=False)
-        return succeed(model, state, delivery, raises=raises)
+        return succeed(state, delivery, raises=raises)
     if held.outcome in REASONS or row.attempts >= model.scenario.max_attempts:
         reason = REASONS.get(held.outcome, GAVE_UP)
         reads = fixes.every_abort_reads_ledger
