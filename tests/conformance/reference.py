@@ -241,12 +241,12 @@ class Reference:
         return False
 
     def _record(self, row: Row, state: str) -> None:
-        """The first success stays, and another digest never overwrites (I5)."""
+        """The first success stays (I5). A success overwrites whatever is none; a failure only its own digest's."""
         if row.key is None or row.digest is None:
             return
         key = effect(row.destination, row.key)
-        entry = self.effects.setdefault(key, Entry(row.digest, state))
-        if entry.digest == row.digest and entry.state != "succeeded":
+        entry = self.effects.get(key)
+        if entry is None or (entry.state != "succeeded" and (state == "succeeded" or entry.digest == row.digest)):
             self.effects[key] = Entry(row.digest, state)
 
     def _finish(self, id: int, worker: UUID | None) -> None:

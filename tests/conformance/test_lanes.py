@@ -387,6 +387,18 @@ def test_replay_into_a_lane_that_is_gone_makes_it_again(world: World) -> None:
     assert lanes(world) == []
 
 
+def test_a_parked_head_published_again_is_reopened_before_its_followers(world: World) -> None:
+    """I10, H15: a duplicate publish replays the dead letter, through its lane."""
+    worker = world.worker()
+    order(world, 1, idempotency_key="k")
+    order(world, 1, start=1)
+    head, follower = world.claim_lanes(worker)
+    world.settle([head], aborted())
+    world.store.release([follower])
+    order(world, 1, idempotency_key="k", reopen=True)
+    assert finish(world, worker) == [0, 1]
+
+
 def test_purge_of_a_parked_head_lets_its_lane_go_on(world: World) -> None:
     """I10."""
     worker = world.worker()
@@ -492,6 +504,24 @@ def test_cancelling_a_running_head_lets_the_next_one_go(world: World) -> None:
     world.settle([head], aborted("CANCELLED"))
     world.store.release([follower])
     assert finish(world, worker) == [1]
+
+
+@pytest.mark.parametrize("end", ["retry", "release", "die"])
+def test_a_cancelled_running_head_lets_the_next_one_go_even_if_its_owner_did_not_hear_of_it(
+    world: World, end: str
+) -> None:
+    """I10, H22: its owner retries, releases or dies; the cancellation outlives that, and blocks no lane."""
+    order(world, 2)
+    worker = world.worker()
+    head, follower = world.claim_lanes(worker)
+    world.store.cancel(Filter(ids=(head.id,)), SOMEBODY)
+    if end == "die":
+        world.store.bury(worker, lost=True)
+    else:
+        world.settle([head], failed(delay=3600)) if end == "retry" else world.store.release([head])
+        world.store.release([follower])
+    assert finish(world, world.worker()) == [1]
+    assert [(row.status, row.reason) for row in world.deliveries()] == [("aborted", "CANCELLED")]
 
 
 def test_an_expired_head_blocks_until_it_is_expired_and_then_lets_the_next_one_go(world: World) -> None:
@@ -722,11 +752,26 @@ def test_a_publish_that_waits_for_the_drop_of_its_lane_makes_it_again(pg: World)
         settling = pool.submit(pg.settle, [last])
         assert dropped.wait(20)
         publishing = pool.submit(order, pg, 1, start=1)
-        until(lambda: waiters(pg) == 1, "the publisher waits for the lane's lock")
+        pg.until_blocked()
         go_on.set()
         assert settling.result().lost == ()
         publishing.result()
     assert lanes(pg) == [lane_id(WAREHOUSE, "a")]
+    assert finish(pg, worker) == [1]
+
+
+@pytest.mark.postgres
+def test_a_publisher_with_an_old_snapshot_is_not_stranded_either(pg: World) -> None:
+    """§4 Order: in REPEATABLE READ it still sees the lane that was dropped since; it must make it again."""
+    order(pg, 1)
+    worker = pg.worker()
+    with pg.connect() as publisher:
+        publisher.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        assert publisher.execute("select count(*) from todoku_lane").fetchall() == [(1,)]
+        assert finish(pg, worker) == [0]
+        assert lanes(pg) == []
+        publish_in(publisher, pg, 1, "a")
+        publisher.commit()
     assert finish(pg, worker) == [1]
 
 
@@ -736,7 +781,7 @@ def test_publishers_of_one_lane_take_turns_until_they_commit(pg: World) -> None:
     with pg.connect() as first, ThreadPoolExecutor(1) as pool:
         publish_in(first, pg, 0, "a", "b")
         second = pool.submit(order, pg, 1, key="b", start=1)
-        until(lambda: waiters(pg) == 1, "the second publisher waits for the first")
+        pg.until_blocked()
         order(pg, 1, key="c", start=2)
         first.commit()
         second.result()
@@ -758,7 +803,7 @@ def test_a_publisher_of_very_many_lanes_and_one_of_a_single_lane_keep_each_other
         ((locks,),) = early.execute("select count(*) from pg_locks where locktype = 'advisory'").fetchall()
         assert locks == (1 if many_first else 2)
         waiting = pool.submit(publish_in, late, pg, 1, *second)
-        until(lambda: waiters(pg) == 1, "the second publisher waits")
+        pg.until_blocked()
         early.commit()
         waiting.result()
         late.commit()
@@ -931,7 +976,7 @@ class Pressure:
     def work(self, store: SqlStore) -> None:
         """Claim and run until everything that was published is gone, lanes included."""
         worker = self.start(store)
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 60
         while True:
             all_published = self.published.is_set()
             places = store.waiting(None).lanes
@@ -1005,7 +1050,8 @@ class Pressure:
 def test_fifo_under_concurrent_publishers_that_commit_out_of_order(pg: World, keys: int, transactions: int) -> None:
     """I10: 12 publishers, 4 workers; failing heads, deaths after execution: not one row out of order or stranded.
 
-    It can fail: without the locks of the lanes (`_lock_lanes` of store/publish.py yielding nothing) …
+    It can fail: with `_lock_lanes` of store/publish.py yielding nothing, six runs of about 840 rows gave 369 and 374
+    rows out of order with 5 keys, 67, 68 and 101 with 50, 2 with 500, and twice a row and its lane were stranded.
     """
     pressure = Pressure(pg, keys=keys, transactions=transactions, wait=0.03)
     pressure.run(publishers=12, workers=4)
@@ -1016,7 +1062,7 @@ def test_fifo_under_concurrent_publishers_on_sqlite(sqlite_url: str) -> None:
     """I10: the single writer orders them: 4 publishers with connections of their own, 3 workers."""
     world = World("sqlite", sqlite_url)
     world.store.migrate()
-    pressure = Pressure(world, keys=7, transactions=30, wait=0.005)
+    pressure = Pressure(world, keys=7, transactions=20, wait=0.005)
     pressure.run(publishers=4, workers=3)
     pressure.check()
     world.close()

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from tests.conformance.reference import WAITING, Ending, Entry, Reference, Row, Token, effect
-from tests.support.world import SOMEBODY, World
+from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.decide import Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
@@ -569,3 +569,67 @@ def tell(world: World, *, examples: int, steps: int) -> None:
 def test_the_store_does_what_the_model_says(world: World) -> None:
     """I1, I3, I4, I5, I9, on both databases."""
     tell(world, examples=100 if world.backend == "sqlite" else 30, steps=30)
+
+
+# ------------------------------------------------------------------------------ what the stories found
+
+
+def two_messages_of_one_key(world: World) -> tuple[Claimed, Claimed]:
+    """Two topics, one key, two bodies, one destination: two publish entries, and one effect entry between them."""
+    for topic, body in (("order.created", 1), ("order.changed", 2)):
+        world.publish(topic=topic, idempotency_key="k", payload=lambda _, body=body: body)
+    one, other = world.claim(world.worker())
+    assert (one.key_hash, one.destination) == (other.key_hash, other.destination)
+    assert one.digest != other.digest
+    return one, other
+
+
+def entry_of(world: World, claim: Claimed) -> tuple[str, str]:
+    entry = world.store.entry(*effect(claim.destination, claim.key_hash or ""))
+    assert entry is not None
+    return entry.digest, entry.state
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_success_is_in_the_ledger_although_another_body_of_its_key_had_failed(world: World, by_hand: bool) -> None:
+    """I5, I7: the failure of one message kept the success of the other out, and a zombie would have sent it again."""
+    failing, succeeding = two_messages_of_one_key(world)
+    world.settle([failing], aborted())
+    assert entry_of(world, failing) == (failing.digest, "failed")
+    if by_hand:
+        world.store.release([succeeding])
+        world.store.settle_by_hand(Filter(ids=(succeeding.id,)), SOMEBODY, succeeded=True)
+    else:
+        world.settle([succeeding])
+    assert entry_of(world, succeeding) == (succeeding.digest, "succeeded")
+    assert world.store.effects([failing]) == {failing.id: ("succeeded", succeeding.digest)}  # a conflict for it
+
+
+def test_a_failure_says_nothing_about_another_body_of_its_key(world: World) -> None:
+    """I5: whichever failed first keeps the entry until something succeeds."""
+    one, other = two_messages_of_one_key(world)
+    world.settle([one], aborted())
+    world.settle([other], aborted())
+    assert entry_of(world, one) == (one.digest, "failed")
+
+
+def test_replaying_a_message_leaves_the_ledger_entry_of_another_alone(world: World) -> None:
+    """H15: what runs again is not failed any more; the other message of the same key is, and does not run."""
+    one, other = two_messages_of_one_key(world)
+    world.settle([one], aborted())
+    world.settle([other], aborted())
+    world.store.replay(Filter(ids=(other.id,)), SOMEBODY)
+    assert entry_of(world, one) == (one.digest, "failed")
+    world.store.replay(Filter(ids=(one.id,)), SOMEBODY)
+    assert entry_of(world, one) == (one.digest, "accepted")
+
+
+def test_reopening_a_message_leaves_the_ledger_entry_of_another_alone(world: World) -> None:
+    """H15: the same, when it is a publisher that reopens."""
+    one, other = two_messages_of_one_key(world)
+    world.settle([one], aborted())
+    world.settle([other], aborted())
+    world.publish(topic="order.changed", idempotency_key="k", payload=lambda _: 2, reopen=True)
+    assert entry_of(world, one) == (one.digest, "failed")
+    world.publish(topic="order.created", idempotency_key="k", payload=lambda _: 1, reopen=True)
+    assert entry_of(world, one) == (one.digest, "accepted")

@@ -17,7 +17,7 @@ topics = st.lists(words, min_size=1, max_size=5).map(".".join)
 @pytest.mark.parametrize(
     ("text", "taken", "left"),
     [
-        ("order.created", ["order.created"], ["order", "order.created.eu", "order-created", "xorder.created", "order.Created"]),
+        ("order.created", ["order.created"], ["order", "order.created.eu", "order-created", "xorder.created"]),
         ("order.*", ["order.created", "order.paid"], ["order", "order.created.eu", "orders.created"]),
         ("*.created", ["order.created", "user.created"], ["created", "a.order.created"]),
         ("*", ["order"], ["order.created"]),

@@ -9,9 +9,8 @@ from tests.model.hole import Hole
 from tests.model.holes import HOLES
 from tests.model.model import Model
 from tests.model.scopes import DEEP, SCOPES, Scope
-from tests.model.search import search
+from tests.model.search import look_for, search
 from tests.model.sentences import tell
-from tests.model.test_protocol import look_for
 
 
 def main(arguments: list[str]) -> None:
@@ -27,8 +26,7 @@ def main(arguments: list[str]) -> None:
         print(_figures(scope), flush=True)
     print("\n| hole | without | breaks | steps |\n|---|---|---|---:|")
     for hole in HOLES:
-        out = ", ".join(f"`{fix}`" for fix in hole.out)
-        print(f"| {hole.number} {hole.title} | {out} | `{hole.breaks}` | {hole.length} |")
+        print(hole.row())
 
 
 def _figures(scope: Scope) -> str:

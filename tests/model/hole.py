@@ -43,3 +43,8 @@ class Hole:
             hangs=self.hangs,
             reserves_at_claim=self.reserves_at_claim,
         )
+
+    def row(self) -> str:
+        """The hole as a row of the table in docs/model.md."""
+        out = ", ".join(f"`{fix}`" for fix in self.out)
+        return f"| {self.number} {self.title} | {out} | `{self.breaks}` | {self.length} |"

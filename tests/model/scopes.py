@@ -136,7 +136,7 @@ DEEP = (
     ),
     Scope(
         Scenario("time-outs and replies", KEYED, Budget(timeouts=1, lapses=1, failures=1, ambiguous=1), batch=1),
-        30_000,
+        50_000,
         ("stray sent", "lost"),
     ),
     Scope(
@@ -146,17 +146,17 @@ DEEP = (
     ),
     Scope(
         Scenario("a fan-out and replies", FANNED_OUT, Budget(lapses=1, ambiguous=1)),
-        100_000,
+        150_000,
         ("resolved: it was committed", "look: Done before"),
     ),
     Scope(
         Scenario("one key twice and failures", SAME_KEY, Budget(lapses=1, failures=1, replays=1)),
-        30_000,
+        50_000,
         ("look: release", "replay"),
     ),
     Scope(
         Scenario("one key, two contents, and failures", OTHER_DIGEST, Budget(lapses=1, failures=1, replays=1)),
-        30_000,
+        50_000,
         ("look: conflict", "look: release", "replay"),
     ),
 )

@@ -95,6 +95,16 @@ def search(
     return report
 
 
+def look_for(breaks: str, model: Model) -> Report:
+    """Search with one check only, so that the trace is the shortest to that violation."""
+    return search(
+        model,
+        [check for check in STATE_CHECKS if check.__name__ == breaks],
+        [check for check in STEP_CHECKS if check.__name__ == breaks],
+        liveness=breaks == STRANDED,
+    )
+
+
 def _explore(
     model: Model,
     graph: _Graph,

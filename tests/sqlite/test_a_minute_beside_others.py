@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -44,7 +45,7 @@ class Everybody:
         self.errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
 
-    def start(self, work: Callable[[], None]) -> None:
+    def start(self, work: Callable[[], object]) -> None:
         def guarded() -> None:
             try:
                 while not self.stop.is_set():
@@ -137,18 +138,19 @@ class Engine:
     """A worker: claims, executes, settles, all through the store."""
 
     def __init__(
-        self, box: App, execute: Callable[[Claimed], object], settled: Callable[[Sequence[int]], None]
+        self, box: App, execute: Callable[[Claimed], object], settled: Callable[[Sequence[int]], object]
     ) -> None:
         self._store = box.store
         self._execute = execute
         self._settled = settled
         self._next_reclaim = 0.0
-        self._begin()
+        self._worker: UUID | None = None
 
     def _begin(self) -> None:
-        self._worker = uuid4()
-        self._store.register(self._worker, name="a minute", lease=LEASE)
-        self._claiming = Claiming(self._store, self._worker, ["warehouse"], monotonic=time.monotonic)
+        worker = uuid4()
+        self._store.register(worker, name="a minute", lease=LEASE)
+        self._claiming = Claiming(self._store, worker, ["warehouse"], monotonic=time.monotonic)
+        self._worker = worker
 
     def step(self) -> int:
         """One round; returns how many deliveries it settled. A lock that was not to be had changed nothing."""
@@ -158,7 +160,7 @@ class Engine:
             return 0
 
     def _round(self) -> int:
-        if not self._store.renew(self._worker, lease=LEASE):
+        if self._worker is None or not self._store.renew(self._worker, lease=LEASE):
             self._begin()
         if time.monotonic() > self._next_reclaim:
             self._store.reclaim()
@@ -208,14 +210,14 @@ def wait_for(condition: Callable[[], bool], everybody: Everybody) -> None:
         time.sleep(0.02)
 
 
-def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
+def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path, timeout=PATIENCE)) as connection:
         return connection.execute(statement).fetchall()
 
 
 def check(shop: Shop, settled: Sequence[int]) -> None:
     """Everything acknowledged is there, once; and nothing else is."""
-    messages = dict(rows(shop.path, "select id, seq from todoku_message"))
+    messages: dict[str, int] = dict(rows(shop.path, "select id, seq from todoku_message"))
     assert set(messages) == {str(id) for id in shop.acknowledged}
     assert len(shop.acknowledged) == len(set(shop.acknowledged))
 
@@ -246,7 +248,7 @@ def test_nothing_acknowledged_is_missing_after_half_a_minute_in_one_process(tmp_
     everybody.start(shop.session_publisher())
     everybody.start(lambda: list(handlers.map(shop.handle, [str(id) for id in shop.acknowledged[-2:]])))
     everybody.start(shop.reader())
-    everybody.start(lambda: None if engine.step() else everybody.stop.wait(0.01) and None)
+    everybody.start(lambda: engine.step() or everybody.stop.wait(0.01))
     everybody.stop.wait(SECONDS)
     everybody.end()
     handlers.shutdown()
@@ -270,7 +272,7 @@ def test_nothing_acknowledged_is_missing_after_half_a_minute_in_two_processes(tm
 
     everybody.start(shop.publisher())
     everybody.start(shop.session_publisher())
-    everybody.start(lambda: [shop.handle(str(id)) for id in shop.acknowledged[-2:]] and None)
+    everybody.start(lambda: list(map(shop.handle, map(str, shop.acknowledged[-2:]))))
     everybody.start(shop.reader())
     with engine_beside(shop, notes) as first:
         wait_for(lambda: len(settled()) > 50, everybody)

@@ -134,7 +134,7 @@ def test_another_name_of_the_file_is_the_same_file(
         case "relative path":
             monkeypatch.chdir(migrated.parent)
             name = f"./{migrated.name}"
-        case "uri":
+        case _:
             name = f"file:{migrated}?mode=rw"
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(str(name), flags=flags)

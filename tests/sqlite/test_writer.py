@@ -18,7 +18,6 @@ from tests.support.world import SOMEBODY, World, aborted
 from todoku import App
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import Tx
-from todoku.store.sqlite import writer
 from todoku.store.values import Filter
 
 
@@ -46,8 +45,8 @@ def test_one_thread_writes_for_all_stores_on_a_file(world: World, tmp_path: Path
     for store in (*stores, *(app.store for app in apps)):
         store.reclaim()
     assert writer_threads() == ["todoku-writer:todoku.db"]
-    for closing_one in (*stores, *apps):
-        closing_one.close()
+    for store in (*stores, *(app.store for app in apps)):
+        store.close()
     assert writer_threads() == ["todoku-writer:todoku.db"]  # the world's own store
     world.publish()
     world.store.close()
@@ -156,7 +155,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         event.set()
         sleep(seconds)
 
-    monkeypatch.setattr(writer.time, "sleep", noted)
+    monkeypatch.setattr("todoku.store.sqlite.writer.time.sleep", noted)
     return event
 
 
@@ -183,6 +182,31 @@ def test_a_read_waits_for_another_process_that_writes(world: World, file: Path, 
         assert waiting.wait(30)
         let_go()
         assert len(future.result(30)) == 1
+
+
+def test_who_waits_looks_often_and_at_random_moments(world: World, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers that publish in a loop take the lock again the moment they let go of it.
+
+    Beside three of them, waits that grew to 50 ms found it free after 5 to 9 s, short ones in a fraction of that; and
+    equal waits would make two processes that met once meet for ever.
+    """
+    waits: list[float] = []
+    enough, sleep = threading.Event(), time.sleep
+
+    def noted(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 100:
+            enough.set()
+        sleep(seconds)
+
+    monkeypatch.setattr("todoku.store.sqlite.writer.time.sleep", noted)
+    with another_process(file, "begin immediate") as let_go, ThreadPoolExecutor(1) as pool:
+        future = pool.submit(world.publish)
+        assert enough.wait(30)
+        let_go()
+        future.result(30)
+    assert max(waits) <= 0.005
+    assert len(set(waits)) > 90
 
 
 def test_a_lock_that_is_held_too_long_is_told(world: World, file: Path) -> None:

@@ -106,7 +106,7 @@ async def test_aiosqlite_row_factories(here: World, factory: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
-def test_sqlite3_isolation_levels(here: World, level: str) -> None:
+def test_sqlite3_isolation_levels(here: World, level: Any) -> None:
     """However the caller's transactions begin, they are joined."""
     app = routed(here)
     with closing(sqlite3.connect(file_path(here.url), isolation_level=level)) as connection:

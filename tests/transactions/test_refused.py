@@ -101,10 +101,11 @@ def test_one_connection_may_have_transactions_though_its_engine_has_none(here: W
 def test_the_autocommit_of_python_3_12_is_seen(here: World, app: App, opened: str) -> None:
     """I2: autocommit=True opens no transaction by itself, whatever isolation_level says."""
 
-    path, options = file_path(here.url), {"autocommit": True}
+    path = file_path(here.url)
+    options: dict[str, Any] = {"autocommit": True}
 
     def publish() -> None:
-        with closing(sqlite3.connect(path, **options)) as connection:  # type: ignore[call-overload]
+        with closing(sqlite3.connect(path, **options)) as connection:
             app.publish("order.created", {"n": 1}, tx=connection)
 
     async def publish_async() -> None:
@@ -220,7 +221,18 @@ class Pretender:
     def execute(self, *_: object) -> None: ...
 
 
-@pytest.mark.parametrize("thing", [Pretender(), "sqlite:///todoku.db", 7, True, object(), sqlite3, Session], ids=repr)
+THINGS = {
+    "a pretender": Pretender(),
+    "a URL": "sqlite:///todoku.db",
+    "a number": 7,
+    "a truth": True,
+    "an object": object(),
+    "a module": sqlite3,
+    "a class": Session,
+}
+
+
+@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
 def test_an_unknown_object_is_refused(here: World, app: App, thing: object) -> None:
     """UnsupportedConnection is a TypeError, names what came and lists what may come."""
     with pytest.raises(UnsupportedConnection, match="tx= cannot be a ") as refused:

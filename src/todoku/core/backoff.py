@@ -56,7 +56,7 @@ def exponential(base: float = 1.0, *, factor: float = 2.0, cap: float = 60.0) ->
     """Wait base × factor^(n-1), at most `cap`: `exponential(base=1, cap=60)` is 1, 2, 4 … 60."""
     if not 1 <= factor < math.inf:
         raise InvalidSetting(f"a factor of {factor} would wait less each time", hint="use a factor ≥ 1")
-    return Exponential(_positive(base, "base", zero=False), factor, _positive(cap, "cap", zero=False))
+    return Exponential(_positive(base, "base", zero=False), float(factor), _positive(cap, "cap", zero=False))
 
 
 def delay(policy: Backoff, attempt: int, *, jitter: float) -> float:

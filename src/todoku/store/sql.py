@@ -14,7 +14,7 @@ ParamStyle = Literal["named", "pyformat", "format", "dollar"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z]\w*)")
+_PARAMETER = re.compile(r"""'[^']*'|"[^"]*"|(?<![:\w]):([a-z]\w*)""")  # or a quoted text, which has none
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 _PREFIX = re.compile(r"(?<![\w.])todoku_(?=\w)")
 
@@ -45,7 +45,7 @@ def quoted(identifier: str) -> str:
 
 def parameters(sql: str) -> list[str]:
     """The names of the bound parameters, in order of appearance, repeated ones too."""
-    return _PARAMETER.findall(sql)
+    return [name for name in _PARAMETER.findall(sql) if name]
 
 
 def styled(sql: str, style: ParamStyle) -> str:
@@ -53,11 +53,11 @@ def styled(sql: str, style: ParamStyle) -> str:
     if style == "named":
         return sql
     if style == "pyformat":
-        return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+        return _PARAMETER.sub(lambda found: f"%({found[1]})s" if found[1] else found[0], sql.replace("%", "%%"))
     if style == "format":
-        return _PARAMETER.sub("%s", sql.replace("%", "%%"))
+        return _PARAMETER.sub(lambda found: "%s" if found[1] else found[0], sql.replace("%", "%%"))
     places = {name: f"${number}" for number, name in enumerate(dict.fromkeys(parameters(sql)), 1)}
-    return _PARAMETER.sub(lambda found: places[found[1]], sql)
+    return _PARAMETER.sub(lambda found: places[found[1]] if found[1] else found[0], sql)
 
 
 def load(package: str, schema: str | None = None) -> dict[str, str]:

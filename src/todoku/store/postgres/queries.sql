@@ -80,7 +80,7 @@ select date_part('epoch', todoku_now())
 -- name: publish_reopen
 -- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
 with dead as materialized (
-    select d.id, d.destination, d.lane, d.queue, m.key_hash
+    select d.id, d.destination, d.lane, d.queue, m.key_hash, m.digest
       from todoku_message m join todoku_delivery d on d.message_seq = m.seq
      where m.id = any (cast(cast(:message_ids as text) as uuid[])) and d.status = 'aborted'
      order by d.id for update of d
@@ -94,7 +94,7 @@ with dead as materialized (
 ), entry as (
     update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
       from dead where l.scope = 'effect:' || dead.destination and l.key_hash = dead.key_hash
-       and l.state = 'failed'
+       and l.digest = dead.digest and l.state = 'failed'
 ), lane as (
     insert into todoku_lane (id, queue, destination, ready_at)
     select distinct on (lane) lane, queue, destination, todoku_now() from dead where lane is not null order by lane
@@ -356,7 +356,8 @@ select s.id, l.state, l.digest
 
 -- name: settle_effects
 -- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and
--- lives 48 hours after the last (H16); another digest never overwrites (I5). Sorted by key: no deadlock (H11).
+-- lives 48 hours after the last (H16); another digest never overwrites it (I5), but a success does overwrite what is
+-- none, whosever it is: it must be in the ledger. Sorted by key: no deadlock (H11).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select distinct on (s.scope, s.key_hash)
@@ -370,12 +371,17 @@ select distinct on (s.scope, s.key_hash)
                 where d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker offset 0)
  order by s.scope, s.key_hash, s.state desc
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, expires_at = excluded.expires_at,
+       set digest = excluded.digest, state = excluded.state, http_status = excluded.http_status,
+           expires_at = excluded.expires_at,
+           message_id = case todoku_ledger.state when 'succeeded' then todoku_ledger.message_id
+                                                 else excluded.message_id end,
            response = case todoku_ledger.state when 'succeeded' then todoku_ledger.response
                                                else excluded.response end,
            updated_at = case todoku_ledger.state when 'succeeded' then todoku_ledger.updated_at
                                                  else excluded.updated_at end
-     where todoku_ledger.digest = excluded.digest and (todoku_ledger.state <> 'succeeded' or excluded.state = 'succeeded')
+     where case excluded.state
+           when 'succeeded' then todoku_ledger.digest = excluded.digest or todoku_ledger.state <> 'succeeded'
+           else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
 
 -- name: settle_reservations
 -- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order.
@@ -545,8 +551,8 @@ returning id
 -- name: replay_ledger
 -- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
 update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
-  from json_to_recordset(:entries::json) as s(scope text, key_hash text)
- where l.scope = s.scope and l.key_hash = s.key_hash and l.state = 'failed'
+  from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text)
+ where l.scope = s.scope and l.key_hash = s.key_hash and l.digest = s.digest and l.state = 'failed'
 
 -- name: replay_lanes
 -- The lanes' locks are held. A replayed row has the lowest id of its lane, so it is the head again.
@@ -598,7 +604,7 @@ update todoku_delivery
 returning id
 
 -- name: settle_by_hand_ledger
--- The first success stays; another digest is left alone (I5). Sorted by key (H11).
+-- As settle_effects: the first success stays; another digest's failure is left alone (I5). Sorted by key (H11).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
                            expires_at)
 select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
@@ -607,9 +613,10 @@ select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
   from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text, id uuid)
  order by scope, key_hash
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, updated_at = excluded.updated_at,
-           expires_at = excluded.expires_at
-     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+       set digest = excluded.digest, message_id = excluded.message_id, state = excluded.state,
+           http_status = excluded.http_status, updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where (todoku_ledger.digest = excluded.digest or excluded.state = 'succeeded')
+       and todoku_ledger.state <> 'succeeded'
 
 -- name: purge
 -- Only dead letters; the audit row stays.

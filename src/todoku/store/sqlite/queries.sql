@@ -50,8 +50,8 @@ select :now, 'publisher', 'replay', 'delivery:' || d.id, 'published again with t
 -- name: publish_reopen_ledger
 -- What is running again is not failed any more (H15).
 update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
- where state = 'failed' and (scope, key_hash) in (
-    select 'effect:' || d.destination, m.key_hash from todoku_message m
+ where state = 'failed' and (scope, key_hash, digest) in (
+    select 'effect:' || d.destination, m.key_hash, m.digest from todoku_message m
       join todoku_delivery d on d.message_seq = m.seq where m.id = :message_id and d.status = 'aborted')
 
 -- name: publish_reopen_lanes
@@ -290,7 +290,8 @@ select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries)
 
 -- name: settle_effects
 -- As PostgreSQL: a true success is recorded even by a stale worker (I7), a failure only by the owner; the first
--- success stays and lives 48 hours after the last (H16), another digest never overwrites (I5).
+-- success stays and lives 48 hours after the last (H16), another digest never overwrites it (I5), but a success does
+-- overwrite what is none, whosever it is.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), json_extract(s.value, '$.digest'),
@@ -303,12 +304,17 @@ select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), js
                   and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker)
  order by json_extract(s.value, '$.state') desc
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, expires_at = excluded.expires_at,
+       set digest = excluded.digest, state = excluded.state, http_status = excluded.http_status,
+           expires_at = excluded.expires_at,
+           message_id = case todoku_ledger.state when 'succeeded' then todoku_ledger.message_id
+                                                 else excluded.message_id end,
            response = case todoku_ledger.state when 'succeeded' then todoku_ledger.response
                                                else excluded.response end,
            updated_at = case todoku_ledger.state when 'succeeded' then todoku_ledger.updated_at
                                                  else excluded.updated_at end
-     where todoku_ledger.digest = excluded.digest and (todoku_ledger.state <> 'succeeded' or excluded.state = 'succeeded')
+     where case excluded.state
+           when 'succeeded' then todoku_ledger.digest = excluded.digest or todoku_ledger.state <> 'succeeded'
+           else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
 
 -- name: settle_reservations
 -- The publish entry lives as long after its last success as the effect entry (H16).
@@ -465,8 +471,9 @@ returning id
 -- name: replay_ledger
 -- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
 update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
- where state = 'failed' and (scope, key_hash) in (
-    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash') from json_each(:entries))
+ where state = 'failed' and (scope, key_hash, digest) in (
+    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest')
+      from json_each(:entries))
 
 -- name: replay_lanes
 -- A replayed row has the lowest id of its lane, so it is the head again.
@@ -516,7 +523,7 @@ update todoku_delivery
 returning id
 
 -- name: settle_by_hand_ledger
--- The first success stays; another digest is left alone (I5).
+-- As settle_effects: the first success stays; another digest's failure is left alone (I5).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
                            expires_at)
 select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest'), :state,
@@ -524,9 +531,10 @@ select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_e
        :now + cast(:ttl * 1000000 as integer)
   from json_each(:entries) where true
     on conflict (scope, key_hash) do update
-       set state = excluded.state, http_status = excluded.http_status, updated_at = excluded.updated_at,
-           expires_at = excluded.expires_at
-     where todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded'
+       set digest = excluded.digest, message_id = excluded.message_id, state = excluded.state,
+           http_status = excluded.http_status, updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where (todoku_ledger.digest = excluded.digest or excluded.state = 'succeeded')
+       and todoku_ledger.state <> 'succeeded'
 
 -- name: purge
 -- Only dead letters; the audit row stays.

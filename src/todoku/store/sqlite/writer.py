@@ -71,7 +71,8 @@ def connect(path: str, *, timeout: float) -> sqlite3.Connection:
 def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
     """Execute `sql` (BEGIN, COMMIT, a pragma), waiting for other processes; DatabaseBusy when they take too long.
 
-    The waits are random: equal ones would make two processes that met once meet for ever.
+    The waits are random: equal ones would make two processes that met once meet for ever. And they stay short: busy
+    callers take the lock again as soon as they let go of it, and who looks every 50 ms found it free after 5 to 9 s.
     """
     deadline = time.monotonic() + timeout
     longest = 0.001
@@ -87,7 +88,7 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> li
                     hint="if this thread has a transaction open, pass tx= to join it; else end the long transaction",
                 ) from error
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - a wait, not a secret
-            longest = min(longest * 2, 0.05)
+            longest = min(longest * 2, 0.002)
 
 
 def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
