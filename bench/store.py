@@ -23,8 +23,8 @@ from bench.bars import Bar, compared, rate, report
 from tests.support.postgres import fresh_database, server_dsn, stop_server
 from todoku.app import App, new_id
 from todoku.core.decide import SUCCEEDED
-from todoku.core.message import Draft, Leg
 from todoku.core.identity import lane_id
+from todoku.core.message import Draft, Leg
 from todoku.engine.claim import Claiming
 from todoku.store.publish import Publishing, publish
 from todoku.store.sqlite.database import file_path
@@ -50,11 +50,12 @@ class Bench:
         database = self.store.database
         for start in range(0, number, batch):
             size = min(batch, number - start)
-            drafts = [self._draft(place % keys if keys else None) for place in range(size)]
+            drafts = [self.draft(place % keys if keys else None) for place in range(size)]
             self.store.run(publish(Publishing(database.dialect, database.queries, database.now()), drafts))
         return number
 
-    def _draft(self, key: int | None) -> Draft:
+    def draft(self, key: int | None) -> Draft:
+        """A message of 200 bytes, in a lane if it has a key."""
         lane = None if key is None else lane_id("bench", str(key))
         leg = Leg(destination="bench", queue="bench", lane=lane)
         name = None if key is None else str(key)
@@ -130,7 +131,8 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
         bars.append(Bar("postgres_publish_many_vs_bare", ours / bare_rate, 0.8))
         bench.store.prune(history_ttl=0.001)
         ours, bare_rate = compared(
-            rounds, "PostgreSQL drain", ("todoku", bench.drained(bench.drain)), ("bare", bench.drained(bench.drain_bare)),
+            rounds, "PostgreSQL drain", ("todoku", bench.drained(bench.drain)),
+            ("bare", bench.drained(bench.drain_bare)),
         )  # fmt: skip
         bars += [
             Bar("postgres_drain_vs_bare", ours / bare_rate, 0.8),
@@ -175,7 +177,7 @@ def fill_future(bench: Bench, number: int) -> None:
     database = bench.store.database
     for start in range(0, number, 20_000):
         size = min(20_000, number - start)
-        drafts = [msgspec.structs.replace(bench._draft(None), delay=86_400.0) for _ in range(size)]  # noqa: SLF001
+        drafts = [msgspec.structs.replace(bench.draft(None), delay=86_400.0) for _ in range(size)]
         bench.store.run(publish(Publishing(database.dialect, database.queries, database.now()), drafts))
 
 

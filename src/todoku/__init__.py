@@ -4,6 +4,7 @@ from todoku.app import App
 from todoku.core.backoff import exponential, linear, table
 from todoku.core.errors import (
     DatabaseUnavailable,
+    DurabilityWarning,
     IdempotencyConflict,
     InvalidMessage,
     NoRoute,
@@ -16,6 +17,7 @@ __all__ = [
     "Abort",
     "App",
     "DatabaseUnavailable",
+    "DurabilityWarning",
     "IdempotencyConflict",
     "InvalidMessage",
     "Message",

@@ -13,7 +13,8 @@ def test_a_reclaimed_workers_late_settle_changes_nothing_and_is_told_lost(world:
     world.advance(11)
     assert world.store.reclaim().freed == 1
     (winner,) = world.claim_suspect(owner)
-    assert winner.id == zombie.id and winner.epoch > zombie.epoch
+    assert winner.id == zombie.id
+    assert winner.epoch > zombie.epoch
 
     assert world.settle([zombie]).lost == (zombie,)
     assert world.settle([zombie], aborted()).lost == (zombie,)

@@ -55,6 +55,7 @@ class Fixes:
     replayed_counts_as_tried: bool = True  # H13+: though its attempts start at 0 again
     reserves_effect: bool = True  # H13+: two deliveries of one (destination, key) are never sent at the same time
     every_abort_reads_ledger: bool = True  # H13+: an own effect entry that succeeded turns any abort into succeeded
+    done_reads_ledger: bool = True  # H13+: a Done that finds another content recorded is a conflict, not a success
     stale_success_recorded: bool = True  # I7
     stale_failure_leaves_ledger: bool = True  # I7+: a stale worker's failure says nothing
     entry_kept_while_referred: bool = True  # H16

@@ -80,6 +80,14 @@ LEDGER = (
         OTHER_DIGEST,
     ),
     Hole(
+        "H13+",
+        "a Done that another content came before",
+        ("reserves_effect", "done_reads_ledger"),
+        "i5_success_is_recorded",
+        12,
+        OTHER_DIGEST,
+    ),
+    Hole(
         "H13",
         "reserved by the claim, not read again",
         ("rereads_before_sending",),

@@ -166,9 +166,7 @@ class World:
 
     def history(self) -> list[Delivery]:
         """Succeeded deliveries."""
-        return sorted(
-            self.store.find(Filter(status="succeeded"), limit=100_000).items, key=lambda found: found.id
-        )
+        return sorted(self.store.find(Filter(status="succeeded"), limit=100_000).items, key=lambda found: found.id)
 
     def connect(self) -> Any:
         """A connection as user code has one: sqlite3's, or psycopg's (not in autocommit)."""

@@ -111,7 +111,7 @@ def purge(tx: Tx, rows: list[Picked], *, ttl: float) -> list[int]:
 
 
 def refresh_lanes(tx: Tx, rows: Iterable[Picked], *, unpark: bool) -> None:
-    """Lanes whose rows changed from outside look at their head anew. Only the dead letter that blocks one unparks it."""
+    """Lanes whose rows changed from outside look at their head anew. Only the dead letter that blocks one frees it."""
     rows = list(rows)
     lanes = {row.lane for row in rows if row.lane is not None}
     freed = {row.lane for row in rows if unpark and row.status == "aborted" and row.reason not in GONE}

@@ -7,6 +7,7 @@ parameter, `{name}` the text of another block, and `todoku_` the prefix of every
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from importlib.resources import files
 from typing import Literal
 
@@ -48,6 +49,7 @@ def parameters(sql: str) -> list[str]:
     return [name for name in _PARAMETER.findall(sql) if name]
 
 
+@lru_cache(maxsize=1024)
 def styled(sql: str, style: ParamStyle) -> str:
     """`sql` with its parameters written as a driver wants them."""
     if style == "named":

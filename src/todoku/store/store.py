@@ -121,7 +121,9 @@ class SqlStore:
             middle = len(settled) // 2
             one, other = self.settle(settled[:middle]), self.settle(settled[middle:])
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
-        return SettleReport(lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else []))
+        return SettleReport(
+            lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else [])
+        )
 
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:

@@ -93,7 +93,7 @@ def _look(model: Model, state: State, held: Held) -> tuple[str, State]:
     if reserving or (held.again and model.fixes.rereads_before_sending):
         seen = as_seen(state.ledger[entry])
     if seen.startswith(SUCCEEDED):
-        return (KNOWN_DONE if seen.endswith(f" {digest}") else OBEY_CONFLICT), state
+        return (KNOWN_DONE if seen == as_seen(Entry(digest, SUCCEEDED, NOBODY)) else OBEY_CONFLICT), state
     if not reserving:
         return SEND, state
     reserved = reserve(model, state, held.delivery)

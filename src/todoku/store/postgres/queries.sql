@@ -800,10 +800,6 @@ select digest, state, message_id, http_status, response::text, date_part('epoch'
        date_part('epoch', updated_at)
   from todoku_ledger where scope = :scope and key_hash = :key_hash
 
--- name: workers
--- Only reads.
-select id, name, state, date_part('epoch', started_at), date_part('epoch', expires_at) from todoku_worker
-
 -- name: size
 -- Only reads, at most so many rows: enough to know whether counting is cheap.
 select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)

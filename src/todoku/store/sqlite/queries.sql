@@ -712,10 +712,6 @@ select result from todoku_result where delivery_id = :id
 select digest, state, message_id, http_status, response, created_at / 1e6, updated_at / 1e6
   from todoku_ledger where scope = :scope and key_hash = :key_hash
 
--- name: workers
--- Only reads.
-select id, name, state, started_at / 1e6, expires_at / 1e6 from todoku_worker
-
 -- name: size
 -- Only reads, at most so many rows: enough to know whether counting is cheap.
 select (select count(*) from (select 1 from todoku_delivery limit :most)),

@@ -1,0 +1,191 @@
+"""Failpoints: named, passed by every write of the store, and harmless unless armed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import todoku
+from tests.support.world import SOMEBODY, World, aborted
+from todoku.core.errors import DatabaseUnavailable, InvalidSetting
+from todoku.store import failpoint
+from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
+from todoku.store.values import Filter
+
+STORE = Path(todoku.__file__).parent / "store"
+
+
+def test_a_failpoint_that_is_not_armed_does_nothing() -> None:
+    for name in NAMES:
+        reach(name)
+    reach("nonsense")
+
+
+def test_a_failpoint_acts_while_it_is_armed_and_no_longer() -> None:
+    seen: list[str] = []
+    with armed("settle.after_commit", lambda: seen.append("settled")):
+        reach("settle.after_commit")
+        reach("settle.before_commit")
+        reach("claim.after_commit")
+    reach("settle.after_commit")
+    assert seen == ["settled"]
+
+
+def test_it_is_disarmed_also_when_the_block_fails() -> None:
+    with pytest.raises(DatabaseUnavailable), armed("claim.after_commit", lose):
+        reach("claim.after_commit")
+    reach("claim.after_commit")
+    assert failpoint._armed == {}
+
+
+@pytest.mark.parametrize("name", ["settle", "settle.after", "settle.after_comit", "nonsense.after_commit", ""])
+def test_a_name_that_no_write_passes_is_refused(name: str) -> None:
+    """A crash test with a misspelt failpoint would prove nothing, and be green."""
+    with pytest.raises(InvalidSetting, match="is no failpoint") as caught, armed(name, lose):
+        pass
+    assert caught.value.hint
+    with pytest.raises(InvalidSetting, match="is no failpoint"):
+        arm_from({"TODOKU_FAILPOINTS": f"{name}=kill"})
+
+
+def test_every_operation_has_a_failpoint_before_and_after_its_commit() -> None:
+    assert {name.partition(".")[0] for name in NAMES} == OPERATIONS
+    assert {name.partition(".")[2] for name in NAMES} == {"before_commit", "after_commit"}
+    assert len(NAMES) == 2 * len(OPERATIONS)
+
+
+def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> None:
+    named: set[str] = set()
+    for path in STORE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                first = node.args[0]
+                if node.func.attr in ("write", "_claimed", "_transaction") and isinstance(first, ast.Constant):
+                    named.add(str(first.value))
+    assert named - {"read"} <= OPERATIONS
+    # What a person does goes through one function, which names the operation after the act.
+    assert OPERATIONS - named <= {"replay", "cancel", "settle_by_hand", "purge"}
+
+
+def everything(world: World) -> None:
+    """Each write of the store once."""
+    store, worker = world.store, world.worker()
+    store.migrate()
+    world.publish(6)
+    world.publish(2, key="k", ordered=True)
+    claims = world.claim(worker)
+    ordered = world.claim_lanes(worker)
+    store.renew(worker, lease=60)
+    world.settle(claims[:1])
+    world.settle(claims[1:3], aborted())
+    store.release([*claims[3:], *ordered])
+    store.cancel(Filter(ids=(claims[3].id,)), SOMEBODY)
+    store.replay(Filter(ids=(claims[1].id,)), SOMEBODY)
+    store.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
+    store.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
+    world.claim(worker)
+    store.bury(worker, lost=True)
+    world.claim_suspect(world.worker())
+    store.reclaim()
+    store.set_queue("warehouse", SOMEBODY, paused=True)
+    store.set_breaker("warehouse", open_for=1)
+    store.set_on_abort("warehouse", skip=True)
+    store.announce(["warehouse"])
+    store.expire(unknown_after=0)
+    store.prune(history_ttl=1)
+    store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))
+
+
+def test_every_write_passes_its_two_failpoints_in_order(world: World) -> None:
+    passed: list[str] = []
+
+    def note(name: str) -> Callable[[], None]:
+        return lambda: passed.append(name)
+
+    with ExitStack() as stack:
+        for name in sorted(NAMES):
+            stack.enter_context(armed(name, note(name)))
+        everything(world)
+    assert set(passed) == NAMES
+    for before, after in zip(passed[::2], passed[1::2], strict=True):
+        assert before.endswith(".before_commit")
+        assert after == before.replace("before", "after")
+
+
+def test_what_is_lost_before_the_commit_did_not_happen_and_after_it_did(world: World) -> None:
+    """Both directions of an ambiguous commit: the caller cannot tell them apart, and a retry is right for both."""
+    with armed("publish.before_commit", lose), pytest.raises(DatabaseUnavailable):
+        world.publish()
+    assert world.deliveries() == []
+    with armed("publish.after_commit", lose), pytest.raises(DatabaseUnavailable):
+        world.publish()
+    assert len(world.deliveries()) == 1
+
+
+def test_a_failpoint_of_another_operation_does_not_act(world: World) -> None:
+    with armed("settle.before_commit", lose):
+        world.publish()
+    assert len(world.deliveries()) == 1
+
+
+PROGRAM = """
+import os, sys
+from todoku.store.failpoint import arm_from, reach
+arm_from(os.environ)
+reach("claim.before_commit")
+print("before", flush=True)
+reach("settle.after_commit")
+print("after", flush=True)
+"""
+
+
+def child(failpoints: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "TODOKU_FAILPOINTS": failpoints},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("failpoints", ["", "settle.before_commit=kill", " , "])
+def test_a_process_with_nothing_armed_on_its_way_goes_through(failpoints: str) -> None:
+    with child(failpoints.strip(" ,")) as process:
+        assert process.communicate()[0] == "before\nafter\n"
+    assert process.returncode == 0
+
+
+def test_kill_ends_the_process_as_kill_9_does() -> None:
+    with child("claim.after_commit=lose, settle.after_commit=kill") as process:
+        assert process.communicate()[0] == "before\n"
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_stop_freezes_the_process_until_it_is_told_to_go_on() -> None:
+    with child("settle.after_commit=stop") as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert os.WSTOPSIG(status) == signal.SIGSTOP
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate()[0] == "before\nafter\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("failpoints", ["settle.after_commit=explode", "settle.after_commit", "settle.after_commit="])
+def test_an_action_that_nobody_knows_is_refused(failpoints: str) -> None:
+    with pytest.raises(InvalidSetting, match="is no failpoint action") as caught:
+        arm_from({"TODOKU_FAILPOINTS": failpoints})
+    assert "lose, kill, stop" in caught.value.hint
+    assert failpoint._armed == {}
+
+
+def test_the_actions_are_these() -> None:
+    assert {action.__name__ for action in (lose, kill, stop)} == set(failpoint._ACTIONS)
