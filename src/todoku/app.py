@@ -43,7 +43,7 @@ def load_settings(**given: object) -> Settings:
     file = Path("todoku.toml")
     try:
         stored = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError) as error:  # not ours to read, not UTF-8, not TOML
         raise InvalidSetting(f"todoku.toml cannot be read: {error}", hint="mend it, or move it away") from error
     return read_settings(_with_secret_files(os.environ), stored, **given)
 
@@ -55,7 +55,7 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
         if path := environ.get(f"{name}_FILE"):
             try:
                 read[name] = Path(path).read_text("utf-8").strip()
-            except OSError as error:
+            except (OSError, UnicodeDecodeError) as error:
                 raise InvalidSetting(f"{name}_FILE cannot be read: {error}", hint="does the file exist?") from error
     return read
 
@@ -268,7 +268,8 @@ _PLAIN = Options()
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+    url = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", url)
 
 
 def new_id() -> UUID:

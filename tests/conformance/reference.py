@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-MAX_LOST: Final = 3
 WAITING: Final = ("pending", "failed")
 
 Key = tuple[str, str]
@@ -130,34 +129,35 @@ class Reference:
             return True
         return False
 
-    def reclaim(self) -> tuple[int, int, int]:
+    def reclaim(self, *, max_lost: int) -> tuple[int, int, int]:
         """Workers buried, deliveries freed, deliveries given up."""
         ended = [worker for worker in self.leases if not self.live(worker)]
         for worker in ended:
             del self.leases[worker]
         orphans = [id for id, row in self.rows.items() if row.worker is not None and row.worker not in self.leases]
-        return len(ended), *self._free(orphans, died=True)
+        return len(ended), *self._free(orphans, max_lost, died=True)
 
-    def bury(self, worker: UUID, *, died: bool) -> tuple[int, int, int]:
+    def bury(self, worker: UUID, *, died: bool, max_lost: int) -> tuple[int, int, int]:
         """As reclaim, for one worker, at once."""
         buried = self.leases.pop(worker, None) is not None
-        return int(buried), *self._free([id for id, row in self.rows.items() if row.worker == worker], died=died)
+        owned = [id for id, row in self.rows.items() if row.worker == worker]
+        return int(buried), *self._free(owned, max_lost, died=died)
 
-    def _free(self, ids: list[int], *, died: bool) -> tuple[int, int]:
+    def _free(self, ids: list[int], max_lost: int, *, died: bool) -> tuple[int, int]:
         aborted = 0
         for id in ids:
             row = self.rows[id]
             if died:
                 self.tried.add(Tried(id, row.replays, row.attempts, row.epoch, "WORKER_LOST", None))
-            self.rows[id] = freed = self._freed(row, died)
+            self.rows[id] = freed = self._freed(row, max_lost, died=died)
             aborted += freed.status == "aborted"
         return len(ids) - aborted, aborted
 
-    def _freed(self, row: Row, died: bool) -> Row:
+    def _freed(self, row: Row, max_lost: int, *, died: bool) -> Row:
         given_back = {"attempts": row.attempts - 1, "lost": row.lost + died, "due": self._at()}
-        if row.asked:
+        if row.asked and not self.succeeded(row):
             return row.to("aborted", reason="CANCELLED", **given_back)
-        if died and row.lost + 1 >= MAX_LOST and not self.succeeded(row):
+        if died and row.lost + 1 >= max_lost and not self.succeeded(row):
             return row.to("aborted", reason="WORKER_LOST", **given_back)
         return row.to("pending", reason=None, **given_back)
 
@@ -222,6 +222,7 @@ class Reference:
             self._record(row, "failed")
         if not ours:
             return not self.settled_before(token)
+        ending = self._as_recorded(row, ending)
         row = self.rows[id]
         if ending.status == "succeeded":
             self._finish(id, worker)
@@ -239,6 +240,15 @@ class Reference:
             due=self._at(ending.delay),
         )
         return False
+
+    def _as_recorded(self, row: Row, ending: Ending) -> Ending:
+        """The ledger is right, whatever this attempt came to (I5)."""
+        entry = None if row.key is None else self.effects.get(effect(row.destination, row.key))
+        if entry is None or entry.state != "succeeded":
+            return ending
+        if entry.digest != row.digest:
+            return Ending("aborted", 0, "IDEMPOTENCY_CONFLICT") if ending.status == "succeeded" else ending
+        return ending if ending.status == "succeeded" else Ending("succeeded")
 
     def _record(self, row: Row, state: str) -> None:
         """The first success stays (I5). A success overwrites whatever is none; a failure only its own digest's."""
@@ -272,8 +282,8 @@ class Reference:
             if key is not None and self.effects.get(key) == Entry(row.digest or "", "failed"):
                 self.effects[key] = Entry(row.digest or "", "accepted")
             self.rows[id] = row.to(
-                "pending", attempts=0, lost=0, snoozes=0, replays=row.replays + 1, reason=None, due=self._at(),
-                expires=None,
+                "pending", attempts=0, lost=min(row.lost, 1), snoozes=0, replays=row.replays + 1, reason=None,
+                due=self._at(), expires=None,
             )  # fmt: skip
         return self._audited("replay", changed)
 

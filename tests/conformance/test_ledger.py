@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.world import SOMEBODY, World, aborted, failed
+from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
 from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement, decided_by_ledger
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.identity import effect_scope, key_hash, publish_scope
@@ -485,15 +485,48 @@ def test_an_effect_entry_lives_48_hours_after_the_last_delivery_it_settled(world
     assert pruned_to(world) == (None, None)
 
 
-def test_entries_are_kept_while_a_dead_letter_has_the_key(world: World) -> None:
-    """H16: zombie success, row aborted, 48 hours pass, replay: it must still be known that it was done."""
+@pytest.mark.parametrize("ending", [aborted(), failed(), snoozed()], ids=["aborted", "failed", "snoozed"])
+def test_what_a_zombie_achieved_settles_the_owners_delivery_whatever_its_own_attempt_came_to(
+    world: World, ending: Settlement
+) -> None:
+    """I5, I7: the ledger says succeeded, so the row may not say anything else."""
     zombie, owner = stolen(world)
     world.settle([zombie], done())
+    assert world.settle([owner], ending) == SettleReport()
+    assert world.deliveries() == []
+    assert [row.epoch for row in world.history()] == [owner.epoch]
+
+
+def test_a_success_that_finds_another_digest_recorded_is_a_conflict(world: World) -> None:
+    """I5: two messages of one key and destination were both sent; the row must not contradict the ledger."""
+    world.publish(topic="one", idempotency_key="k", payload=lambda _: "this")
+    world.publish(topic="other", idempotency_key="k", payload=lambda _: "that")
+    first, second = world.claim(world.worker())
+    assert world.settle([first]) == SettleReport()
+    assert world.settle([second]) == SettleReport()
+    (row,) = world.deliveries()
+    assert (row.id, row.status, row.reason) == (second.id, "aborted", "IDEMPOTENCY_CONFLICT")
+
+
+def test_what_a_zombie_achieved_is_not_cancelled_when_its_successor_dies(world: World) -> None:
+    """I5, H13, H22: asked to stop and then lost, but the ledger knows of the success: the next claim settles it."""
+    zombie, owner = stolen(world)
+    world.store.cancel(Filter(ids=(owner.id,)), SOMEBODY)
+    world.settle([zombie], done())
+    world.store.bury(owner.worker, lost=True)
+    (claim,) = world.claim_suspect(world.worker())
+    assert decided_by_ledger(claim) == SUCCEEDED
+
+
+def test_entries_are_kept_while_a_dead_letter_has_the_key(world: World) -> None:
+    """H16: row aborted, zombie success, 48 hours pass, replay: it must still be known that it was done."""
+    zombie, owner = stolen(world)
     world.settle([owner], aborted())
+    world.settle([zombie], done())
     world.advance(30 * DAY)
     assert pruned_to(world) == ("accepted", "succeeded")
     world.store.replay(Filter(), SOMEBODY)
-    claim = claim_one(world)
+    (claim,) = world.claim_suspect(world.worker())
     assert decided_by_ledger(claim) == SUCCEEDED  # no second effect
 
 

@@ -52,7 +52,7 @@ def audit(world: World) -> list[tuple[Any, ...]]:
 
 
 def test_replay_starts_anew_and_says_who_when_and_why(world: World) -> None:
-    """S0-65, I4, I9: attempts 0, lost 0, replay_count + 1, the error gone, due now, and the audit row."""
+    """S0-65, I4, I9: attempts 0, replay_count + 1, the error gone, due now, the audit row; still a suspect (H6)."""
     world.publish(max_attempts=3)
     for _ in range(2):
         world.claim(world.worker(lease=10)) or world.claim_suspect(world.worker(lease=10))
@@ -71,7 +71,7 @@ def test_replay_starts_anew_and_says_who_when_and_why(world: World) -> None:
     assert acted == Acted(matched=1, changed=(claim.id,), skipped={})
 
     row = row_of(world, claim.id)
-    assert (row.status, row.attempts, row.lost, row.snoozes, row.replay_count) == ("pending", 0, 0, 0, 1)
+    assert (row.status, row.attempts, row.lost, row.snoozes, row.replay_count) == ("pending", 0, 1, 0, 1)
     assert (row.reason, row.error, row.worker, row.max_attempts) == (None, None, None, 3)
     assert row.epoch > before.epoch
     assert moment(began) <= row.next_run_at <= moment(world.store.ping())

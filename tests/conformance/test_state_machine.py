@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from tests.conformance.reference import WAITING, Ending, Entry, Reference, Row, Token, effect
-from tests.support.world import SOMEBODY, World, aborted
+from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.decide import Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
@@ -72,8 +72,8 @@ PUBLISH: Final = do(
     "publish",
     to=one(("mail",), ("shop",), ("mail", "shop")),
     topic=one("order.created", "order.changed"),
-    key=one(None, None, "k1", "k2"),
-    body=one(1, 1, 2),
+    key=one(None, None, "k1", "k1", "k2"),
+    body=one(1, 2),
     delay=one(0, 0, 0, 2),
     expires=one(None, None, 3),
     priority=one(0, 0, 7),
@@ -90,7 +90,7 @@ CLAIM: Final = do(
 )
 END: Final = do(
     "end",
-    how=one("settle", "settle", "settle", "release"),
+    how=one("settle", "settle", "settle", "release", "zombie"),
     stale=one(False, False, False, True),
     picks=picks,
     endings=endings,
@@ -98,7 +98,10 @@ END: Final = do(
     lost=lost,
 )
 LEASES: Final = do(
-    "lease", how=one("wait", "wait", "renew", "reclaim", "lapse", "drain", "die"), number=number, lost=lost
+    "lease",
+    how=one("wait", "wait", "renew", "renew", "lapse", "reclaim", "reclaim", "drain", "die", "die"),
+    number=number,
+    lost=lost,
 )
 PERSON: Final = do(
     "person", act=one("replay", "replay", "cancel", "cancel", "purge", "succeed", "abort"), picks=picks, lost=lost
@@ -174,8 +177,16 @@ class Machine(RuleBasedStateMachine):
         live = [worker for worker in self.workers if self.model.live(worker)]
         if not live:
             live = [self.register()]
-        workers = self.workers if number % 8 == 7 else live
+        dead = [worker for worker in self.workers if worker not in live]
+        workers = dead if dead and number % 5 == 4 else live
         return workers[number % len(workers)]
+
+    def owner(self, number: int) -> UUID:
+        """A worker that owns something, if that can be had."""
+        if not self.live:
+            self.claim("claim", number, 2, [], None)
+        owners = [claim.worker for claim, _ in self.live]
+        return owners[number % len(owners)] if owners else self.worker(number)
 
     def chosen(self, picks: Sequence[int], statuses: Sequence[str]) -> list[int]:
         """Deliveries to act on: mostly some in these states. No two of one effect entry in the same act."""
@@ -204,6 +215,13 @@ class Machine(RuleBasedStateMachine):
     def live(self) -> list[Pair]:
         """Claims whose token still works."""
         return [pair for pair in self.claims if self.model.owned(token(pair[0]))]
+
+    @property
+    def stale(self) -> list[Pair]:
+        """Claims of deliveries that are in flight again, old and new; or all there ever were."""
+        again = Counter(claim.id for claim, _ in self.claims)
+        running = {id for id, row in self.model.rows.items() if row.status == "sending" and again[id] > 1}
+        return [pair for pair in self.claims if pair[0].id in running] or self.claims
 
     # ---------------------------------------------------------------------------------------- publish
 
@@ -264,17 +282,24 @@ class Machine(RuleBasedStateMachine):
     def lease(self, how: str, number: int, lost: str | None) -> None:
         """Time passes; leases are kept, end, or are ended."""
         store, model = self.store, self.model
+        most = 1 + number % 3
         if how in ("wait", "lapse"):
             self.advance(LEASE if how == "lapse" else 1 + number % 2)
-        if how in ("reclaim", "lapse"):
-            reclaimed, expected = self.both("reclaim", lost, store.reclaim, model.reclaim)
+        for worker in model.leases if how == "lapse" else ():
+            assert not store.renew(worker, lease=LEASE * UNIT)  # H1: before anybody has noticed
+            assert self.world.claim(worker) == self.world.claim_suspect(worker) == []
+        if how == "reclaim":
+            reclaimed, expected = self.both(
+                "reclaim", lost, lambda: store.reclaim(max_lost=most), lambda: model.reclaim(max_lost=most)
+            )
             assert (reclaimed.workers, reclaimed.freed, reclaimed.aborted) == expected
         if how in ("drain", "die"):
-            if not self.live:
-                self.claim("claim", number, 2, [], None)
-            worker, died = self.worker(number), how == "die"
+            worker, died = self.owner(number), how == "die"
             reclaimed, expected = self.both(
-                "bury", lost, lambda: store.bury(worker, lost=died), lambda: model.bury(worker, died=died)
+                "bury",
+                lost,
+                lambda: store.bury(worker, lost=died, max_lost=most),
+                lambda: model.bury(worker, died=died, max_lost=most),
             )
             assert (reclaimed.workers, reclaimed.freed, reclaimed.aborted) == expected
         if how == "renew":
@@ -312,7 +337,7 @@ class Machine(RuleBasedStateMachine):
             self.maintain("resume", name, None)
             self.maintain("close", name, None)
         if not any(row.status in WAITING for row in self.model.rows.values()):
-            self.publish(lost=None, delay=0, expires=None, body=1, key=None)
+            self.publish(lost=None, delay=0, expires=None, body=1, key=None, to=("shop",))
 
     def claim_some(self, worker: UUID, limit: int, lost: str | None) -> None:
         self.lose_a_claim("claim", lost, worker, lambda: self.world.claim(worker, limit), limit)
@@ -381,8 +406,13 @@ class Machine(RuleBasedStateMachine):
             self.claim("claim", picks[0], 3, endings, None)
         if not self.claims:
             return
-        batch = self.batch(self.claims if stale else self.live or self.claims, picks)
-        if how == "settle":
+        batch = self.batch(self.stale if stale else self.live or self.claims, picks)
+        if len({claim.id for claim, _ in batch}) < len(batch):
+            lost = None  # an old token beside a new one: two transactions, of which only one could be ambiguous
+        if how == "zombie":  # the same worker claims what it had to give up, and then the first attempt ends too (H4)
+            self.settle(batch, [ENDINGS[2]], None)
+            self.claim_some(batch[0][0].worker, 3, None)
+        if how in ("settle", "zombie"):
             self.settle(batch, endings, lost)
         else:
             self.release([claim for claim, _ in batch], delay, lost)
@@ -485,7 +515,9 @@ class Machine(RuleBasedStateMachine):
         }
         for done in self.model.done.values():
             if done.key is not None:
-                assert ledger[effect(done.destination, done.key)].state == "succeeded"
+                entry = ledger[effect(done.destination, done.key)]
+                assert entry.state == "succeeded"
+                assert entry.digest == done.digest or done.worker is None  # a person may say so of a conflict too
 
     def check_records(self) -> None:
         """I4, I9: every failed attempt and every act of a person, once each."""
@@ -565,10 +597,17 @@ def tell(world: World, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.slow
-def test_the_store_does_what_the_model_says(world: World) -> None:
-    """I1, I3, I4, I5, I9, on both databases."""
-    tell(world, examples=100 if world.backend == "sqlite" else 30, steps=30)
+@pytest.mark.parametrize(
+    ("on_sqlite", "on_postgres", "steps"),
+    [
+        pytest.param(10, 5, 20, id="few"),
+        pytest.param(100, 30, 30, id="many", marks=pytest.mark.slow),
+        pytest.param(15, 15, 100, id="long", marks=pytest.mark.slow),
+    ],
+)
+def test_the_store_does_what_the_model_says(world: World, on_sqlite: int, on_postgres: int, steps: int) -> None:
+    """I1, I3, I4, I5, I9: stories of so many steps, on both databases."""
+    tell(world, examples=on_sqlite if world.backend == "sqlite" else on_postgres, steps=steps)
 
 
 # ------------------------------------------------------------------------------ what the stories found
@@ -633,3 +672,30 @@ def test_reopening_a_message_leaves_the_ledger_entry_of_another_alone(world: Wor
     assert entry_of(world, one) == (one.digest, "failed")
     world.publish(topic="order.created", idempotency_key="k", payload=lambda _: 1, reopen=True)
     assert entry_of(world, one) == (one.digest, "accepted")
+
+
+def test_an_old_token_beside_a_new_one_of_the_same_delivery_changes_nothing_for_it(world: World) -> None:
+    """I3, I13: a zombie attempt ends in the same batch as its successor; on PostgreSQL the whole batch was refused."""
+    result = Settlement(status=Status.SUCCEEDED, result='{"ok":true}')
+    world.publish(2)
+    worker = world.worker()
+    claims = world.claim(worker)
+    old, neighbour = claims
+    world.settle([old], failed())
+    (new,) = world.claim(worker)
+    assert new.id == old.id
+    assert world.store.settle([(new, result), (old, result), (neighbour, result)]).lost == ()  # `old` was settled
+    assert [done.epoch for done in world.history()] == [new.epoch, neighbour.epoch]
+    assert world.deliveries() == []
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_releasing_an_old_token_beside_a_new_one_releases_the_new_one(world: World, old_first: bool) -> None:
+    """I3, H3: whichever comes first."""
+    world.publish()
+    worker = world.worker()
+    (old,) = world.claim(worker)
+    world.store.release([old])
+    (new,) = world.claim(worker)
+    assert world.store.release([old, new] if old_first else [new, old]) == (old,)
+    assert [(row.status, row.attempts) for row in world.deliveries()] == [("pending", 0)]

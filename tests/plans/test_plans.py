@@ -107,7 +107,7 @@ WALKED = {
     ("free_orphans", "delivery_owner"),
     ("free_lanes", "lane_owner"),
 }
-# Where rows are found, and where they are locked: (query, the CTE, the index, what is above the scan of the index).
+# Where rows are found, and where they are locked: (query, the CTE or None, the index, what is above its scan).
 # Found in the order of the index, and locked one by one up to the limit.
 FOUND, LOCKED = ("Limit",), ("Limit", "LockRows")
 PLACES = (
@@ -118,7 +118,7 @@ PLACES = (
     ("claim_lane_rows", "CTE head", "delivery_pkey", LOCKED),
     ("settle_done", "CTE held", "delivery_pkey", LOCKED),
     ("settle_rest", "CTE held", "delivery_pkey", LOCKED),
-    ("settle_reservations", "CTE entry", "ledger_pkey", LOCKED),
+    ("settle_reservations", None, "ledger_pkey", LOCKED),
     ("release", "CTE held", "delivery_pkey", LOCKED),
 )
 

@@ -156,9 +156,9 @@ def child(failpoints: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("failpoints", ["", "settle.before_commit=kill", " , "])
+@pytest.mark.parametrize("failpoints", ["", "settle.before_commit=kill,"])
 def test_a_process_with_nothing_armed_on_its_way_goes_through(failpoints: str) -> None:
-    with child(failpoints.strip(" ,")) as process:
+    with child(failpoints) as process:
         assert process.communicate()[0] == "before\nafter\n"
     assert process.returncode == 0
 

@@ -147,6 +147,7 @@ def test_parameters_are_told_in_order_and_repeated() -> None:
     assert parameters("select 1, x::text, ':no', \":no\"") == []
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("style", ["pyformat", "format"])
 def test_what_the_styles_say_arrives(postgres_dsn: str, style: ParamStyle) -> None:
     sql = "select :a || ':b' || '%' || :a || \"x\" from (select 'y' as x) t"

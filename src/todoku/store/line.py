@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from todoku.core.decide import Settlement
+from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.identity import destination_lock, effect_scope, publish_scope
 from todoku.core.message import Claimed
 from todoku.core.status import Status
@@ -51,7 +51,7 @@ _LANE = Claimed.__struct_fields__.index("lane")
 def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float) -> set[int]:
     """Ledger, then delivery, then history (I5). Returns the ids that were not ours; sorted locks (H11)."""
     settled = sorted(settled, key=_by_id)
-    _settle_ledger(tx, worker, settled, ledger_ttl)
+    settled = _settle_ledger(tx, worker, settled, ledger_ttl)
     done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
     lost: set[int] = set()
     if done:
@@ -138,22 +138,37 @@ def tokens(claims: Iterable[Claimed | Held]) -> dict[str, int]:
     return {str(claim.id): claim.epoch for claim in claims}
 
 
-def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> None:
+def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> Sequence[Settled]:
+    """Record what took effect, then settle each delivery as the ledger says, whatever its own attempt came to (I5)."""
     keyed = [pair for pair in settled if pair[0].key_hash is not None]
+    if not keyed:
+        return settled
     entries = [
         _entry(claim, settlement)
         for claim, settlement in keyed
-        if settlement.status in (Status.SUCCEEDED, Status.ABORTED) and settlement.reason != "IDEMPOTENCY_CONFLICT"
+        if settlement.status in (Status.SUCCEEDED, Status.ABORTED) and settlement.reason != CONFLICT.reason
     ]
     if entries:
         tx.rows("settle_effects", worker=worker, entries=entries, ttl=ttl)
+    recorded = effects(tx, [claim for claim, _ in keyed])
+    settled = [(claim, _as_recorded(claim, settlement, recorded.get(claim.id))) for claim, settlement in settled]
     reserved = [
         {"scope": publish_scope(claim.topic), "key_hash": claim.key_hash}
-        for claim, settlement in keyed
-        if settlement.status is Status.SUCCEEDED
+        for claim, settlement in settled
+        if claim.key_hash is not None and settlement.status is Status.SUCCEEDED
     ]
     if reserved:
         tx.rows("settle_reservations", entries=reserved, ttl=ttl)
+    return settled
+
+
+def _as_recorded(claim: Claimed, settlement: Settlement, entry: tuple[str, str] | None) -> Settlement:
+    """A stray's success makes this delivery succeeded too; a success with another digest, a conflict."""
+    if entry is None or entry[0] != "succeeded":
+        return settlement
+    if entry[1] != claim.digest:
+        return CONFLICT if settlement.status is Status.SUCCEEDED else settlement
+    return settlement if settlement.status is Status.SUCCEEDED else SUCCEEDED
 
 
 def _entry(claim: Claimed, settlement: Settlement) -> dict[str, object]:

@@ -32,9 +32,9 @@ T = TypeVar("T")
 COUNTED_EXACTLY: Final = 100_000
 """Up to so many deliveries are counted one by one; more are sampled."""
 
-_STRATA: Final = 256
+_PIECES: Final = 256
 _SHARE: Final = 100
-"""One hundredth of each of 256 strata of the id range is read."""
+"""One hundredth of each of about 256 pieces of the id range is read."""
 
 
 def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
@@ -106,15 +106,38 @@ def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
     if some <= COUNTED_EXACTLY:
         rows = tx.rows("count_deliveries")
         return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=succeeded <= COUNTED_EXACTLY)
-    stratum = (last - first + 1) // _STRATA
-    width = max(1, stratum // _SHARE)
-    starts = [first + place * stratum + int(draw() * (stratum - width + 1)) for place in range(_STRATA)]
-    scale = (last - first + 1) / (_STRATA * width)
-    sampled = tx.rows("count_sample", starts=starts, width=width)
-    rows = [
-        Count(status, destination, reason, round(number * scale)) for status, destination, reason, number in sampled
+    # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
+    dead = [Count("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)]
+    few = sum(count.number for count in dead) <= COUNTED_EXACTLY
+    windows = [_window(low, high, draw()) for low, high in _pieces(tx, first, last)]
+    sampled = [
+        Count(status, destination, reason, round(number))
+        for status, destination, reason, number in tx.rows("count_sample", windows=windows)
+        if status != "aborted" or not few
     ]
-    return Counts(tuple(rows), int(succeeded), exact=False)
+    return Counts((*(dead if few else ()), *sampled), int(succeeded), exact=False)
+
+
+def _pieces(tx: Tx, first: int, last: int) -> list[tuple[int, int]]:
+    """Pieces of the id range, each with a row at both ends: gaps between old rows and the backlog are left out."""
+    pieces = [(first, last)]
+    for _ in range(4):
+        each = _PIECES // len(pieces)
+        if each < 2:
+            break
+        cuts = [(low, high, (high - low) // each + 1) for low, high in pieces]
+        parts = [
+            (start, min(start + step - 1, high)) for low, high, step in cuts for start in range(low, high + 1, step)
+        ]
+        pieces = tx.rows("edges", parts=[{"low": low, "high": high} for low, high in parts])
+    return pieces
+
+
+def _window(low: int, high: int, chance: float) -> dict[str, float]:
+    """A hundredth of a piece, somewhere in it, and how many times it goes into the piece."""
+    size = high - low + 1
+    width = max(1, size // _SHARE)
+    return {"start": low + int(chance * (size - width + 1)), "width": width, "weight": size / width}
 
 
 def remembered(tx: Tx, max_age: float) -> Counts | None:

@@ -109,6 +109,10 @@ class SqlStore:
         if not settled:
             return SettleReport()
         worker = settled[0][0].worker
+        first = {pair[0].id: pair for pair in reversed(settled)}
+        if len(first) < len(settled):  # an old token beside a new one of the same delivery: each by itself
+            one, other = self.settle(list(first.values())), self.settle([p for p in settled if first[p[0].id] is not p])
+            return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
         try:
             lost = self.database.write(
                 "settle", lambda tx: line.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl)
@@ -135,6 +139,10 @@ class SqlStore:
         if not claims:
             return ()
         worker = claims[0].worker
+        first = {claim.id: claim for claim in reversed(claims)}
+        if len(first) < len(claims):  # as in settle
+            rest = [claim for claim in claims if first[claim.id] is not claim]
+            return self.release(list(first.values()), delay=delay) + self.release(rest, delay=delay)
         ours = self.database.write("release", lambda tx: line.release(tx, worker, claims, delay))
         return tuple(claim for claim in claims if claim.id not in ours)
 

@@ -75,7 +75,9 @@ class PostgresDatabase:
         self._settings = settings
         self._begin = (
             f"begin; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
-            f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f}"
+            f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
+            # Cut off in the middle of a transaction, we must not hold our locks until the network gives up.
+            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f}"
         )
         self.queries = load(_PACKAGE, settings.schema)
         self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}

@@ -86,7 +86,7 @@ with dead as materialized (
      order by d.id for update of d
 ), reopened as (
     update todoku_delivery d
-       set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+       set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
            replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
            next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
       from dead where d.id = dead.id
@@ -129,12 +129,13 @@ delete from todoku_worker where expires_at <= todoku_now() returning id
 delete from todoku_worker where id = :worker returning id
 
 -- name: free_orphans
--- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted at the limit only if the
--- ledger does not know better (H13). The attempt is given back, the loss is counted apart (H6). In no order: it
+-- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted, at the limit or because it was
+-- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted apart (H6). In no order: it
 -- never waits for a lock, and an order would make the planner walk the whole table by id. Locked only if the epoch
 -- is still the one seen: since then somebody else may have freed the row and a live worker claimed it (H7).
 with orphan as materialized (
-    select d.id, d.epoch, d.lost + :lost >= :max_lost and not exists (
+    select d.id, d.epoch, d.cancel_requested as asked,
+           (d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
                select from todoku_message m join todoku_ledger l
                    on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
                 where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest) as doomed
@@ -143,13 +144,14 @@ with orphan as materialized (
        and (:worker::uuid is null or d.worker_id = :worker::uuid)
      limit :most
 ), held as materialized (
-    select d.id, o.doomed from orphan o cross join lateral (
+    select d.id, o.asked, o.doomed from orphan o cross join lateral (
         select id from todoku_delivery where id = o.id and epoch = o.epoch limit 1 for update skip locked) d
 )
 update todoku_delivery d
-   set status = case when doomed or d.cancel_requested then 'aborted' else 'pending' end,
-       reason = case when d.cancel_requested then 'CANCELLED' when doomed then 'WORKER_LOST' end,
-       error = case when d.cancel_requested then {cancelled}
+   set status = case when doomed or (d.cancel_requested and not asked) then 'aborted' else 'pending' end,
+       reason = case when d.cancel_requested and (doomed or not asked) then 'CANCELLED'
+                     when doomed then 'WORKER_LOST' end,
+       error = case when d.cancel_requested and (doomed or not asked) then {cancelled}
                     when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
        epoch = d.epoch + 1, worker_id = null, attempts = greatest(d.attempts - 1, 0), lost = d.lost + :lost,
        cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
@@ -357,7 +359,8 @@ select s.id, l.state, l.digest
 -- name: settle_effects
 -- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and
 -- lives 48 hours after the last (H16); another digest never overwrites it (I5), but a success does overwrite what is
--- none, whosever it is: it must be in the ledger. Sorted by key: no deadlock (H11).
+-- none, whosever it is: it must be in the ledger. Sorted by key: no deadlock (H11). The row of a failure is locked, so
+-- that nobody frees it between this and its own change.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select distinct on (s.scope, s.key_hash)
@@ -366,9 +369,11 @@ select distinct on (s.scope, s.key_hash)
   from json_to_recordset(:entries::json)
        as s(scope text, key_hash text, digest text, state text, message_id uuid, response text, id bigint,
             epoch bigint)
- where s.state = 'succeeded'
-    or exists (select from todoku_delivery d
-                where d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker offset 0)
+  left join lateral (
+    select id from todoku_delivery d
+     where s.state = 'failed' and d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker
+     limit 1 for update) held on true
+ where s.state = 'succeeded' or held.id is not null
  order by s.scope, s.key_hash, s.state desc
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, state = excluded.state, http_status = excluded.http_status,
@@ -384,16 +389,15 @@ select distinct on (s.scope, s.key_hash)
            else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
 
 -- name: settle_reservations
--- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order.
-with entry as materialized (
-    select l.scope, l.key_hash from (
-        select distinct scope, key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
-         order by scope, key_hash) s
-     cross join lateral (select scope, key_hash from todoku_ledger
-                          where scope = s.scope and key_hash = s.key_hash limit 1 for update) l
-)
-update todoku_ledger l set expires_at = todoku_now() + make_interval(secs => :ttl)
-  from entry where l.scope = entry.scope and l.key_hash = entry.key_hash
+-- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order. Each row is
+-- there, so each insert is an update: found by its key, where the join of an update could walk the whole ledger.
+insert into todoku_ledger
+select l.* from (
+    select distinct scope, key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+     order by scope, key_hash) s
+ cross join lateral (select * from todoku_ledger
+                      where scope = s.scope and key_hash = s.key_hash limit 1 for update) l
+    on conflict (scope, key_hash) do update set expires_at = todoku_now() + make_interval(secs => :ttl)
 
 -- name: settle_done
 -- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. Each token
@@ -540,9 +544,10 @@ select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.d
  order by d.id limit :most for update of d skip locked
 
 -- name: replay
--- The rows are locked and `aborted`; attempts start at 0, the epoch goes on rising (I4, I9).
+-- The rows are locked and `aborted`; attempts start at 0, the epoch goes on rising (I4, I9). What killed its workers
+-- stays a suspect: it still comes alone (H6).
 update todoku_delivery
-   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
        next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
  where id = any (:ids::bigint[]) and status = 'aborted'
@@ -809,12 +814,24 @@ select count(*), (select min(id) from todoku_delivery), (select max(id) from tod
 -- Only reads.
 select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
 
+-- name: count_dead
+-- Only reads, at most so many rows, by the index of dead letters.
+select destination, coalesce(reason, ''), count(*)
+  from (select destination, reason from todoku_delivery where status = 'aborted' order by id limit :most) d
+ group by 1, 2
+
+-- name: edges
+-- Only reads: of each part of the id range the first and the last id in it, by two probes of the primary key.
+select low.id, high.id from json_to_recordset(:parts::json) as s(low bigint, high bigint)
+ cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id limit 1) low
+ cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id desc limit 1) high
+
 -- name: count_sample
--- Only reads: windows of the id range, each a share of its stratum, so that the sum can be scaled up.
-select d.status, d.destination, coalesce(d.reason, ''), count(*)
-  from unnest(:starts::bigint[]) as s(start)
+-- Only reads: windows of the id range; each row stands for as many as its window goes into its piece.
+select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
+  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
  cross join lateral (select status, destination, reason from todoku_delivery
-                      where id >= s.start and id < s.start + :width) d
+                      where id >= s.start and id < s.start + s.width) d
  group by 1, 2, 3
 
 -- name: count_history

@@ -65,7 +65,7 @@ select distinct d.lane, d.queue, d.destination, :now from todoku_message m
 -- name: publish_reopen
 -- Only what is `aborted` changes, under the write lock: of two publishers one reopens (H15).
 update todoku_delivery
-   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
        next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
@@ -97,14 +97,14 @@ delete from todoku_worker where id = :worker returning id
 
 -- name: free_orphans
 -- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
-select d.id, case when {doomed} or d.cancel_requested then 'aborted' else 'pending' end, d.epoch, d.attempts,
-       d.replay_count, case when d.cancel_requested then null else d.lane end
+select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count,
+       case when d.cancel_requested then null else d.lane end
   from todoku_delivery d indexed by todoku_delivery_owner where {orphan} order by d.id limit :most;
 update todoku_delivery as d
-   set status = case when {doomed} or d.cancel_requested then 'aborted' else 'pending' end,
-       reason = case when d.cancel_requested then 'CANCELLED' when {doomed} then 'WORKER_LOST' end,
-       error = case when d.cancel_requested then {cancelled}
-                    when {doomed} then 'its worker died ' || (d.lost + :lost) || ' times' end,
+   set status = case when {doomed} then 'aborted' else 'pending' end,
+       reason = case when not {doomed} then null when d.cancel_requested then 'CANCELLED' else 'WORKER_LOST' end,
+       error = case when not {doomed} then null when d.cancel_requested then {cancelled}
+                    else 'its worker died ' || (d.lost + :lost) || ' times' end,
        epoch = epoch + 1, worker_id = null, attempts = max(attempts - 1, 0), lost = lost + :lost,
        cancel_requested = 0, next_run_at = :now, updated_at = :now
  where d.id in (select d.id from todoku_delivery d indexed by todoku_delivery_owner
@@ -116,8 +116,8 @@ d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = 
    and (:worker is null or d.worker_id = :worker)
 
 -- name: doomed
--- A fragment: lost for the last time, and the ledger does not know of a success.
-(d.lost + :lost >= :max_lost and not exists (
+-- A fragment: cancelled or lost for the last time, and the ledger does not know of a success.
+((d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
     select 1 from todoku_message m join todoku_ledger l
         on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
      where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest))
@@ -460,9 +460,10 @@ select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.d
  order by d.id limit :most
 
 -- name: replay
--- The rows are `aborted`; attempts start at 0, the epoch goes on rising (I4, I9).
+-- The rows are `aborted`; attempts start at 0, the epoch goes on rising (I4, I9). What killed its workers stays a
+-- suspect: it still comes alone (H6).
 update todoku_delivery
-   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = 0, snoozes = 0,
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
        next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where id in (select value from json_each(:ids)) and status = 'aborted'
@@ -721,10 +722,29 @@ select (select count(*) from (select 1 from todoku_delivery limit :most)),
 -- Only reads.
 select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
 
+-- name: count_dead
+-- Only reads, at most so many rows, by the index of dead letters.
+select destination, coalesce(reason, ''), count(*)
+  from (select destination, reason from todoku_delivery indexed by todoku_delivery_dead
+         where status = 'aborted' order by id limit :most)
+ group by 1, 2
+
+-- name: edges
+-- Only reads: of each part of the id range the first and the last id in it, by two probes of the primary key.
+select low, high from (
+    select (select min(d.id) from todoku_delivery d where d.id >= json_extract(s.value, '$.low')
+               and d.id <= json_extract(s.value, '$.high')) as low,
+           (select max(d.id) from todoku_delivery d where d.id >= json_extract(s.value, '$.low')
+               and d.id <= json_extract(s.value, '$.high')) as high
+      from json_each(:parts) s)
+ where low is not null
+
 -- name: count_sample
--- Only reads: windows of the id range, each a share of its stratum, so that the sum can be scaled up.
-select d.status, d.destination, coalesce(d.reason, ''), count(*)
-  from json_each(:starts) s cross join todoku_delivery d on d.id >= s.value and d.id < s.value + :width
+-- Only reads: windows of the id range; each row stands for as many as its window goes into its piece.
+select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value, '$.weight'))
+  from json_each(:windows) s cross join todoku_delivery d
+    on d.id >= json_extract(s.value, '$.start')
+   and d.id < json_extract(s.value, '$.start') + json_extract(s.value, '$.width')
  group by 1, 2, 3
 
 -- name: count_history
