@@ -13,9 +13,7 @@ pytest_plugins = ["tests.support.fixtures"]
 
 # What the product reads from the environment must not change a test; TODOKU_TEST_… is for the tests.
 for name in list(os.environ):
-    if name == "DATABASE_URL" or (
-        name.startswith(("TODOKU_", "OUTBOX_")) and not name.startswith("TODOKU_TEST_")
-    ):
+    if name == "DATABASE_URL" or (name.startswith(("TODOKU_", "OUTBOX_")) and not name.startswith("TODOKU_TEST_")):
         del os.environ[name]
 
 
