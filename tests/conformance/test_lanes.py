@@ -976,7 +976,7 @@ class Pressure:
     def work(self, store: SqlStore) -> None:
         """Claim and run until everything that was published is gone, lanes included."""
         worker = self.start(store)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 30
         while True:
             all_published = self.published.is_set()
             places = store.waiting(None).lanes
@@ -989,7 +989,7 @@ class Pressure:
             if not claims:
                 if all_published and not self.left():
                     return
-                assert time.monotonic() < deadline, f"{self.left()} rows and lanes are stranded"
+                assert time.monotonic() < deadline, f"stranded: {self.stranded()}"
                 time.sleep(0.005)
 
     def start(self, store: SqlStore) -> UUID:
@@ -1001,6 +1001,14 @@ class Pressure:
         """Rows and lanes that are still there."""
         rows = self.world.sql("select (select count(*) from todoku_delivery) + (select count(*) from todoku_lane)")
         return int(rows[0][0])
+
+    def stranded(self) -> list[tuple[Any, ...]]:
+        """What is left, with its owner and whether that one lives."""
+        return self.world.sql(
+            "select d.id, d.status, d.lost, d.reason, d.worker_id, w.id as live, l.id, l.worker_id, l.parked, l.ready_at"
+            "  from todoku_delivery d left join todoku_lane l on l.id = d.lane"
+            "  left join todoku_worker w on w.id = d.worker_id"
+        )
 
     def run_lane(self, store: SqlStore, claims: list[Claimed]) -> bool:
         """Run a lane in turn, each row settled before the next one starts. False: the worker died."""

@@ -413,7 +413,7 @@ def test_a_suspect_that_fails_like_anybody_else_stays_a_suspect(world: World) ->
 
 
 def test_the_last_loss_aborts_with_worker_lost_and_every_loss_is_on_record(world: World) -> None:
-    """§2: at lost = 3 a dead letter, which only an audited replay takes up again, with a clean slate (I9)."""
+    """§2: at lost = 3 a dead letter, which only an audited replay takes up again, still a suspect (I9, H6)."""
     (message,) = world.publish()
     for number in (1, 2, 3):
         worker = world.worker()
@@ -429,8 +429,9 @@ def test_the_last_loss_aborts_with_worker_lost_and_every_loss_is_on_record(world
     assert world.claim(again) == world.claim_suspect(again) == []
 
     assert len(world.store.replay(Filter(status="aborted"), SOMEBODY).changed) == 1
-    assert states(world) == [("pending", 0, 0)]
-    assert len(world.claim(again)) == 1
+    assert states(world) == [("pending", 0, 1)]
+    assert world.claim(again) == []
+    assert len(world.claim_suspect(again)) == 1
 
 
 @pytest.mark.parametrize("max_lost", [1, 2, 5])
