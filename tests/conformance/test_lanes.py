@@ -830,6 +830,47 @@ def test_no_lane_is_dropped_under_a_publisher_of_very_many(pg: World) -> None:
     assert lanes(pg) == []
 
 
+# ------------------------------------------------------------------------- burials and locks of others
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("table", "ordered"), [("todoku_lane", True), ("todoku_delivery", True), ("todoku_delivery", False)]
+)
+def test_a_burial_waits_for_who_has_locked_a_lane_or_a_row_in_passing(pg: World, table: str, ordered: bool) -> None:
+    """I11, I1: a claim that saw it free locks it, learns that it is taken, and keeps the lock until it commits.
+
+    The burial passed over it, and the lane of a dead worker kept its owner until somebody reclaimed.
+    """
+    pg.publish(2, ordered=ordered, key="a")
+    worker = pg.worker()
+    assert len(pg.claim_lanes(worker) if ordered else pg.claim(worker)) == 2
+    with pg.connect() as passing, ThreadPoolExecutor(1) as pool:
+        passing.execute(f"select from {table} for update")
+        burial = pool.submit(pg.store.bury, worker, lost=False)
+        pg.until_blocked()
+        passing.rollback()
+        assert burial.result().freed == 2
+    other = pg.worker()
+    assert len(pg.claim_lanes(other) if ordered else pg.claim(other)) == 2
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("table", ["todoku_lane", "todoku_delivery"])
+def test_a_burial_does_not_wait_for_ever(pg: World, table: str) -> None:
+    """I11, H11: the lease ends all the same; what somebody keeps locked is left to reclaim."""
+    order(pg, 2)
+    worker = pg.worker()
+    pg.claim_lanes(worker)
+    with pg.connect() as keeping:
+        keeping.execute(f"select from {table} for update")
+        assert pg.another_store(lock_timeout_sec=0.05).bury(worker, lost=True).workers == 1
+        assert pg.claim_lanes(pg.worker()) == []
+        keeping.rollback()
+    pg.store.reclaim()
+    assert finish(pg, pg.worker()) == [0, 1]
+
+
 # --------------------------------------------------------------- people and workers at the same moment
 
 
@@ -1005,7 +1046,8 @@ class Pressure:
     def stranded(self) -> list[tuple[Any, ...]]:
         """What is left, with its owner and whether that one lives."""
         return self.world.sql(
-            "select d.id, d.status, d.lost, d.reason, d.worker_id, w.id as live, l.id, l.worker_id, l.parked, l.ready_at"
+            "select d.id, d.status, d.lost, d.reason, d.worker_id, w.id as live, l.id, l.worker_id, l.parked,"
+            "       l.ready_at"
             "  from todoku_delivery d left join todoku_lane l on l.id = d.lane"
             "  left join todoku_worker w on w.id = d.worker_id"
         )

@@ -28,9 +28,12 @@ def owned(tx: Tx, worker: UUID) -> list[Held]:
     return [Held(id, epoch, bool(asked), lane, worker) for id, epoch, asked, lane in rows]
 
 
-def bury(tx: Tx, worker: UUID, *, lost: bool, max_lost: int) -> Reclaimed:
+def bury(tx: Tx, worker: UUID, *, lost: bool, max_lost: int, waits: bool = True) -> Reclaimed:
     """End one lease, then free what it owned, known or not (I11); what others left behind is for reclaim to count."""
     buried = len(tx.rows("bury", worker=worker))
+    if waits:
+        tx.rows("lock_owned", worker=worker)
+        tx.rows("lock_owned_lanes", worker=worker)
     return _free(tx, worker, buried=buried, lost=lost, max_lost=max_lost if lost else _NEVER)
 
 

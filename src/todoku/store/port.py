@@ -80,7 +80,10 @@ class Store(Protocol):
         """What the database says the worker owns, and whether it was asked to stop."""
 
     def bury(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
-        """End a lease at once and free everything owned. `lost`: its attempts may have started (a dead child)."""
+        """End a lease at once and free everything owned. `lost`: its attempts may have started (a dead child).
+
+        What somebody keeps locked for long is left to reclaim.
+        """
 
     def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
         """End the leases that ran out, then free every delivery and lane that has no live owner.
@@ -118,7 +121,8 @@ class Store(Protocol):
         """Write what attempts came to: ledger, delivery, history, in one transaction (I5).
 
         Fenced by (id, epoch, worker): what is not owned any more changes nothing and is reported `lost`. What this
-        worker has settled before is reported as settled, so that repeating after a lost reply is harmless. Rows that
+        worker has settled before is reported as settled, so that repeating after a lost reply is harmless (a repeated
+        snooze is reported `lost`: it leaves no record, and nothing to lose). Rows that
         somebody keeps locked do not hold up the others: they are reported `stuck`.
         """
 

@@ -76,7 +76,13 @@ class SqlStore:
         return self.database.read(lambda tx: leases.owned(tx, worker))
 
     def bury(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
-        return self.database.write("bury", lambda tx: leases.bury(tx, worker, lost=lost, max_lost=max_lost))
+        def work(tx: Tx, *, waits: bool) -> Reclaimed:
+            return leases.bury(tx, worker, lost=lost, max_lost=max_lost, waits=waits)
+
+        try:
+            return self.database.write("bury", lambda tx: work(tx, waits=True))
+        except DatabaseBusy:  # the lease must end now; what somebody keeps locked is left to reclaim
+            return self.database.write("bury", lambda tx: work(tx, waits=False))
 
     def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
         return self.database.write("reclaim", lambda tx: leases.reclaim(tx, max_lost))

@@ -128,6 +128,14 @@ delete from todoku_worker where expires_at <= todoku_now() returning id
 -- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
 delete from todoku_worker where id = :worker returning id
 
+-- name: lock_owned
+-- Waits: a claim that saw these rows free may have locked them in passing, and free_orphans passes over locked rows.
+select from todoku_delivery where worker_id = :worker and status = 'sending' for update
+
+-- name: lock_owned_lanes
+-- As lock_owned, for free_lanes.
+select from todoku_lane where worker_id = :worker for update
+
 -- name: free_orphans
 -- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted, at the limit or because it was
 -- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted apart (H6). In no order: it

@@ -95,6 +95,14 @@ delete from todoku_worker where expires_at <= :now returning id
 -- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
 delete from todoku_worker where id = :worker returning id
 
+-- name: lock_owned
+-- No lock to wait for: there is one writer.
+select 0
+
+-- name: lock_owned_lanes
+-- No lock to wait for: there is one writer.
+select 0
+
 -- name: free_orphans
 -- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
 select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count,
