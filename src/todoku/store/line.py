@@ -89,17 +89,17 @@ def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float
 
 def settle_lanes(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[Settled]) -> None:
     """Give back the lanes with nothing in flight, and drop the empty ones (unless a publisher is at work)."""
-    by_status: dict[Status, list[int]] = {status: [] for status in Status}
+    by_status: dict[Status, set[int]] = {status: set() for status in Status}
     for claim, settlement in settled:
         if claim.lane is not None and not (settlement.status is Status.ABORTED and settlement.reason in GONE):
-            by_status[settlement.status].append(claim.lane)
+            by_status[settlement.status].add(claim.lane)
     rows = tx.rows(
         "settle_lanes",
         worker=worker,
         lanes=lanes,
-        failing=by_status[Status.FAILED] or _NOTHING,
-        succeeding=by_status[Status.SUCCEEDED] or _NOTHING,
-        aborting=by_status[Status.ABORTED] or _NOTHING,
+        failing=sorted(by_status[Status.FAILED]) or _NOTHING,
+        succeeding=sorted(by_status[Status.SUCCEEDED]) or _NOTHING,
+        aborting=sorted(by_status[Status.ABORTED]) or _NOTHING,
     )
     empty = {str(lane): str(destination_lock(destination)) for lane, destination, is_empty in rows if is_empty}
     if empty and (locked := [row[0] for row in tx.rows("try_lock_lanes", locks=empty)]):

@@ -469,6 +469,11 @@ select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 -- name: settle_lanes
 -- The lanes are ours until this statement gives them back, which it does once nothing of theirs is in flight.
 -- The next row's time is the lane's; without one it is looked at again in 20 ms, or dropped by the next statement.
+-- What is in flight is read once, from the small index of owned rows: a lane may have a hundred thousand followers.
+with flying as materialized (
+    select distinct lane from todoku_delivery
+     where worker_id = :worker and status = 'sending' and lane = any (:lanes::bigint[])
+)
 update todoku_lane l
    set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
                        when l.id = any (:succeeding::bigint[]) then 0 else l.failures end,
@@ -480,8 +485,7 @@ update todoku_lane l
   from unnest(:lanes::bigint[]) as s(lane)
   left join lateral (select next_run_at from todoku_delivery d
                       where d.lane = s.lane and d.status <> 'aborted' order by d.id limit 1) head on true
- cross join lateral (select exists (select from todoku_delivery d
-                      where d.lane = s.lane and d.status <> 'aborted' and d.worker_id = :worker offset 0) as busy) b
+ cross join lateral (select s.lane = any (array(select lane from flying)) as busy) b
  where l.id = s.lane and l.id = any (:lanes::bigint[]) and l.worker_id = :worker
 returning l.id, l.destination, head.next_run_at is null and not l.parked and not busy
 

@@ -405,8 +405,8 @@ update todoku_lane as l
 
 -- name: busy
 -- A fragment: something of the lane is in flight.
-exists (select 1 from todoku_delivery d
-         where d.lane = l.id and d.lane is not null and d.status <> 'aborted' and d.worker_id = :worker)
+l.id in (select d.lane from todoku_delivery d indexed by todoku_delivery_owner
+         where d.worker_id = :worker and d.status = 'sending' and d.lane is not null)
 
 -- name: parks
 -- A fragment: a dead letter blocks the lane, unless its destination skips them.
