@@ -471,8 +471,9 @@ select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 -- The next row's time is the lane's; without one it is looked at again in 20 ms, or dropped by the next statement.
 -- What is in flight is read once, from the small index of owned rows: a lane may have a hundred thousand followers.
 with flying as materialized (
-    select distinct lane from todoku_delivery
-     where worker_id = :worker and status = 'sending' and lane = any (:lanes::bigint[])
+    select distinct lane from (
+        select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0) owned
+     where lane = any (:lanes::bigint[])
 )
 update todoku_lane l
    set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
