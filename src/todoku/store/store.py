@@ -173,7 +173,9 @@ class SqlStore:
 
         allowed = ("pending", "failed", "aborted") if succeeded else ("pending", "failed")
         action = "settle as succeeded" if succeeded else "settle as aborted"
-        return self._act(which, signed, action, allowed, change, limit=limit, dry_run=dry_run)
+        return self._act(
+            which, signed, action, allowed, change, limit=limit, dry_run=dry_run, operation="settle_by_hand"
+        )
 
     def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
@@ -191,9 +193,10 @@ class SqlStore:
         *,
         limit: int,
         dry_run: bool,
+        operation: str | None = None,
     ) -> Acted:
         return self.database.write(
-            action.split(maxsplit=1)[0] if not action.startswith("settle") else "settle_by_hand",
+            operation or action,
             lambda tx: operate.act(
                 tx,
                 which,

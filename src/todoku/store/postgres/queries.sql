@@ -138,7 +138,8 @@ select from todoku_lane where worker_id = :worker for update
 
 -- name: free_orphans
 -- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted, at the limit or because it was
--- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted apart (H6). In no order: it
+-- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted
+-- apart (H6). In no order: it
 -- never waits for a lock, and an order would make the planner walk the whole table by id. Locked only if the epoch
 -- is still the one seen: since then somebody else may have freed the row and a live worker claimed it (H7).
 with orphan as materialized (
