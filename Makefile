@@ -10,7 +10,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast bench-store system-packages lock clean
+.PHONY: help setup setup-runtime up check format test test-fast bench-store bench-engine system-packages lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -61,11 +61,14 @@ format: setup ## write what `check` would ask for
 test: setup ## every test, then a table of what was skipped and why
 	$(PYTEST)
 
-test-fast: setup ## under a minute: no PostgreSQL, nothing slow
+test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
 
 bench-store: setup ## the store beside a bare SQL loop, one line per bar
 	$(PY) -m bench.store
+
+bench-engine: setup ## workers through the public API beside a bare SQL loop, one line per bar
+	$(PY) -m bench.engine
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
 	@if command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ]; then \
@@ -81,8 +84,8 @@ system-packages: ## as root on Debian: install what some tests want; elsewhere s
 
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
-	$(UV_COMPILE) --upgrade --extra postgres -o requirements/runtime.txt pyproject.toml requirements/runtime.in
-	$(UV_COMPILE) --upgrade --extra postgres --extra sqlalchemy --extra django -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server -o requirements/runtime.txt pyproject.toml requirements/runtime.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra sqlalchemy --extra django -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import BlockingCall, InvalidMessage, InvalidSetting, UnknownDatabase
-from todoku.core.identity import uuid7
+from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting, UnknownDatabase
 from todoku.core.message import Draft, Message
 from todoku.core.outcome import Duration
-from todoku.core.route import Route, pattern
 from todoku.core.settings import Settings, read_settings
-from todoku.core.status import Status
-from todoku.engine.publish import Options, draft
+from todoku.engine import operate
+from todoku.engine.about import About, without_password
+from todoku.engine.declare import Declarations
+from todoku.engine.embedded import beside, drained
+from todoku.engine.event import Event
+from todoku.engine.handle import Handle, signed
+from todoku.engine.job import Call
+from todoku.engine.operate import Replayed
+from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
+from todoku.engine.publish import Options
+from todoku.engine.telemetry import Telemetry
+from todoku.engine.worker import Worker
 from todoku.store.database import Database
-from todoku.store.join import run, run_async
-from todoku.store.port import Steps
-from todoku.store.publish import Publishing, publish
 from todoku.store.store import SqlStore
-from todoku.store.values import Counts, Migrated
+from todoku.store.values import Filter, Migrated
 
+__all__ = ["App", "load_settings", "new_id", "open_database", "printed_migrations"]
 
-@runtime_checkable
-class Destination(Protocol):
-    """Where messages go: anything with a name and `async send(batch)`."""
-
-    name: str
+R = TypeVar("R")
 
 
 def load_settings(**given: object) -> Settings:
@@ -91,37 +92,25 @@ def printed_migrations(database: str | None, schema: str | None) -> str:
     return opened.printed()
 
 
-class About(msgspec.Struct, frozen=True):
-    """What `up` says: where the data is, and what there is of it."""
+class PublishOptions(TypedDict, total=False):
+    """How to publish: the keywords of `publish`, beside `tx`."""
 
-    database: str
-    dialect: str
-    detail: str
-    counts: Counts
-
-    def as_dict(self) -> dict[str, object]:
-        """One JSON object."""
-        where: dict[str, object] = {"database": self.database, "dialect": self.dialect, "detail": self.detail}
-        return where | dict(self._numbers())
-
-    def as_lines(self) -> list[str]:
-        """A few lines for a person."""
-        numbers = ", ".join(f"{number} {status}" for status, number in self._numbers().items())
-        return [
-            f"todoku is ready on {self.database}",
-            f"  {self.detail}",
-            f"  deliveries: {numbers}" + ("" if self.counts.exact else " (sampled)"),
-        ]
-
-    def _numbers(self) -> dict[str, int]:
-        return {status.value: self.counts.of(status.value) for status in Status}
+    key: str | None
+    idempotency_key: str | None
+    delay: Duration | None
+    at: datetime | None
+    expires: Duration | None
+    priority: int
+    headers: Mapping[str, str] | None
 
 
-class App:
+class App(Declarations):
     """Your messages and where they go. Examples call it `box`.
 
     `database` is `sqlite:///file.db` or `postgresql://…`; None reads TODOKU_DATABASE or DATABASE_URL.
     `schema` is the PostgreSQL schema todoku lives in (None: wherever the search path leads).
+    `require_tx`: a publish or enqueue without `tx=` is an error.
+    `no_route`: what is published and no route takes is an error, or a dead letter.
     """
 
     def __init__(
@@ -132,12 +121,12 @@ class App:
         require_tx: bool = False,
         no_route: Literal["error", "dead_letter"] = "error",
     ) -> None:
-        self.settings = load_settings(database=database, schema=schema)
-        self._database = open_database(self.settings)
-        self.store = SqlStore(self._database, ledger_ttl=self.settings.ledger_ttl)
-        self._require_tx = require_tx
-        self._no_route: Literal["error", "dead_letter"] = no_route
-        self._routes: list[Route] = []
+        settings = load_settings(database=database, schema=schema)
+        self._database = open_database(settings)
+        self.store = SqlStore(self._database, ledger_ttl=settings.ledger_ttl)
+        policy = Policy(require_tx=require_tx, no_route=no_route)
+        self.telemetry = Telemetry(span_ratio=settings.span_ratio)
+        super().__init__(Outbox(self.store, self._database, settings, policy, self.telemetry), settings)
 
     def migrate(self) -> Migrated:
         """Create or update todoku's tables; does nothing when they are up to date."""
@@ -150,136 +139,134 @@ class App:
     def about(self) -> About:
         """What is in the database, for `todoku up`."""
         counts = self.store.counts(max_age=60.0)
-        shown = _without_password(self.settings.database)
+        shown = without_password(self.settings.database)
         return About(shown, self._database.dialect, self._database.describe(), counts)
 
-    def route(self, topic: str, to: Destination | str, *, name: str | None = None, ordered: bool = False) -> None:
-        """Send what matches `topic` to a destination: `*` is one word of the topic, `**` any number.
+    # ----------------------------------------------------------------------------------------- running
 
-        `to` may be the name of a destination that another process serves. `ordered`: messages with the same key
-        arrive one after the other, as they were committed.
-        """
-        pattern(topic)
-        destination = name or (to if isinstance(to, str) else to.name)
-        if not destination:
-            raise InvalidMessage("a destination needs a name", hint="pass name=…")
-        attempts = self.settings.max_attempts
-        self._routes.append(
-            Route(
-                pattern=topic,
-                destination=destination,
-                queue=destination,
-                ordered=ordered,
-                max_attempts=attempts,
-            )
+    def worker(self, *, name: str | None = None, limit: int | None = None) -> Worker:
+        """A worker for everything declared here. `limit`: it claims no more than so many."""
+        # The heartbeat has a connection of its own: whatever handlers do to the others, the lease is kept.
+        heart = SqlStore(
+            open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
+        worker = Worker(
+            self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit
+        )
+        self.outbox.wake = worker.poke
+        return worker
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Run a worker beside an ASGI application: `FastAPI(lifespan=box.lifespan)`."""
+        await asyncio.to_thread(self.migrate)
+        async with beside(self.worker()):
+            yield
+
+    def drain(self, *, limit: int | None = None) -> int:
+        """Run what is due, here and now, and return how many attempts were settled: for tests and scripts."""
+        return drained(self.worker(limit=limit))
+
+    async def adrain(self, *, limit: int | None = None) -> int:
+        """As `drain`, for async code."""
+        return await self.worker(limit=limit).run(until_idle=True)
 
     # ----------------------------------------------------------------------------------------- publish
 
     def publish(
-        self,
-        topic: str,
-        payload: object = None,
-        *,
-        tx: Any,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        expires: Duration | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
     ) -> Message:
-        """Publish in your own transaction `tx`: it commits with your rows, or not at all (I2).
+        """Publish an event, or a topic and its payload, in your own transaction `tx`.
 
-        `tx=None` is a transaction of its own, on purpose. With an idempotency key, a repetition returns the earlier
-        message with `duplicate=True`; the same key with another payload raises IdempotencyConflict.
+        It commits with your rows, or not at all (I2); `tx=None` is a transaction of its own, on purpose. With an
+        idempotency key, a repetition returns the earlier message with `duplicate=True`; the same key with another
+        payload raises IdempotencyConflict. `delay`, `at`: later. `expires`: not after so long. `priority`: 0 to 15.
         """
-        options = Options(
-            key=key, idempotency_key=idempotency_key, delay=delay, at=at, expires=expires, priority=priority,
-            headers=headers,
-        )  # fmt: skip
-        return self._publish([self._draft(topic, payload, options)], tx)[0]
+        return self._publish([self._drafted(event, payload, options)], tx)[0]
 
     async def apublish(
-        self,
-        topic: str,
-        payload: object = None,
-        *,
-        tx: Any,
-        key: str | None = None,
-        idempotency_key: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        expires: Duration | None = None,
-        priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
     ) -> Message:
         """As `publish`, for async code."""
-        options = Options(
-            key=key, idempotency_key=idempotency_key, delay=delay, at=at, expires=expires, priority=priority,
-            headers=headers,
-        )  # fmt: skip
-        return (await self._apublish([self._draft(topic, payload, options)], tx))[0]
+        return (await self._apublish([self._drafted(event, payload, options)], tx))[0]
 
-    def publish_many(self, events: Iterable[tuple[str, object]], *, tx: Any) -> list[Message]:
-        """Publish many (topic, payload) at once, in your transaction: all of them, or none."""
-        return self._publish([self._draft(topic, payload, _PLAIN) for topic, payload in events], tx)
+    def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
+        """Publish many events, or (topic, payload), at once, in your transaction: all of them, or none."""
+        return self._publish(self._all_drafted(events), tx, twin="box.apublish_many(…)")
 
-    async def apublish_many(self, events: Iterable[tuple[str, object]], *, tx: Any) -> list[Message]:
+    async def apublish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
         """As `publish_many`, for async code."""
-        return await self._apublish([self._draft(topic, payload, _PLAIN) for topic, payload in events], tx)
+        return await self._apublish(self._all_drafted(events), tx)
+
+    def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
+        """Store many calls, made by `job.call(…)`, at once, in your transaction: all of them, or none."""
+        calls = _without_tx(calls)
+        messages = self.outbox.put([call.draft() for call in calls], tx, twin="box.aenqueue_many(…)")
+        return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
+        """As `enqueue_many`, for async code."""
+        calls = _without_tx(calls)
+        messages = await self.outbox.aput([call.draft() for call in calls], tx)
+        return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+
+    # ------------------------------------------------------------------------------- what a person does
+
+    def replay(
+        self,
+        *ids: UUID | int | str,
+        reason: str | None = None,
+        by: str,
+        why: str,
+        dry_run: bool = False,
+        limit: int | None = None,
+        rate: float | None = None,
+    ) -> Replayed:
+        """Let dead letters run again, from attempt 0, audited: by id of message or delivery, or all of a `reason`.
+
+        `limit`: at most so many. `rate`: at most so many a second. `dry_run`: only say what would be replayed.
+        """
+        if not ids and reason is None:
+            raise InvalidAct("replay what?", hint="give ids, or reason=…: box.replay(reason='TIMEOUT', by=…, why=…)")
+        refuse_in_event_loop("asyncio.to_thread(box.replay, …)")
+        which = Filter(ids=operate.resolve(self.store, ids) if ids else None, reason=reason)
+        done = operate.replay(self.store, which, signed(by, why), limit=limit, rate=rate, dry_run=dry_run)
+        if not dry_run:
+            self.outbox.wake()
+        return done
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _drafted(self, event: str | Event, payload: object, options: PublishOptions) -> Draft:
+        topic, body, key = self._events.split(event, payload)
+        given: PublishOptions = {"key": key, **options}
+        return self._draft(topic, body, Options(**given))
+
+    def _all_drafted(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
+        pairs = (event if isinstance(event, tuple) else _alone(event) for event in events)
+        return [self._drafted(event, payload, {}) for event, payload in pairs]
 
     def _draft(self, topic: str, payload: object, options: Options) -> Draft:
-        return draft(
-            new_id(),
-            topic,
-            payload,
-            options,
-            self._routes,
-            max_payload_bytes=self.settings.max_payload_bytes,
-            no_route=self._no_route,
-        )
+        return self.outbox.draft(topic, payload, options, self._routes)
 
-    def _steps(self, drafts: list[Draft]) -> Steps[list[Message]]:
-        database = self._database
-        return publish(Publishing(database.dialect, database.queries, database.now()), drafts)
-
-    def _joining(self, drafts: list[Draft]) -> Steps[list[Message]]:
-        yield from self._database.check_tx()
-        return (yield from self._steps(drafts))
-
-    def _publish(self, drafts: list[Draft], tx: Any) -> list[Message]:
-        if tx is not None:
-            return run(tx, self._database.dialect, self._joining(drafts))
-        if self._require_tx:
-            raise InvalidMessage("this App requires tx=", hint="pass your connection or session")
-        if _in_event_loop():
-            raise BlockingCall("publish blocks, and this thread runs an event loop", hint="await box.apublish(…)")
-        return self.store.run(self._steps(drafts))
+    def _publish(self, drafts: list[Draft], tx: Any, *, twin: str = "box.apublish(…)") -> list[Message]:
+        return self.outbox.put(drafts, tx, twin=twin)
 
     async def _apublish(self, drafts: list[Draft], tx: Any) -> list[Message]:
-        if tx is not None:
-            return await run_async(tx, self._database.dialect, self._joining(drafts))
-        return await asyncio.to_thread(self._publish, drafts, None)
+        return await self.outbox.aput(drafts, tx)
 
 
-_PLAIN = Options()
+def _alone(event: object) -> tuple[Any, None]:
+    if isinstance(event, str):
+        raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
+    return event, None
 
 
-def _without_password(url: str) -> str:
-    url = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", url)
-
-
-def new_id() -> UUID:
-    """A public message id: time in front, unguessable behind."""
-    return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:
+    calls = list(calls)
+    for call in calls:
+        if call.options.get("tx") is not None or call.options.get("best_effort"):
+            raise InvalidMessage(
+                "a call of many has no tx and no best_effort of its own", hint="enqueue_many(calls, tx=…)"
+            )
+    return calls

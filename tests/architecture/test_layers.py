@@ -19,7 +19,8 @@ LAYERS = (
     ("app",),
     ("api", "web"),
     ("integrations",),
-    ("cli", "daemon"),
+    ("daemon",),
+    ("cli",),
     ("testing", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,7 +1,6 @@
 """The 29 holes that the review of the protocol found, each with the tests that prove it closed.
 
-A hole is closed when taking its fix out makes one of its tests fail. What only a running worker can show waits for
-the engine: such a hole says so, and names what is proved without one.
+A hole is closed when taking its fix out makes one of its tests fail.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ MODEL = ("model/test_protocol.py::test_the_hole_shows_without_its_fix",)
 
 
 class Hole(msgspec.Struct, frozen=True):
-    """What was wrong, the tests that prove it is not any more, and what is left to the engine."""
+    """What was wrong, and the tests that prove it is not any more."""
 
     title: str
     tests: tuple[str, ...]
-    engine: str = ""
     cited_as: str = ""
     """The invariant by which the tests cite it, if not by its number."""
 
@@ -37,10 +35,7 @@ HOLES: dict[str, Hole] = {
         "renewal after expiry, reclaim racing renewal",
         (
             "conformance/test_lease.py::test_a_lease_that_ended_is_never_renewed",
-            (
-                "conformance/test_lease.py"
-                "::test_a_renewal_under_way_when_the_lease_passes_makes_reclaim_wait_and_change_nothing"
-            ),
+            ("conformance/test_lease.py::test_a_renewal_under_way_when_the_lease_passes_is_passed_over_by_reclaim"),
             "conformance/test_lease.py::test_a_renewal_that_waited_for_a_reclaim_is_told_that_the_lease_ended",
             *MODEL,
         ),
@@ -92,12 +87,21 @@ HOLES: dict[str, Hole] = {
             *MODEL,
         ),
     ),
-    "H8": Hole("lease kept by a dead loop", MODEL, engine="the heartbeat watches a running loop"),
-    "H9": Hole("I12 promises too much", MODEL, engine="starting and cancelling attempts is the worker's"),
+    "H8": Hole(
+        "lease kept by a dead loop",
+        ("engine/test_life.py::test_H8_a_loop_that_never_turns_loses_its_lease_and_says_so", *MODEL),
+    ),
+    "H9": Hole(
+        "I12 promises too much",
+        ("engine/test_life.py::test_H9_nothing_is_started_after_the_lease_can_have_ended", *MODEL),
+    ),
     "H10": Hole(
         "drain",
-        ("conformance/test_lease.py::test_the_last_act_of_a_drain_frees_everything_owned_known_or_not", *MODEL),
-        engine="awaiting the claim in flight at SIGTERM is the worker's",
+        (
+            "conformance/test_lease.py::test_the_last_act_of_a_drain_frees_everything_owned_known_or_not",
+            "engine/test_life.py::test_H10_a_claim_under_way_when_draining_begins_is_awaited_and_given_back",
+            *MODEL,
+        ),
     ),
     "H11": Hole(
         "settle stuck or deadlocked by one row",
@@ -124,9 +128,10 @@ HOLES: dict[str, Hole] = {
         (
             "conformance/test_ledger.py::test_a_zombies_success_is_recorded_though_its_row_is_lost",
             "conformance/test_lease.py::test_at_the_last_loss_the_ledger_is_asked_before_giving_up",
+            "engine/test_life.py::test_H13_what_the_ledger_cannot_tell_now_is_given_back_and_costs_no_slot",
+            "engine/test_life.py::test_H13_the_effect_entry_is_read_again_just_before_a_send",
             *MODEL,
         ),
-        engine="reading the entry again just before a send is the worker's",
     ),
     "H14": Hole(
         "one-statement publish returns nothing",
@@ -194,7 +199,15 @@ HOLES: dict[str, Hole] = {
         ),
     ),
     # ------------------------------------------------------------------------------------------ rest
-    "H21": Hole("transactional handlers", MODEL, engine="handlers that are handed a transaction come with the worker"),
+    "H21": Hole(
+        "transactional handlers",
+        (
+            "engine/test_transactional.py"
+            "::test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_lease_at_most",
+            "engine/test_transactional.py::test_I6_a_worker_that_lost_its_row_rolls_back",
+            *MODEL,
+        ),
+    ),
     "H22": Hole(
         "cancel running",
         (
@@ -218,14 +231,13 @@ HOLES: dict[str, Hole] = {
             "conformance/test_claim.py::test_an_open_breaker_keeps_every_worker_away_and_burns_no_attempts",
             "conformance/test_claim.py::test_a_row_released_for_later_waits_until_then",
             "conformance/test_claim.py::test_a_million_rows_that_cannot_run_cost_the_rest_nothing",
+            "engine/test_life.py::test_a_breaker_opens_for_all_workers_and_burns_no_attempts",
+            "engine/test_life.py::test_a_paused_queue_is_left_alone_and_what_was_claimed_of_it_is_given_back",
         ),
-        engine="the churn of prefetched rows when a breaker opens or a queue is paused",
     ),
     "H25": Hole(
         "notify only when a worker sleeps",
-        ("conformance/test_claim.py::test_when_positions_find_nothing_a_cheap_full_scan_follows_at_once",),
-        engine="sleeping and waking come with the worker; polling alone is enough, and that is proved",
-        cited_as="Claim",
+        ("engine/test_life.py::test_a_sleeping_worker_is_woken",),
     ),
     "H26": Hole(
         "two SQLite libraries",
@@ -284,7 +296,3 @@ def test_what_proves_a_hole_closed_exists_and_cites_it(number: str) -> None:
 def test_the_model_has_every_hole_that_is_said_to_be_in_it() -> None:
     modelled = {hole.number.rstrip("+") for hole in MODELLED if hole.number.startswith("H")}
     assert modelled == {number for number, hole in HOLES.items() if MODEL[0] in hole.tests}
-
-
-def test_only_what_needs_a_running_worker_waits_for_the_engine() -> None:
-    assert {number for number, hole in HOLES.items() if hole.engine} == {"H8", "H9", "H10", "H13", "H21", "H24", "H25"}

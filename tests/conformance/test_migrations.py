@@ -29,7 +29,9 @@ from todoku.store.values import Filter, Migrated
 
 DUMPS = Path(__file__).resolve().parents[1] / "schema"
 PATIENCE = 120.0
-LATEST = 1
+LATEST = 2
+STEPS = [(1, "initial"), (2, "limits")]
+ALL = tuple(version for version, _ in STEPS)
 
 
 @pytest.fixture
@@ -68,10 +70,10 @@ def recorded(world: World) -> list[tuple[int, str]]:
 
 def test_a_migration_is_applied_once_and_recorded(empty: World) -> None:
     """Migrations: the second time finds nothing to do, whoever asks."""
-    assert empty.store.migrate() == Migrated(applied=(1,), version=LATEST)
+    assert empty.store.migrate() == Migrated(applied=ALL, version=LATEST)
     assert empty.store.migrate() == Migrated(applied=(), version=LATEST)
     assert empty.another_store().migrate() == Migrated(applied=(), version=LATEST)
-    assert recorded(empty) == [(1, "initial")]
+    assert recorded(empty) == STEPS
     empty.publish()
     assert len(empty.claim(empty.worker())) == 1
 
@@ -113,8 +115,24 @@ def test_a_hundred_that_start_at_once_migrate_once(empty: World, empty_url: str)
             process.stdin.flush()
         answers = [process.communicate(timeout=PATIENCE) for process in processes]
     assert {(process.returncode, text) for process, (_, text) in zip(processes, answers, strict=True)} == {(0, "")}
-    assert sorted(" ".join(output for output, _ in answers).split()) == ["0"] * 99 + ["1"]
-    assert recorded(empty) == [(1, "initial")]
+    assert sorted(" ".join(output for output, _ in answers).split()) == ["0"] * 99 + [str(LATEST)]
+    assert recorded(empty) == STEPS
+
+
+def test_a_schema_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(empty: World) -> None:
+    """Migrations: what was paused stays paused, what was queued is claimed, and there is no limit yet."""
+    empty.store.migrate()
+    empty.publish(2)
+    empty.store.set_queue("mail", SOMEBODY, paused=True)
+    empty.store.announce(["warehouse"])
+    for table in ("queue", "destination"):
+        empty.sql(f"alter table todoku_{table} drop column rate")
+        empty.sql(f"alter table todoku_{table} drop column limit_until")
+    empty.sql("delete from todoku_migration where version = 2")
+    old = empty.another_store()
+    assert old.migrate() == Migrated(applied=(2,), version=LATEST)
+    assert [(limit.name, limit.paused, limit.rate) for limit in old.limits().queues] == [("mail", True, None)]
+    assert len(empty.claim(empty.worker(), store=old)) == 2
 
 
 def test_a_migration_that_does_not_commit_leaves_nothing(empty: World) -> None:
@@ -123,7 +141,7 @@ def test_a_migration_that_does_not_commit_leaves_nothing(empty: World) -> None:
         empty.store.migrate()
     with pytest.raises(SchemaError, match="not migrated"):
         empty.publish()
-    assert empty.store.migrate().applied == (1,)
+    assert empty.store.migrate().applied == ALL
     with armed("migrate.after_commit", lose), pytest.raises(DatabaseUnavailable):
         empty.store.migrate()
     assert empty.store.migrate().applied == ()
@@ -134,8 +152,8 @@ def test_a_program_killed_while_it_migrates_leaves_nothing(empty: World, empty_u
     killed = todoku("migrate", "--db", empty_url, TODOKU_FAILPOINTS="migrate.before_commit=kill")
     assert killed.returncode == -signal.SIGKILL
     done = todoku("migrate", "--db", empty_url)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "migrated to version 1 (applied: 1)\n", "")
-    assert recorded(empty) == [(1, "initial")]
+    assert (done.returncode, done.stdout, done.stderr) == (0, "migrated to version 2 (applied: 1, 2)\n", "")
+    assert recorded(empty) == STEPS
 
 
 # ---------------------------------------------------------------------------------------------------- refused
@@ -154,7 +172,7 @@ def test_an_older_program_refuses_a_newer_schema_in_one_clear_line(world: World,
         done = todoku(command, "--db", url)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"todoku: {refused.value}\n"
-    assert recorded(world) == [(1, "initial"), (9999, "of the future")]
+    assert recorded(world) == [*STEPS, (9999, "of the future")]
 
 
 def test_a_migration_whose_text_changed_after_it_was_applied_is_refused(world: World, url: str) -> None:
@@ -210,7 +228,7 @@ def test_everything_works_in_a_schema_of_any_name_with_the_search_path_elsewhere
     """PostgreSQL: a schema is a setting; its name is quoted everywhere, and nobody's search path is relied on."""
     with fresh_database(postgres_dsn) as url:
         world = World("postgres", url, schema=schema)
-        assert world.store.migrate() == Migrated(applied=(1,), version=LATEST)
+        assert world.store.migrate() == Migrated(applied=ALL, version=LATEST)
         assert world.store.migrate() == Migrated(applied=(), version=LATEST)
         assert len(tables_of(url, schema)) > 15
         assert tables_of(url, "public") == set()
@@ -278,7 +296,7 @@ def test_two_schemas_of_one_database_do_not_know_each_other(postgres_dsn: str) -
     with fresh_database(postgres_dsn) as url:
         one, other = (World("postgres", url, schema=schema) for schema in ("one", "other"))
         for world in (one, other):
-            assert world.store.migrate().applied == (1,)
+            assert world.store.migrate().applied == ALL
         one.publish(3)
         assert other.store.waiting(None).groups == ()
         assert len(one.claim(one.worker())) == 3

@@ -68,7 +68,7 @@ def test_replay_starts_anew_and_says_who_when_and_why(world: World) -> None:
 
     began = world.store.ping()
     acted = world.store.replay(Filter(ids=(claim.id,)), MAIKO)
-    assert acted == Acted(matched=1, changed=(claim.id,), skipped={})
+    assert acted == Acted(matched=1, changed=(claim.id,), skipped={}, last=claim.id)
 
     row = row_of(world, claim.id)
     assert (row.status, row.attempts, row.lost, row.snoozes, row.replay_count) == ("pending", 0, 1, 0, 1)
@@ -405,7 +405,10 @@ def test_purge_removes_dead_letters_and_only_those(world: World) -> None:
     assert acted.skipped == {"is sending": 1, "is pending": 1}
     assert world.deliveries() == others
     assert world.delivery(over.id) is None
-    assert audit(world) == [(MAIKO.by, "purge", f"delivery:{over.id}", MAIKO.why)]
+    assert audit(world) == [
+        (MAIKO.by, "purge", f"message:{over.message_id}", MAIKO.why),
+        (MAIKO.by, "purge", f"delivery:{over.id}", MAIKO.why),
+    ]
     assert world.settle([claim]) == SettleReport()
 
 

@@ -148,7 +148,7 @@ def test_the_audit_is_never_pruned(world: World) -> None:
     world.store.purge(Filter(), SOMEBODY)
     world.advance(4000 * DAY)
     prune(world)
-    assert count(world, "audit") == 2
+    assert count(world, "audit") == 3  # the cancellation, and the purge of the delivery and so of its message
 
 
 # ----------------------------------------------------------------------------------- history partitions

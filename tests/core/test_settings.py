@@ -32,6 +32,12 @@ DEFAULTS: dict[str, object] = {
     "send_timeout_ms": 2500,
     "http_timeout_sec": 60,
     "drain_grace_sec": 25,
+    "stats_interval_sec": 30,
+    "span_ratio": 1.0,
+    "notify": True,
+    "host": "127.0.0.1",
+    "port": 8320,
+    "app": None,
     "guardrail_db_failures": 3,
     "unknown_after_sec": 600,
     "ledger_ttl": 48 * HOUR,
@@ -97,8 +103,12 @@ def test_a_curve_may_have_both_ends() -> None:
 @pytest.mark.parametrize("name", [name for name in Settings.__struct_fields__ if name != "backoff"])
 def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said: dict[type, tuple[str, object]] = {bool: ("no", False), int: ("77", 77), float: ("7.5", 7.5), str: ("x", "x")}
+    said[tuple] = ("pin, Phone Number,", ("pin", "Phone Number"))
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
+    optional["app"] = str
     text, value = said[optional.get(name) or type(getattr(Settings(), name))]
+    if name == "span_ratio":
+        text, value = "0.25", 0.25
     assert getattr(read_settings({f"TODOKU_{name.upper()}": text}), name) == value
 
 
@@ -179,6 +189,10 @@ BAD: list[tuple[dict[str, str], dict[str, object], str]] = [
     ({"WORKER_COUNT": "0"}, {}, "concurrency cannot be 0"),
     ({"TODOKU_DRAIN_GRACE_SEC": "-1"}, {}, "drain_grace_sec cannot be -1"),
     ({"TODOKU_DRAIN_GRACE_SEC": "nan"}, {}, "drain_grace_sec cannot be nan"),
+    ({"TODOKU_PORT": "65536"}, {}, "port cannot be 65536"),
+    ({"TODOKU_PORT": "-1"}, {}, "port cannot be -1"),
+    ({"TODOKU_STATS_INTERVAL_SEC": "0"}, {}, "stats_interval_sec cannot be 0"),
+    ({"TODOKU_SPAN_RATIO": "1.5"}, {}, "span_ratio cannot be 1.5"),
     ({"TODOKU_MAX_PAYLOAD_BYTES": "1 MiB"}, {}, "max_payload_bytes"),
     ({"OUTBOX_BACKOFF_SEC": "5;10"}, {}, "back-off"),
     ({"OUTBOX_BACKOFF_SEC": "[]"}, {}, "back-off"),

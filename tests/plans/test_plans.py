@@ -39,6 +39,7 @@ def drive(store: SqlStore) -> None:
     waiting = store.waiting(None)
     assert all((waiting.groups, waiting.suspects, waiting.lanes)), waiting
     store.waiting(["d0"])
+    assert store.lag(stuck_after=600).due
     claims = store.claim(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
     suspects = store.claim_suspect(worker, waiting.suspects)
     ordered = store.claim_lanes(worker, waiting.lanes, lanes=50, limit=500)
@@ -91,6 +92,9 @@ INTENDED: dict[str, set[str]] = {
     "waiting": {"delivery_due"},
     "waiting_suspects": {"delivery_suspect"},
     "waiting_lanes": {"lane_due"},
+    "lag_due": {"delivery_due"},
+    "lag_apart": {"delivery_lane", "delivery_suspect"},
+    "lag_held": {"delivery_owner", "delivery_dead"},
     "expire": {"delivery_expiring", "delivery_pkey"},
     "prune_messages": {"message_pkey", "delivery_message"},
     "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message"},
@@ -106,6 +110,11 @@ WALKED = {
     ("waiting_lanes", "lane_due"),
     ("free_orphans", "delivery_owner"),
     ("free_lanes", "lane_owner"),
+    # Up to a limit, or as many as are in flight.
+    ("lag_apart", "delivery_lane"),
+    ("lag_apart", "delivery_suspect"),
+    ("lag_held", "delivery_owner"),
+    ("lag_held", "delivery_dead"),
 }
 # Where rows are found, and where they are locked: (query, the CTE or None, the index, what is above its scan).
 # Found in the order of the index, and locked one by one up to the limit.
@@ -309,6 +318,9 @@ INTENDED_SQLITE: dict[str, set[str]] = {
     "waiting": {"delivery_due", ROWID},
     "waiting_suspects": {"delivery_suspect"},
     "waiting_lanes": {"lane_due", ROWID},
+    "lag_due": {"delivery_due"},
+    "lag_apart": {"delivery_lane", "delivery_suspect"},
+    "lag_held": {"delivery_owner", "delivery_dead"},
     "expire": {"delivery_expiring", ROWID},
     "prune_messages": {ROWID, "delivery_message"},
     "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message", "PRIMARY KEY"},

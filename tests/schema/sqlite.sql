@@ -101,7 +101,7 @@ CREATE TABLE todoku_destination (
     "limit"    integer,
     on_abort   text not null default 'block' check (on_abort in ('block', 'skip')),
     seen_at    integer not null
-) strict;
+, rate real check (rate > 0), limit_until integer) strict;
 
 CREATE TABLE todoku_endpoint (
     id         text primary key,
@@ -197,7 +197,7 @@ CREATE TABLE todoku_queue (
     paused     integer not null default 0,
     "limit"    integer,
     updated_at integer not null
-) strict;
+, rate real check (rate > 0), limit_until integer) strict;
 
 CREATE TABLE todoku_result (
     delivery_id integer primary key,

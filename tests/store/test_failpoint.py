@@ -16,6 +16,7 @@ import pytest
 import todoku
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.errors import DatabaseUnavailable, InvalidSetting
+from todoku.core.outcome import Done
 from todoku.store import failpoint
 from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
 from todoku.store.values import Filter
@@ -71,8 +72,9 @@ def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> No
                 if node.func.attr in ("write", "_claimed", "_transaction") and isinstance(first, ast.Constant):
                     named.add(str(first.value))
     assert named - {"read"} <= OPERATIONS
-    # What a person does goes through one function, which names the operation after the act.
-    assert OPERATIONS - named <= {"replay", "cancel", "settle_by_hand", "purge"}
+    # What a person does goes through one function, which names the operation after the act; a handler's own transaction
+    # is committed where it was opened.
+    assert OPERATIONS - named <= {"replay", "cancel", "settle_by_hand", "purge", "transact"}
 
 
 def everything(world: World) -> None:
@@ -84,9 +86,11 @@ def everything(world: World) -> None:
     claims = world.claim(worker)
     ordered = world.claim_lanes(worker)
     store.renew(worker, lease=60)
+    store.set_state(worker, "idle")
+    store.transact(claims[5], lambda _: Done(), limit=10)
     world.settle(claims[:1])
     world.settle(claims[1:3], aborted())
-    store.release([*claims[3:], *ordered])
+    store.release([*claims[3:5], *ordered])
     store.cancel(Filter(ids=(claims[3].id,)), SOMEBODY)
     store.replay(Filter(ids=(claims[1].id,)), SOMEBODY)
     store.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
@@ -96,10 +100,12 @@ def everything(world: World) -> None:
     world.claim_suspect(world.worker())
     store.reclaim()
     store.set_queue("warehouse", SOMEBODY, paused=True)
+    store.set_limit("warehouse", SOMEBODY, of="queue", concurrency=1, rate=None)
     store.set_breaker("warehouse", open_for=1)
     store.set_on_abort("warehouse", skip=True)
     store.announce(["warehouse"])
     store.expire(unknown_after=0)
+    store.clear_history(SOMEBODY)
     store.prune(history_ttl=1)
     store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))
 

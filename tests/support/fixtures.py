@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.crew import Crew
 from tests.support.postgres import fresh_database, server_dsn, stop_server, template_database
 from tests.support.world import Backend, World
 
@@ -64,3 +65,9 @@ def world(backend: Backend, url: str) -> Iterator[World]:
     world.store.migrate()
     yield world
     world.close()
+
+
+@pytest.fixture
+def crew(world: World) -> Crew:
+    """Workers on the world's database."""
+    return Crew(world)

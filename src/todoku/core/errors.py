@@ -2,10 +2,16 @@
 
 TodokuError
 ├── InvalidMessage          what was to be published is not acceptable; nothing was stored
-│   └── NoRoute             no route takes the topic
+│   ├── NoRoute             no route takes the topic
+│   └── UnknownJob          the App has no job of that name
 ├── IdempotencyConflict     the key was used before, with another body
+├── JobAborted              the job one waits for became a dead letter
+├── NoSuchMessage           there is no such message: rolled back, not committed yet, or pruned
+├── ResultNotKept           the result of a job that keeps none was asked for
 ├── IllegalTransition       a delivery was asked to make a step the state machine does not have
 ├── InvalidSetting          a setting cannot be read
+├── InvalidAct              what a person asked for cannot be done as said; nothing was changed
+├── CannotStart             a daemon cannot start here: its port or file is taken, or a part is not installed
 ├── TransactionError        `tx=` cannot be joined as asked
 │   ├── NoTransaction       the connection has no open transaction
 │   ├── UnsupportedConnection
@@ -41,6 +47,28 @@ class NoRoute(InvalidMessage):
     """No route takes the topic: publishing it would deliver it to nobody."""
 
 
+class UnknownJob(InvalidMessage, KeyError):
+    """The App has no job of that name."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message as a literal
+
+
+class JobAborted(TodokuError):
+    """The job one waits for became a dead letter; `reason` says why."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class NoSuchMessage(TodokuError, LookupError):
+    """There is no such message: it was rolled back, is not committed yet, or its retention has passed."""
+
+
+class ResultNotKept(TodokuError):
+    """The result of a job was asked for that keeps none."""
+
+
 class IdempotencyConflict(TodokuError):
     """The idempotency key was used before, with another body."""
 
@@ -51,6 +79,14 @@ class IllegalTransition(TodokuError):
 
 class InvalidSetting(TodokuError, ValueError):
     """A setting cannot be read."""
+
+
+class InvalidAct(TodokuError, ValueError):
+    """What a person asked for cannot be done as said. Nothing was changed."""
+
+
+class CannotStart(TodokuError):
+    """A daemon cannot start here: its port or file is taken, or a part is not installed."""
 
 
 class TransactionError(TodokuError):

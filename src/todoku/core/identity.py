@@ -39,6 +39,11 @@ def publish_scope(topic: str) -> str:
     return f"publish:{topic}"
 
 
+def unique_scope(topic: str) -> str:
+    """The ledger scope of jobs that are unique for a while: the key is the digest of the arguments."""
+    return f"unique:{topic}"
+
+
 def effect_scope(destination: str) -> str:
     """The ledger scope of effect entries: what one destination has done for a key (I5)."""
     return f"effect:{destination}"

@@ -41,6 +41,9 @@ class Idempotency(msgspec.Struct, frozen=True):
     digest: str
     reopen: bool = False
     """A duplicate of an aborted message replays it (by the publisher, audited)."""
+    lasts: float | None = None
+    """Seconds after which the key is free again, whatever became of the message; None: as long as the ledger keeps it.
+    Such an entry deduplicates publishes only: the message carries no key, so none of its effects is ever skipped."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 
 from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
+from todoku.core.mask import MASKED
 
 DAY: Final = 86_400.0
 
@@ -29,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     processes: int | None = None
     batch: int | None = None
     poll_interval_sec: float = 0.5
+    notify: bool = True
+    """Publishers wake sleeping workers. Polling is always on and always enough."""
     lease_sec: float = 120.0
     reclaim_interval_sec: float = 5.0
     max_processing_sec: float = 600.0
@@ -38,6 +41,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     send_timeout_ms: int = 2500
     http_timeout_sec: float = 60.0
     drain_grace_sec: float = 25.0
+    stats_interval_sec: float = 30.0
+    span_ratio: float = 1.0
+    """Of the attempts whose message carries no trace, the share that OpenTelemetry's own sampler is asked about."""
+    host: str = "127.0.0.1"
+    port: int = 8320
+    app: str | None = None
+    """`module:attribute` of the App that a daemon runs."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -50,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prepare_statements: bool = True
     sqlite_wal: bool | None = None
     """None: WAL where the linked SQLite is safe in it. True insists on WAL; False forbids it."""
+    mask_fields: tuple[str, ...] = MASKED
 
 
 ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
@@ -78,7 +89,7 @@ _POSITIVE: Final = frozenset(
     }
     | {"max_payload_bytes", "connections", "lease_sec", "poll_interval_sec", "reclaim_interval_sec"}
     | {"max_processing_sec", "http_timeout_sec", "lock_timeout_sec", "statement_timeout_sec"}
-    | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec"}
+    | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec", "stats_interval_sec"}
 )
 
 
@@ -127,8 +138,10 @@ def _numbers(listed: object) -> list[float]:
 
 
 def _checked(values: dict[str, object]) -> Settings:
-    fields = {name: _boolean(value) if name in ("enabled", "prepare_statements", "sqlite_wal") else value
+    fields = {name: _boolean(value) if name in ("enabled", "notify", "prepare_statements", "sqlite_wal") else value
               for name, value in values.items()}  # fmt: skip
+    if isinstance(masked := fields.get("mask_fields"), str):
+        fields["mask_fields"] = [name.strip() for name in masked.split(",") if name.strip()]
     policy = fields.pop("backoff", DEFAULT)
     if not isinstance(policy, Backoff):
         raise InvalidSetting("`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential")
@@ -144,6 +157,10 @@ def _checked(values: dict[str, object]) -> Settings:
             raise InvalidSetting(f"{name} cannot be {value}", hint="it must be a number greater than 0")
     if not 0 <= settings.drain_grace_sec < math.inf:
         raise InvalidSetting(f"drain_grace_sec cannot be {settings.drain_grace_sec}", hint="give seconds ≥ 0")
+    if not 0 <= settings.port <= 65_535:
+        raise InvalidSetting(f"port cannot be {settings.port}", hint="0 to 65535; 0 takes any free one")
+    if not 0 <= settings.span_ratio <= 1:
+        raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
     return msgspec.structs.replace(settings, backoff=policy)

@@ -22,24 +22,54 @@ _SHARE: Final = 19
 _SOONEST: Final = 0.25
 """Two full scans are at least this far apart while positions find work."""
 
+_PLACES: Final = 64
+"""So many places that had work are asked without looking whether they have any."""
+
 Place = tuple[str, str, int]
+
+
+Room = Callable[[str, str], int]
+"""How many more of a queue and for a destination may be held: limits, breakers and pauses say so."""
+
+
+def boundless(_queue: str, _destination: str) -> int:
+    """No limit but the claim's own."""
+    return 1 << 30
 
 
 class Claiming:
     """What one worker remembers between its claims. Not thread-safe: a worker has one claimer."""
 
     def __init__(
-        self, store: Store, worker: UUID, destinations: Sequence[str], *, monotonic: Callable[[], float]
+        self,
+        store: Store,
+        worker: UUID,
+        destinations: Sequence[str],
+        *,
+        monotonic: Callable[[], float],
+        room: Room = boundless,
     ) -> None:
         self._store = store
-        self._worker = worker
+        self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
+        self._room = room
         self._waiting = Waiting((), (), ())
+        self._seen: dict[Place, None] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
         self._next_scan = 0.0
         self._scan_is_cheap = True
         self._turn = 0
+
+    @property
+    def sees_suspects(self) -> bool:
+        """Whether deliveries wait whose owner died."""
+        return bool(self._waiting.suspects)
+
+    @property
+    def sees_lanes(self) -> bool:
+        """Whether lanes have work."""
+        return bool(self._waiting.lanes)
 
     def claim(self, limit: int) -> list[Claimed]:
         """Up to `limit` due deliveries: from the positions, or by a full scan if that is due."""
@@ -53,9 +83,11 @@ class Claiming:
         """Up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
         if not self._waiting.lanes:
             self._look()
-        if not self._waiting.lanes:
+        places = self._with_room(self._waiting.lanes)
+        if not places:
             return []
-        found = self._store.claim_lanes(self._worker, self._waiting.lanes, lanes=lanes, limit=limit)
+        tightest = min(self._room(*place) for place in places)
+        found = self._store.claim_lanes(self.worker, places, lanes=min(lanes, tightest), limit=min(limit, tightest))
         if not found:
             self._look()
         return found
@@ -64,7 +96,14 @@ class Claiming:
         """One delivery whose owner died before."""
         if not self._waiting.suspects:
             self._look()
-        return self._store.claim_suspect(self._worker, self._waiting.suspects) if self._waiting.suspects else []
+        places = self._with_room(self._waiting.suspects)
+        found = self._store.claim_suspect(self.worker, places) if places else []
+        if not found:
+            self._look()
+        return found
+
+    def _with_room(self, places: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        return [place for place in places if self._room(*place) > 0]
 
     def _scan(self, limit: int) -> list[Claimed]:
         began = self._monotonic()
@@ -78,24 +117,29 @@ class Claiming:
 
     def _look(self) -> None:
         self._waiting = self._store.waiting(self._destinations)
+        # A place that had work will have it again: asked at once, its next message does not wait for a look.
+        self._seen.update(dict.fromkeys(self._waiting.groups))
+        while len(self._seen) > _PLACES:
+            del self._seen[next(iter(self._seen))]
 
     def _ask(self, limit: int) -> list[Claimed]:
-        slices = [self._slice(place, limit) for place in self._in_turn()]
+        places = self._in_turn()
+        slices = [self._slice(place, most) for place in places if (most := min(limit, self._room(*place[:2]))) > 0]
         if not slices:
             return []
-        found = self._store.claim(self._worker, slices, limit=limit)
+        found = self._store.claim(self.worker, slices, limit=limit)
         # Rows of one place come in order, so its last one is the position.
         for claim in found[-1:] if len(slices) == 1 else found:
             self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)
         return found
 
-    def _slice(self, place: Place, limit: int) -> Slice:
-        return Slice(*place, *self._positions.get(place, (0.0, 0)), limit)
+    def _slice(self, place: Place, most: int) -> Slice:
+        return Slice(*place, *self._positions.get(place, (0.0, 0)), most)
 
     def _in_turn(self) -> list[Place]:
         """Places by priority, larger first; those of one priority take turns at being first."""
         self._turn += 1
-        places = list(self._waiting.groups)
+        places = list(self._seen)
         if places:
             first = self._turn % len(places)
             places = places[first:] + places[:first]

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ import msgspec
 
 from todoku.core.digest import digest, digest_bytes
 from todoku.core.errors import InvalidMessage, NoRoute
-from todoku.core.identity import key_hash, lane_id, publish_scope
+from todoku.core.identity import key_hash, lane_id, publish_scope, unique_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
 from todoku.core.route import Route, check_topic, resolve
@@ -42,6 +42,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] | None = None
     labels: Sequence[str] = ()
     reopen: bool = False
+    unique_for: float | None = None
+    """Seconds during which an equal payload is a duplicate; an idempotency key goes before it."""
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A payload that went through `encode` already."""
+
+    text: str
 
 
 def draft(
@@ -86,6 +94,8 @@ def draft(
 
 def encode(payload: object) -> str:
     """`payload` as JSON text, exactly as it will be stored; refuses what does not survive the way."""
+    if isinstance(payload, Encoded):
+        return payload.text
     try:
         text = _ENCODER.encode(payload)
     except RecursionError:
@@ -117,14 +127,14 @@ def _plain(value: Any) -> object:
     match value:
         case datetime() if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
-        case datetime() | date():
+        case datetime() | date() | time():
             return value.isoformat()
         case UUID() | Decimal():
             return str(value)
         case Enum():
             return value.value
         case timedelta():
-            return value.total_seconds()
+            return msgspec.to_builtins(value)  # ISO 8601, which every reader knows for a duration
         case set() | frozenset():
             return sorted(value, key=_ENCODER.encode)  # in one order in every process, or its digest would differ
         case _:
@@ -197,10 +207,12 @@ def _headers(headers: Mapping[str, str] | None) -> str | None:
 
 def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | None) -> Idempotency | None:
     key = options.idempotency_key
-    if key is None:
+    if key is None and options.unique_for is None:
         return None
-    _check_text(key, "idempotency key", MAX_KEY_LENGTH)
     body = digest(json.loads(text)) if text is not None else digest_bytes(raw or b"")
+    if key is None:
+        return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=options.unique_for)
+    _check_text(key, "idempotency key", MAX_KEY_LENGTH)
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
-from todoku.store.port import Row, Statement, Steps
+from todoku.core.errors import StoreError
+from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.values import Migrated, Slice
+from todoku.store.views import Facts
 
 T = TypeVar("T")
 Bound = None | bool | int | float | str | bytes | UUID | datetime | Sequence[int] | Sequence[str] | Mapping[str, Any]
@@ -27,6 +30,29 @@ class Tx(Protocol):
         """Run a statement somebody built."""
 
 
+class Opened(Protocol):
+    """A transaction that somebody else writes in, too."""
+
+    connection: Any
+    """The driver's own connection."""
+    tx: Tx
+
+    def check(self) -> None:
+        """The handler is done: raises StoreError if it has ended the transaction itself."""
+
+    def commit(self) -> None:
+        """Commit."""
+
+
+HANDLER: Final = "todoku_handler"
+"""A savepoint at the start of a handler's transaction: gone, if the handler has ended the transaction."""
+
+
+def ended_by_handler() -> StoreError:
+    """What a handler is told that commits or rolls back by itself."""
+    return StoreError("the handler ended its own transaction", hint="do not commit or roll back ctx.tx: todoku does")
+
+
 class Database(Protocol):
     """One database of one of the two kinds."""
 
@@ -42,8 +68,17 @@ class Database(Protocol):
     def read(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a transaction that only reads."""
 
+    def snapshot(self, work: Callable[[Tx], T]) -> T:
+        """As `read`, but every statement sees the same moment, and may take as long as it needs."""
+
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         """The rows of the `claim` query over all slices, in their order."""
+
+    def opened(self, limit: float) -> AbstractContextManager[Opened]:
+        """A transaction on a connection of its own, for somebody's handler. It is rolled back unless committed."""
+
+    def listen(self, notice: Callable[[], None]) -> Listener:
+        """As `Store.listen`."""
 
     def now(self) -> int | None:
         """The `:now` of statements, in microseconds, where the database has no clock of its own."""
@@ -59,6 +94,9 @@ class Database(Protocol):
 
     def describe(self) -> str:
         """One line for a person: which server or library, and how it keeps what it acknowledged."""
+
+    def facts(self) -> Facts:
+        """As `Store.facts`, but for the version of the schema."""
 
     def close(self) -> None:
         """As `Store.close`."""

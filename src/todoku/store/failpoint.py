@@ -19,6 +19,8 @@ OPERATIONS: Final = frozenset(
         "publish",
         "register",
         "renew",
+        "set_state",
+        "transact",
         "bury",
         "reclaim",
         "claim",
@@ -27,8 +29,8 @@ OPERATIONS: Final = frozenset(
         "settle",
         "release",
     }
-    | {"replay", "cancel", "settle_by_hand", "purge", "set_queue", "set_breaker", "set_on_abort", "announce"}
-    | {"expire", "prune", "count", "migrate"}
+    | {"replay", "cancel", "settle_by_hand", "purge", "clear_history", "set_queue", "set_limit", "set_breaker"}
+    | {"set_on_abort", "announce", "expire", "prune", "count", "migrate"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

@@ -32,14 +32,11 @@ class Joined(msgspec.Struct, frozen=True):
     execute_async: ExecuteAsync | None = None
 
 
-def run(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
-    """Run `steps` in the caller's transaction."""
+def run(tx: object, dialect: DialectName, steps: Steps[T], *, twin: str = "the a… form of this call") -> T:
+    """Run `steps` in the caller's transaction. `twin`: what to await instead, where that is async."""
     joined = join(tx, dialect)
     if joined.execute is None:
-        raise BlockingCall(
-            f"{_name(tx)} is an async connection",
-            hint="await the a… form: apublish(…, tx=…), apublish_many(…, tx=…)",
-        )
+        raise BlockingCall(f"{_name(tx)} is an async connection", hint=f"await {twin}")
     try:
         statement = next(steps)
         while True:

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from todoku.store.database import Tx
-from todoku.store.values import Held, Reclaimed
+from todoku.store.values import Held, Reclaimed, Signed
 
 _AT_ONCE: Final = 5000
 """Orphans freed by one statement."""
@@ -37,9 +37,14 @@ def bury(tx: Tx, worker: UUID, *, lost: bool, max_lost: int, waits: bool = True)
     return _free(tx, worker, buried=buried, lost=lost, max_lost=max_lost if lost else _NEVER)
 
 
-def reclaim(tx: Tx, max_lost: int) -> Reclaimed:
+def reclaim(tx: Tx, max_lost: int, signed: Signed | None = None) -> Reclaimed:
     """End the leases that ran out, then free what has no live owner. In this order (H1), in one transaction."""
-    return _free(tx, None, buried=len(tx.rows("bury_expired")), lost=True, max_lost=max_lost)
+    buried = [id for (id,) in tx.rows("bury_expired")]
+    done = _free(tx, None, buried=len(buried), lost=True, max_lost=max_lost)
+    if signed is not None and (buried or done.freed or done.aborted):
+        targets = [f"worker:{id}" for id in buried] or ["worker:none"]
+        tx.rows("audit", by=signed.by, why=signed.why, action="release-expired", targets=targets)
+    return done
 
 
 _NEVER: Final = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,38 +29,39 @@ class Picked(msgspec.Struct, frozen=True):
     scope: str | None
 
 
-def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int) -> list[Picked]:
+class Act(msgspec.Struct, frozen=True):
+    """Something a person does: its name in the audit, the states it may be done to, and how."""
+
+    name: str
+    allowed: tuple[str, ...]
+    change: Callable[[Tx, list[Picked]], list[int]]
+
+
+def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) -> list[Picked]:
     """Lock what matches. Unless rows or a status were named, only what may be changed counts against the limit."""
     among = list(allowed) if which.ids is None and which.status is None else None
-    return [Picked(*row) for row in tx.rows("pick", **msgspec.structs.asdict(which), among=among, most=limit)]
+    fields = msgspec.structs.asdict(which)
+    return [Picked(*row) for row in tx.rows("pick", **fields, among=among, after=after, most=limit)]
 
 
-def act(
-    tx: Tx,
-    which: Filter,
-    signed: Signed,
-    *,
-    action: str,
-    allowed: Sequence[str],
-    change: Callable[[list[Picked]], list[int]],
-    limit: int,
-    dry_run: bool,
-) -> Acted:
+def act(tx: Tx, which: Filter, signed: Signed, act: Act, *, limit: int, after: int, dry_run: bool) -> Acted:
     """Pick what matches, change what may be changed, audit it, and say why the rest was passed over."""
-    matched = pick(tx, which, allowed, limit)
-    able = [row for row in matched if row.status in allowed]
-    skipped = Counter(f"is {row.status}" for row in matched if row.status not in allowed)
-    if which.ids is not None and (missing := len(set(which.ids)) - len(matched)) > 0:
+    matched = pick(tx, which, act.allowed, limit, after)
+    last = matched[-1].id if matched else None
+    able = [row for row in matched if row.status in act.allowed]
+    skipped = Counter(f"is {row.status}" for row in matched if row.status not in act.allowed)
+    missing = len({id for id in which.ids or () if id > after}) - len(matched)
+    if missing > 0 and len(matched) < limit:
         skipped["not found, or being changed by somebody else"] = missing
     if dry_run or not able:
-        return Acted(len(matched), tuple(row.id for row in able), dict(skipped))
-    changed = change(able)
+        return Acted(len(matched), tuple(row.id for row in able), dict(skipped), last)
+    changed = act.change(tx, able)
     if behind := len(able) - len(changed):
         skipped["its lane is being published to, try again"] = behind
     if changed:
         targets = [f"delivery:{id}" for id in changed]
-        tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=targets)
-    return Acted(len(matched), tuple(changed), dict(skipped))
+        tx.rows("audit", by=signed.by, why=signed.why, action=act.name, targets=targets)
+    return Acted(len(matched), tuple(changed), dict(skipped), last)
 
 
 def replay(tx: Tx, rows: list[Picked]) -> list[int]:
@@ -88,26 +89,61 @@ def cancel(tx: Tx, rows: list[Picked], why: str) -> list[int]:
     return changed
 
 
-def settle_by_hand(tx: Tx, rows: list[Picked], why: str, *, succeeded: bool, ttl: float) -> list[int]:
-    """Ledger first (I5), then the rows."""
-    if entries := _entries(rows):
-        tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded" if succeeded else "failed", ttl=ttl)
+def settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: float) -> list[int]:
+    """Ledger first (I5), then the rows, with the result a person gives them."""
     ids = [row.id for row in rows]
-    if succeeded:
-        _let_expire(tx, rows, ttl)
-        changed = [row[0] for row in tx.rows("settle_by_hand_done", ids=ids)]
-    else:
-        changed = [row[0] for row in tx.rows("settle_by_hand_aborted", ids=ids, why=why)]
-    refresh_lanes(tx, rows, unpark=succeeded)
-    return changed
-
-
-def purge(tx: Tx, rows: list[Picked], *, ttl: float) -> list[int]:
-    """Dead letters are removed; a lane one of them blocked goes on, and the key is remembered as after a success."""
+    if entries := _entries(rows):
+        tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded", response=result, ttl=ttl)
     _let_expire(tx, rows, ttl)
-    changed = [row[0] for row in tx.rows("purge", ids=[row.id for row in rows])]
+    if result is not None:
+        tx.rows("settle_by_hand_result", ids=ids, result=result)
+    changed = [row[0] for row in tx.rows("settle_by_hand_done", ids=ids)]
     refresh_lanes(tx, rows, unpark=True)
     return changed
+
+
+def settle_as_aborted(tx: Tx, rows: list[Picked], why: str, *, ttl: float) -> list[int]:
+    """Ledger first (I5), then the rows."""
+    if entries := _entries(rows):
+        tx.rows("settle_by_hand_ledger", entries=entries, state="failed", response=None, ttl=ttl)
+    changed = [row[0] for row in tx.rows("settle_by_hand_aborted", ids=[row.id for row in rows], why=why)]
+    refresh_lanes(tx, rows, unpark=False)
+    return changed
+
+
+def purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float) -> list[int]:
+    """Dead letters are removed; a lane one of them blocked goes on, and the key is remembered as after a success.
+
+    The audit names their messages too: nothing else says why a message has no delivery any more (I1).
+    """
+    _let_expire(tx, rows, ttl)
+    changed = [row[0] for row in tx.rows("purge", ids=[row.id for row in rows])]
+    targets = sorted({f"message:{row.message_id}" for row in rows})
+    tx.rows("audit", by=signed.by, why=signed.why, action="purge", targets=targets)
+    refresh_lanes(tx, rows, unpark=True)
+    return changed
+
+
+def limit(
+    tx: Tx,
+    name: str,
+    signed: Signed,
+    *,
+    of: Literal["queue", "destination"],
+    concurrency: int | None,
+    rate: float | None,
+    lasts: float | None,
+) -> None:
+    """Say how much of a queue or destination all workers together may run."""
+    if of == "queue":
+        tx.rows("limit_queue", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
+    else:
+        tx.rows("limit_destination", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
+    both = {f"{concurrency} at once": concurrency, f"{rate or 0:g}/s": rate}
+    words = [text for text, value in both.items() if value is not None]
+    span = f" for {lasts:g} s" if lasts is not None else ""
+    action = f"limit to {' and '.join(words)}{span}" if words else "limit off"
+    tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"{of}:{name}"])
 
 
 def refresh_lanes(tx: Tx, rows: Iterable[Picked], *, unpark: bool) -> None:

@@ -6,20 +6,25 @@ a token (id, epoch, worker) works once. Calls block; they may be made from any t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.decide import Settlement
 from todoku.core.message import Claimed
+from todoku.core.outcome import Outcome
 from todoku.store.values import (
     Acted,
+    Cleared,
     Counts,
     Entry,
     Filter,
     Held,
+    Lag,
+    Limits,
     Migrated,
     Page,
     Pruned,
@@ -27,14 +32,28 @@ from todoku.store.values import (
     SettleReport,
     Signed,
     Slice,
+    Standing,
     Story,
+    Transacted,
     Waiting,
+    WorkerRow,
 )
+from todoku.store.views import DeadGroup, Event, Facts, Known, Preview, Situation
 
 T = TypeVar("T")
 Token = TypeVar("Token", Claimed, Held)
 Value = None | bool | int | float | str | bytes | list[int] | list[str]
 Row = tuple[object, ...]
+
+
+class Listener(Protocol):
+    """Somebody who waits for notices of new work."""
+
+    announces: bool
+    """Whether publishers give notice only while a worker says that it is idle."""
+
+    def close(self) -> None:
+        """Wait no longer."""
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -76,6 +95,12 @@ class Store(Protocol):
     def renew(self, worker: UUID, *, lease: float, state: str = "running") -> bool:
         """Extend a lease that has not ended. False: it has, everything the worker holds is lost (I3)."""
 
+    def set_state(self, worker: UUID, state: str) -> None:
+        """Say what a worker does ("running", "idle", "draining"), without renewing its lease."""
+
+    def listen(self, notice: Callable[[], None]) -> Listener:
+        """Call `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""
+
     def owned(self, worker: UUID) -> list[Held]:
         """What the database says the worker owns, and whether it was asked to stop."""
 
@@ -85,11 +110,11 @@ class Store(Protocol):
         What somebody keeps locked for long is left to reclaim.
         """
 
-    def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
+    def reclaim(self, *, max_lost: int = 3, signed: Signed | None = None) -> Reclaimed:
         """End the leases that ran out, then free every delivery and lane that has no live owner.
 
         Attempts are given back, `lost` rises; at `max_lost` the delivery is aborted with WORKER_LOST, unless the
-        ledger knows that it succeeded.
+        ledger knows that it succeeded. Audited if a person does it.
         """
 
     # ----------------------------------------------------------------------------------------- the line
@@ -126,6 +151,13 @@ class Store(Protocol):
         somebody keeps locked do not hold up the others: they are reported `stuck`.
         """
 
+    def transact(self, claim: Claimed, work: Callable[[Any], Outcome], *, limit: float) -> Outcome | Transacted:
+        """Run `work` with an open transaction; its writes, the inbox mark and the settle commit together (I6).
+
+        Only Done commits; another outcome is returned, with everything rolled back. A row that is not ours any more
+        rolls back too. The database ends a transaction that takes longer than `limit` seconds.
+        """
+
     def release(self, claims: Sequence[Token], *, delay: float = 0.0) -> tuple[Token, ...]:
         """Give back deliveries whose attempt never started. Returns those that were not owned any more.
 
@@ -133,29 +165,81 @@ class Store(Protocol):
         """
 
     # ------------------------------------------------------------------------------- what a person does
+    # Each takes the next `limit` deliveries that match, those with an id greater than `after`; `last` is the last of
+    # them.
 
-    def replay(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+    def replay(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
+    ) -> Acted:
         """Dead letters → pending, attempts from 0, `replay_count + 1`, audited (I9)."""
 
-    def cancel(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+    def cancel(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
+    ) -> Acted:
         """What waits → aborted with CANCELLED. What runs is asked to stop: its owner settles it."""
 
     def settle_by_hand(
-        self, which: Filter, signed: Signed, *, succeeded: bool, limit: int = 1000, dry_run: bool = False
+        self,
+        which: Filter,
+        signed: Signed,
+        *,
+        succeeded: bool,
+        result: str | None = None,
+        limit: int = 1000,
+        after: int = 0,
+        dry_run: bool = False,
     ) -> Acted:
-        """Say of deliveries that do not run that they succeeded, or that they never will. Ledger first."""
+        """Say of deliveries that do not run that they succeeded (with this JSON text as result), or never will.
 
-    def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+        Ledger first (I5).
+        """
+
+    def purge(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
+    ) -> Acted:
         """Remove dead letters for good."""
+
+    def clear_history(
+        self,
+        signed: Signed,
+        *,
+        topic: str | None = None,
+        until: datetime | None = None,
+        after: tuple[int, int] = (0, 0),
+        limit: int = 1000,
+        dry_run: bool = False,
+    ) -> Cleared:
+        """Remove what succeeded before its retention is over, message and results too; keys stay remembered.
+
+        Looks at the next `limit` rows of the history after a position; the answer says where to go on.
+        """
 
     def set_queue(self, name: str, signed: Signed, *, paused: bool) -> None:
         """Pause or resume a queue: claims obey from the commit on."""
+
+    def set_limit(
+        self,
+        name: str,
+        signed: Signed,
+        *,
+        of: Literal["queue", "destination"],
+        concurrency: int | None,
+        rate: float | None,
+        lasts: float | None = None,
+    ) -> None:
+        """Let all workers together run at most `concurrency` at once and start `rate` a second; None: no such limit.
+
+        With `lasts`, both end after so many seconds by themselves. Workers read `limits` and obey.
+        """
 
     def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
         """Keep every worker from claiming for a destination for so many seconds (0: close it)."""
 
     def set_on_abort(self, destination: str, *, skip: bool) -> None:
         """Whether a dead letter blocks its lane (the default) or is skipped."""
+
+    def limits(self) -> Limits:
+        """Every limit, pause and breaker in force, and the live leases: one cheap read, made every second or so."""
 
     # -------------------------------------------------------------------------------------- maintenance
 
@@ -173,14 +257,49 @@ class Store(Protocol):
     def counts(self, *, max_age: float = 0.0) -> Counts:
         """Deliveries by status, destination and reason: exact when few, else sampled; at most `max_age` old."""
 
+    def lag(self, *, stuck_after: float) -> Lag:
+        """What is due and waits, what is in flight, what is stuck: in flight for more than `stuck_after` seconds, or
+        without a live owner. Cost: the number of places, not of rows; beyond 10,000 of a place it is sampled.
+        """
+
     def find(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Deliveries, newest first. `status="succeeded"` looks in the history, anything else among the others."""
 
     def story(self, message_id: UUID) -> Story | None:
         """Everything known about a message."""
 
+    def workers(self) -> tuple[WorkerRow, ...]:
+        """The leases there are, ended ones that nobody has reclaimed yet too, and what each holds."""
+
     def result(self, delivery_id: int) -> str | None:
         """The JSON text of a delivery's result, if one was kept."""
 
+    def standing(self, message_id: UUID, destination: str) -> Standing | None:
+        """Where one delivery of a message is, with its result if one was kept; None: there is no such delivery."""
+
     def entry(self, scope: str, key_hash: str) -> Entry | None:
         """A ledger entry."""
+
+    def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
+        """What is inside these messages; of one larger than `largest` bytes only its size."""
+
+    def dead(self) -> tuple[DeadGroup, ...]:
+        """Dead letters by reason and destination, the largest group first; the first 100,000 of them are counted."""
+
+    def known(self) -> Known:
+        """Every queue and destination that somebody has said something about."""
+
+    def situation(self, delivery_id: int) -> Situation | None:
+        """What decides when a delivery runs: one consistent look. None: it is not there, or it succeeded."""
+
+    def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
+        """What happened after `since` (unix seconds of the database), oldest first: of each kind the last `limit`."""
+
+    def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
+        """The invariants of DESIGN §3 that do not hold, by name, each with at most so many examples.
+
+        One consistent snapshot: right also while workers run.
+        """
+
+    def facts(self) -> Facts:
+        """What this database is and how it is set up, for a person who looks for what is wrong."""

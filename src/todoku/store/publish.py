@@ -35,6 +35,8 @@ class Publishing(msgspec.Struct, frozen=True):
     dialect: DialectName
     queries: Mapping[str, str]
     now: int | None
+    notify: bool = True
+    """Whether a sleeping worker is given notice (PostgreSQL)."""
 
     def one(self, query: str, **values: Value) -> Statement:
         """A statement of one named query."""
@@ -99,7 +101,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
     found: dict[_Key, _Earlier] = {}
     for _ in range(3):  # an entry may be pruned between the two statements, so look again
         missing = [
-            {"scope": scope, "key_hash": key_hash, "digest": _key(draft).digest, "id": str(draft.id)}
+            _entry(draft)
             for (scope, key_hash), draft in sorted(wanted.items(), key=lambda item: item[0])
             if (scope, key_hash) not in found
         ]
@@ -127,12 +129,27 @@ def _unreserve(to: Publishing, keyed: Sequence[Draft]) -> Steps[None]:
         yield to.many("publish_unreserve", entries)
 
 
-def _reserve_rows(to: Publishing, entries: list[dict[str, str]]) -> Steps[list[tuple[object, ...]]]:
+def _entry(draft: Draft) -> dict[str, Value]:
+    key = _key(draft)
+    entry: dict[str, Value] = {
+        "scope": key.scope, "key_hash": key.key_hash, "digest": key.digest, "id": str(draft.id),
+    }  # fmt: skip
+    return entry if key.lasts is None else entry | {"lasts": key.lasts}
+
+
+def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[list[tuple[object, ...]]]:
+    lasting = [entry for entry in entries if "lasts" not in entry]
+    passing = [entry for entry in entries if "lasts" in entry]
     if to.dialect == "postgresql":
-        document = _json(entries)
-        yield to.one("publish_reserve", entries=document)
-        return (yield to.one("publish_reserved", entries=document))
-    yield to.many("publish_reserve", [entry | {"now": to.now} for entry in entries])
+        if lasting:
+            yield to.one("publish_reserve", entries=_json(lasting))
+        if passing:
+            yield to.one("publish_reserve_for", entries=_json(passing))
+        return (yield to.one("publish_reserved", entries=_json(entries)))
+    if lasting:
+        yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
+    if passing:
+        yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
     rows: list[tuple[object, ...]] = []
     for entry in entries:
         rows += yield to.one("publish_reserved", scope=entry["scope"], key_hash=entry["key_hash"])
@@ -207,7 +224,7 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
         yield to.one("publish_lanes", lanes=_json(lanes))
     messages = [_message_document(place, draft) for place, draft in enumerate(drafts)]
     deliveries = [_delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs]
-    rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries))
+    rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries), notify=to.notify)
     return moment(cast("float", rows[0][0]))
 
 
@@ -229,9 +246,14 @@ def _message_document(place: int, draft: Draft) -> dict[str, object]:
         document["headers"] = msgspec.Raw(draft.headers.encode())
     if draft.labels is not None:
         document["labels"] = msgspec.Raw(draft.labels.encode())
-    if draft.idempotency is not None:
+    if _carried(draft) is not None:
         document |= {name: getattr(draft.idempotency, name) for name in ("scope", "key_hash", "digest")}
     return document
+
+
+def _carried(draft: Draft) -> Idempotency | None:
+    """The key that is stored with the message: not one that only lasts a while, or it would skip a later effect."""
+    return draft.idempotency if draft.idempotency is not None and draft.idempotency.lasts is None else None
 
 
 def _delivery_document(place: int, draft: Draft, leg: Leg) -> dict[str, object]:
@@ -258,7 +280,7 @@ def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
 
 
 def _message_row(draft: Draft, now: int) -> dict[str, Value]:
-    key = draft.idempotency
+    key = _carried(draft)
     return {
         "id": str(draft.id),
         "topic": draft.topic,

@@ -20,9 +20,12 @@ from todoku.store.values import (
     Delivery,
     Entry,
     Filter,
+    Limit,
+    Limits,
     Page,
     StoredMessage,
     Story,
+    WorkerRow,
     moment,
     moment_or_none,
 )
@@ -43,17 +46,20 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
         return _find_history(tx, which, cursor, limit)
     before = None if cursor is None else _cursor(cursor, 1)[0]
     rows = tx.rows("find", **msgspec.structs.asdict(which), before=before, most=limit + 1)
-    items = tuple(_delivery(row) for row in rows[:limit])
+    items = tuple(delivery(row) for row in rows[:limit])
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
 
+_UNFINISHED: Final = frozenset({"status", "reason", "due"})
+
+
 def _find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
-    filters = {name: value for name, value in msgspec.structs.asdict(which).items() if name not in ("status", "reason")}
+    filters = {name: value for name, value in msgspec.structs.asdict(which).items() if name not in _UNFINISHED}
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
-    if which.reason is not None:
-        return Page((), None)  # a success has no reason
+    if which.reason is not None or which.due:
+        return Page((), None)  # a success has no reason, and waits for nothing
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
-    items = tuple(_delivery(row[:-1]) for row in rows[:limit])
+    items = tuple(delivery(row[:-1]) for row in rows[:limit])
     return Page(items, f"{rows[limit - 1][-1]}.{items[-1].id}" if len(rows) > limit else None)
 
 
@@ -73,17 +79,17 @@ def story(tx: Tx, message_id: UUID) -> Story | None:
     if not found:
         return None
     (row,) = found
-    message = _built(StoredMessage, row[0], _uuid(row[1]), *row[2:-1], moment(row[-1]))
+    message = _built(StoredMessage, row[0], uuid(row[1]), *row[2:-1], moment(row[-1]))
     which = Filter(message_id=message_id)
     deliveries = find(tx, which, None, 10_000).items + _find_history(tx, which, None, 10_000).items
     ids = [delivery.id for delivery in deliveries]
     attempts = tx.rows("attempts", ids=ids) if ids else []
-    audits = tx.rows("audits", targets=[f"delivery:{id}" for id in ids]) if ids else []
+    audits = tx.rows("audits", targets=[f"message:{message_id}", *(f"delivery:{id}" for id in ids)])
     return Story(
         message,
         tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
         tuple(
-            _built(AttemptRow, *row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], _uuid_or_none(row[8]))
+            _built(AttemptRow, *row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], uuid_or_none(row[8]))
             for row in attempts
         ),
         tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
@@ -95,8 +101,28 @@ def entry(tx: Tx, scope: str, key_hash: str) -> Entry | None:
     for digest, state, message_id, status, response, created, updated in tx.rows(
         "entry", scope=scope, key_hash=key_hash
     ):
-        return Entry(digest, state, _uuid_or_none(message_id), status, response, moment(created), moment(updated))
+        return Entry(digest, state, uuid_or_none(message_id), status, response, moment(created), moment(updated))
     return None
+
+
+def limits(tx: Tx) -> Limits:
+    """What keeps queues and destinations back, and the workers that share it."""
+    found: dict[str, list[Limit]] = {"queue": [], "destination": []}
+    alive: list[UUID] = []
+    for kind, name, paused, concurrency, rate, open_until, failures in tx.rows("limits"):
+        if kind == "worker":
+            alive.append(UUID(name))
+        else:
+            found[kind].append(Limit(name, bool(paused), concurrency, rate, float(open_until), failures))
+    return Limits(tuple(found["queue"]), tuple(found["destination"]), tuple(sorted(alive)))
+
+
+def workers(tx: Tx) -> tuple[WorkerRow, ...]:
+    """The leases there are."""
+    return tuple(
+        WorkerRow(uuid(id), name, state, moment(started), moment(expires), held)
+        for id, name, state, started, expires, held in tx.rows("workers")
+    )
 
 
 def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
@@ -109,13 +135,17 @@ def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
     # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
     dead = [Count("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)]
     few = sum(count.number for count in dead) <= COUNTED_EXACTLY
-    windows = [_window(low, high, draw()) for low, high in _pieces(tx, first, last)]
     sampled = [
         Count(status, destination, reason, round(number))
-        for status, destination, reason, number in tx.rows("count_sample", windows=windows)
+        for status, destination, reason, number in tx.rows("count_sample", windows=windows(tx, first, last, draw))
         if status != "aborted" or not few
     ]
     return Counts((*(dead if few else ()), *sampled), int(succeeded), exact=False)
+
+
+def windows(tx: Tx, first: int, last: int, draw: Callable[[], float]) -> list[dict[str, float]]:
+    """Windows to sample the id range by: a hundredth of it, with the weight of a row in each."""
+    return [_window(low, high, draw()) for low, high in _pieces(tx, first, last)]
 
 
 def _pieces(tx: Tx, first: int, last: int) -> list[tuple[int, int]]:
@@ -153,7 +183,8 @@ def remember(tx: Tx, counts: Counts) -> None:
     tx.rows("count_write", name="deliveries", value=msgspec.json.encode(counts).decode())
 
 
-def _delivery(row: tuple[Any, ...]) -> Delivery:
+def delivery(row: tuple[Any, ...]) -> Delivery:
+    """A row of `find` as a value."""
     id, message_id, *middle, worker, cancel_requested, next_run_at, created_at, updated_at, reason, error = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
@@ -161,9 +192,9 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
     return _built(
         Delivery,
         id,
-        _uuid_or_none(message_id),
+        uuid_or_none(message_id),
         *middle,
-        _uuid_or_none(worker),
+        uuid_or_none(worker),
         bool(cancel_requested),
         *times,
         reason,
@@ -176,9 +207,11 @@ def _built(kind: Callable[..., T], *fields: object) -> T:
     return kind(*fields)
 
 
-def _uuid(value: UUID | str) -> UUID:
+def uuid(value: UUID | str) -> UUID:
+    """An id as the database gives it: PostgreSQL has a type for it, SQLite has text."""
     return value if isinstance(value, UUID) else UUID(value)
 
 
-def _uuid_or_none(value: UUID | str | None) -> UUID | None:
-    return None if value is None else _uuid(value)
+def uuid_or_none(value: UUID | str | None) -> UUID | None:
+    """An id as the database gives it, if there is one."""
+    return None if value is None else uuid(value)

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from todoku.core.decide import Settlement
-from todoku.core.errors import DatabaseBusy
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError
 from todoku.core.message import Claimed
+from todoku.core.outcome import Done, Outcome
+from todoku.core.status import Status
+from todoku.store import clear, line, looking, operate, reading, verify
 from todoku.store import lease as leases
-from todoku.store import line, operate, reading
 from todoku.store.database import Database, Tx
-from todoku.store.port import Steps, Token
+from todoku.store.lag import lag
+from todoku.store.port import Listener, Steps, Token
 from todoku.store.prune import abort_unknown, prune
 from todoku.store.values import (
     Acted,
+    Cleared,
     Counts,
     Entry,
     Filter,
     Held,
+    Lag,
+    Limits,
     Migrated,
     Page,
     Pruned,
@@ -28,9 +37,13 @@ from todoku.store.values import (
     SettleReport,
     Signed,
     Slice,
+    Standing,
     Story,
+    Transacted,
     Waiting,
+    WorkerRow,
 )
+from todoku.store.views import DeadGroup, Event, Facts, Known, Preview, Situation
 
 T = TypeVar("T")
 
@@ -72,6 +85,12 @@ class SqlStore:
     def renew(self, worker: UUID, *, lease: float, state: str = "running") -> bool:
         return self.database.write("renew", lambda tx: leases.renew(tx, worker, lease, state))
 
+    def set_state(self, worker: UUID, state: str) -> None:
+        self.database.write("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
+
+    def listen(self, notice: Callable[[], None]) -> Listener:
+        return self.database.listen(notice)
+
     def owned(self, worker: UUID) -> list[Held]:
         return self.database.read(lambda tx: leases.owned(tx, worker))
 
@@ -84,8 +103,8 @@ class SqlStore:
         except DatabaseBusy:  # the lease must end now; what somebody keeps locked is left to reclaim
             return self.database.write("bury", lambda tx: work(tx, waits=False))
 
-    def reclaim(self, *, max_lost: int = 3) -> Reclaimed:
-        return self.database.write("reclaim", lambda tx: leases.reclaim(tx, max_lost))
+    def reclaim(self, *, max_lost: int = 3, signed: Signed | None = None) -> Reclaimed:
+        return self.database.write("reclaim", lambda tx: leases.reclaim(tx, max_lost, signed))
 
     # ----------------------------------------------------------------------------------------- the line
 
@@ -135,6 +154,24 @@ class SqlStore:
             lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else [])
         )
 
+    def transact(self, claim: Claimed, work: Callable[[Any], Outcome], *, limit: float) -> Outcome | Transacted:
+        try:
+            with self.database.opened(limit) as opened:
+                outcome = work(opened.connection)
+                if not isinstance(outcome, Done):
+                    return outcome
+                opened.check()
+                opened.tx.rows("mark_inbox", consumer=claim.destination, message_id=claim.message_id)
+                done = Settlement(status=Status.SUCCEEDED, result=outcome.result)
+                if line.settle(opened.tx, claim.worker, [(claim, done)], ledger_ttl=self._ledger_ttl):
+                    return Transacted.LOST
+                opened.commit()
+                return Transacted.SETTLED
+        except DatabaseUnavailable:
+            if self._lost(claim.worker, [claim]):  # raises in its turn if nobody answers: then it stays unknown
+                raise
+            return Transacted.SETTLED  # the commit had happened, only its reply was lost
+
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:
             return ()
@@ -154,59 +191,82 @@ class SqlStore:
 
     # ------------------------------------------------------------------------------- what a person does
 
-    def replay(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
-        return self._act(which, signed, "replay", ("aborted",), operate.replay, limit=limit, dry_run=dry_run)
+    def replay(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
+    ) -> Acted:
+        act = operate.Act("replay", ("aborted",), operate.replay)
+        return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
-    def cancel(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
+    def cancel(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
+    ) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
             return operate.cancel(tx, rows, signed.why)
 
-        return self._act(
-            which, signed, "cancel", ("pending", "failed", "sending"), change, limit=limit, dry_run=dry_run
-        )
+        act = operate.Act("cancel", ("pending", "failed", "sending"), change)
+        return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
     def settle_by_hand(
-        self, which: Filter, signed: Signed, *, succeeded: bool, limit: int = 1000, dry_run: bool = False
+        self,
+        which: Filter,
+        signed: Signed,
+        *,
+        succeeded: bool,
+        result: str | None = None,
+        limit: int = 1000,
+        after: int = 0,
+        dry_run: bool = False,
+    ) -> Acted:
+        def done(tx: Tx, rows: list[operate.Picked]) -> list[int]:
+            return operate.settle_as_succeeded(tx, rows, result, ttl=self._ledger_ttl)
+
+        def over(tx: Tx, rows: list[operate.Picked]) -> list[int]:
+            return operate.settle_as_aborted(tx, rows, signed.why, ttl=self._ledger_ttl)
+
+        if succeeded:
+            act = operate.Act("settle as succeeded", ("pending", "failed", "aborted"), done)
+        else:
+            act = operate.Act("settle as aborted", ("pending", "failed"), over)
+        return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run, operation="settle_by_hand")
+
+    def purge(
+        self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
     ) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.settle_by_hand(tx, rows, signed.why, succeeded=succeeded, ttl=self._ledger_ttl)
+            return operate.purge(tx, rows, signed, ttl=self._ledger_ttl)
 
-        allowed = ("pending", "failed", "aborted") if succeeded else ("pending", "failed")
-        action = "settle as succeeded" if succeeded else "settle as aborted"
-        return self._act(
-            which, signed, action, allowed, change, limit=limit, dry_run=dry_run, operation="settle_by_hand"
-        )
-
-    def purge(self, which: Filter, signed: Signed, *, limit: int = 1000, dry_run: bool = False) -> Acted:
-        def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.purge(tx, rows, ttl=self._ledger_ttl)
-
-        return self._act(which, signed, "purge", ("aborted",), change, limit=limit, dry_run=dry_run)
+        act = operate.Act("purge", ("aborted",), change)
+        return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
     def _act(
         self,
         which: Filter,
         signed: Signed,
-        action: str,
-        allowed: Sequence[str],
-        change: Callable[[Tx, list[operate.Picked]], list[int]],
+        act: operate.Act,
         *,
         limit: int,
+        after: int,
         dry_run: bool,
         operation: str | None = None,
     ) -> Acted:
         return self.database.write(
-            operation or action,
-            lambda tx: operate.act(
-                tx,
-                which,
-                signed,
-                action=action,
-                allowed=allowed,
-                change=lambda rows: change(tx, rows),
-                limit=limit,
-                dry_run=dry_run,
-            ),
+            operation or act.name,
+            lambda tx: operate.act(tx, which, signed, act, limit=limit, after=after, dry_run=dry_run),
+        )
+
+    def clear_history(
+        self,
+        signed: Signed,
+        *,
+        topic: str | None = None,
+        until: datetime | None = None,
+        after: tuple[int, int] = (0, 0),
+        limit: int = 1000,
+        dry_run: bool = False,
+    ) -> Cleared:
+        return self.database.write(
+            "clear_history",
+            lambda tx: clear.clear_history(tx, signed, topic, until, after=after, limit=limit, dry_run=dry_run),
         )
 
     def set_queue(self, name: str, signed: Signed, *, paused: bool) -> None:
@@ -217,6 +277,21 @@ class SqlStore:
 
         self.database.write("set_queue", work)
 
+    def set_limit(
+        self,
+        name: str,
+        signed: Signed,
+        *,
+        of: Literal["queue", "destination"],
+        concurrency: int | None,
+        rate: float | None,
+        lasts: float | None = None,
+    ) -> None:
+        self.database.write(
+            "set_limit",
+            lambda tx: operate.limit(tx, name, signed, of=of, concurrency=concurrency, rate=rate, lasts=lasts),
+        )
+
     def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
         self.database.write(
             "set_breaker",
@@ -226,6 +301,9 @@ class SqlStore:
     def set_on_abort(self, destination: str, *, skip: bool) -> None:
         policy = "skip" if skip else "block"
         self.database.write("set_on_abort", lambda tx: tx.rows("set_on_abort", name=destination, on_abort=policy))
+
+    def limits(self) -> Limits:
+        return self.database.read(reading.limits)
 
     # -------------------------------------------------------------------------------------- maintenance
 
@@ -254,15 +332,54 @@ class SqlStore:
             self.database.write("count", lambda tx: reading.remember(tx, counts))
         return counts
 
+    def lag(self, *, stuck_after: float) -> Lag:
+        return self.database.read(lambda tx: lag(tx, stuck_after=stuck_after, draw=random.random))
+
     def find(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         return self.database.read(lambda tx: reading.find(tx, which, cursor, limit))
 
     def story(self, message_id: UUID) -> Story | None:
         return self.database.read(lambda tx: reading.story(tx, message_id))
 
+    def workers(self) -> tuple[WorkerRow, ...]:
+        return self.database.read(reading.workers)
+
     def result(self, delivery_id: int) -> str | None:
         rows = self.database.read(lambda tx: tx.rows("result", id=delivery_id))
         return rows[0][0] if rows else None
 
+    def standing(self, message_id: UUID, destination: str) -> Standing | None:
+        rows = self.database.read(lambda tx: tx.rows("standing", message_id=message_id, destination=destination))
+        return Standing(*rows[0]) if rows else None
+
     def entry(self, scope: str, key_hash: str) -> Entry | None:
         return self.database.read(lambda tx: reading.entry(tx, scope, key_hash))
+
+    def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
+        return self.database.read(lambda tx: looking.previews(tx, message_ids, largest)) if message_ids else {}
+
+    def dead(self) -> tuple[DeadGroup, ...]:
+        return self.database.read(looking.dead)
+
+    def known(self) -> Known:
+        return self.database.read(looking.known)
+
+    def situation(self, delivery_id: int) -> Situation | None:
+        return self.database.snapshot(lambda tx: looking.situation(tx, delivery_id))
+
+    def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
+        return self.database.read(lambda tx: looking.tail(tx, since, limit))
+
+    def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
+        return self.database.snapshot(
+            lambda tx: verify.broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most)
+        )
+
+    def facts(self) -> Facts:
+        facts = self.database.facts()
+        try:
+            version = self.database.read(lambda tx: tx.rows("schema_version"))[0][0]
+            stray = self.database.read(lambda tx: tx.rows("stray_history"))[0][0]
+        except SchemaError:
+            return facts
+        return msgspec.structs.replace(facts, version=version, stray=stray)

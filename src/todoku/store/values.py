@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Final
 from uuid import UUID
 
@@ -49,6 +50,13 @@ class SettleReport(msgspec.Struct, frozen=True):
     stuck: tuple[Claimed, ...] = ()
 
 
+class Transacted(Enum):
+    """How a transactional handler's commit ended: settled with it, or rolled back because the row was not ours."""
+
+    SETTLED = "settled"
+    LOST = "lost"
+
+
 class Reclaimed(msgspec.Struct, frozen=True):
     """What a reclaim found: workers whose lease ended, deliveries freed, deliveries given up."""
 
@@ -70,6 +78,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    due: bool = False
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -85,6 +94,15 @@ class Acted(msgspec.Struct, frozen=True):
     matched: int
     changed: tuple[int, ...]
     skipped: dict[str, int]
+    last: int | None = None
+    """The last delivery it looked at: where the next batch goes on. None: nothing matched."""
+
+
+class Cleared(msgspec.Struct, frozen=True):
+    """Finished deliveries that were removed, and where the next batch goes on (None: that was the last)."""
+
+    number: int
+    next: tuple[int, int] | None
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -112,6 +130,16 @@ class Delivery(msgspec.Struct, frozen=True):
     updated_at: datetime
     reason: str | None
     error: str | None
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a delivery is now, and the JSON text of its result if one was kept."""
+
+    id: int
+    status: str
+    reason: str | None
+    error: str | None
+    result: str | None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -204,6 +232,51 @@ class Counts(msgspec.Struct, frozen=True):
         if status == "succeeded":
             return self.succeeded
         return sum(row.number for row in self.rows if row.status == status)
+
+
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far behind: `due` and taken by nobody, the `oldest` of them due for so many seconds; held by workers
+    (`sending`), for too long or by nobody alive (`stuck`); `dead` letters. `exact` is False where it was sampled."""
+
+    due: int
+    oldest: float
+    sending: int
+    stuck: int
+    dead: int
+    exact: bool
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """What keeps a queue or destination back: paused, so many at once, so many a second, or an open breaker.
+
+    `concurrency` and `rate` hold for all workers together. `open_until` is unix seconds, 0 where nothing is open.
+    """
+
+    name: str
+    paused: bool
+    concurrency: int | None
+    rate: float | None
+    open_until: float
+    failures: int
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Every limit in force, and the workers that share them: the ids of live leases, sorted."""
+
+    queues: tuple[Limit, ...]
+    destinations: tuple[Limit, ...]
+    workers: tuple[UUID, ...]
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A lease, and how many deliveries it holds."""
+
+    id: UUID
+    name: str
+    state: str
+    started_at: datetime
+    expires_at: datetime
+    held: int
 
 
 class Pruned(msgspec.Struct, frozen=True):

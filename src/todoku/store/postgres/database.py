@@ -21,12 +21,15 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, Tx
+from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Row, Statement, Steps
+from todoku.store.port import Listener, Row, Statement, Steps
+from todoku.store.postgres.opened import HandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.wakeup import PostgresListener
 from todoku.store.sql import load, quoted, styled
 from todoku.store.values import Migrated, Slice
+from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
@@ -96,6 +99,22 @@ class PostgresDatabase:
     def read(self, work: Callable[[Tx], T]) -> T:
         return self._transaction("read", work, f"{self._begin}; {_PIN_PLANS}; set local transaction_read_only = on")
 
+    @contextmanager
+    def opened(self, limit: float) -> Iterator[Opened]:
+        # Handlers have connections of their own, so that they never take the last one from the settler.
+        with (
+            self._translated(),
+            HandlerConnection.connect(self._settings.database, **self._options()) as connection,
+            opened(connection, limit),
+        ):
+            yield PostgresOpened(connection, PostgresTx(connection, self._styled))
+
+    def listen(self, notice: Callable[[], None]) -> Listener:
+        return PostgresListener(self._settings.database, notice)
+
+    def snapshot(self, work: Callable[[Tx], T]) -> T:
+        return self._transaction("read", work, "begin isolation level repeatable read, read only")
+
     def now(self) -> int | None:
         return None
 
@@ -125,6 +144,22 @@ class PostgresDatabase:
 
         return self.read(work)
 
+    def facts(self) -> Facts:
+        def work(tx: Tx) -> Facts:
+            ((used, most, standby, commit, fsync, pid),) = tx.rows("server_facts")
+            return Facts(
+                describe=describe,
+                latest=migrations(_PACKAGE)[-1].version,
+                durable=commit != "off" and fsync == "on",
+                writable=not standby,
+                connections_used=used,
+                connections_max=most,
+                pooled=cast("PostgresTx", tx)._connection.info.backend_pid != pid,
+            )
+
+        describe = self.describe()
+        return self.read(work)
+
     def close(self) -> None:
         with self._opening:
             pool, self._pool = self._pool, None
@@ -145,6 +180,13 @@ class PostgresDatabase:
                 raise
             return result
 
+    def _options(self) -> dict[str, Any]:
+        return {
+            "autocommit": True,
+            "prepare_threshold": 5 if self._settings.prepare_statements else None,
+            "application_name": "todoku",
+        }
+
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         with self._opened().connection(timeout=self._settings.statement_timeout_sec) as connection:
@@ -161,14 +203,24 @@ class PostgresDatabase:
                     min_size=0,
                     max_size=self._settings.connections,
                     open=True,
-                    kwargs={
-                        "autocommit": True,
-                        "prepare_threshold": 5 if self._settings.prepare_statements else None,
-                        "application_name": "todoku",
-                    },
+                    kwargs=self._options(),
                     check=ConnectionPool.check_connection,
+                    # What nobody uses is given back: the server has a limited number, and others wait for one.
+                    max_idle=5.0,
+                    # The pool's own attempts come less and less often, and its callers would wait for them.
+                    reconnect_timeout=2.0,
+                    reconnect_failed=self._give_up,
                 )
             return self._pool
+
+    def _give_up(self, pool: ConnectionPool[Any]) -> None:
+        """No connection is left and none is to be had: who waits is told so, and the next call finds out at once."""
+        if pool.get_stats().get("pool_size", 0) > 0:
+            return
+        with self._opening:
+            if self._pool is pool:
+                self._pool = None
+        threading.Thread(target=pool.close, daemon=True).start()  # it is one of the pool's own threads that calls us
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

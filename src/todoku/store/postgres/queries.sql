@@ -14,6 +14,18 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now()
  order by scope, key_hash
     on conflict (scope, key_hash) do nothing
 
+-- name: publish_reserve_for
+-- As publish_reserve, but an entry whose time is over is taken over: of two that try, the second finds it renewed.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
+select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todoku_now() + lasts * interval '1 second'
+  from json_to_recordset(cast(cast(:entries as text) as json))
+       as s(scope text, key_hash text, digest text, id uuid, lasts double precision)
+ order by scope, key_hash
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where todoku_ledger.expires_at <= excluded.created_at
+
 -- name: publish_reserved
 -- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
 select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coalesce(m.created_at, l.created_at)),
@@ -75,7 +87,11 @@ with draft as materialized (
       join draft using (n)
      order by n
 )
-select date_part('epoch', todoku_now())
+-- NOTIFY takes a lock of the whole server at commit, so notice is given only while a worker says that it sleeps.
+select date_part('epoch', todoku_now()),
+       (select count(pg_notify('todoku', ''))
+          from (select from todoku_worker
+                 where cast(:notify as boolean) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
 
 -- name: publish_reopen
 -- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
@@ -103,6 +119,22 @@ with dead as materialized (
 insert into todoku_audit (at, by, action, target, why)
 select todoku_now(), 'publisher', 'replay', 'delivery:' || id, 'published again with the same key' from reopened
 
+-- name: savepoint_open
+-- Changes nothing; on SQLite it makes sure that there is a transaction for the savepoint to be in.
+select 1
+
+-- name: savepoint
+-- Only this name is undone or closed, so it may be nested in the caller's own.
+savepoint todoku_best_effort
+
+-- name: savepoint_undo
+-- Undoes what todoku did since, and nothing of the caller's; possible in a transaction that has failed.
+rollback to savepoint todoku_best_effort
+
+-- name: savepoint_close
+-- The caller's transaction goes on; nothing is committed by this.
+release savepoint todoku_best_effort
+
 -------------------------------------------------------------------------------------------- the lease
 
 -- name: register
@@ -116,13 +148,20 @@ update todoku_worker set expires_at = todoku_now() + make_interval(secs => :leas
  where id = :worker and expires_at > todoku_now()
 returning id
 
+-- name: set_state
+-- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+update todoku_worker set state = :state where id = :worker and expires_at > todoku_now()
+
 -- name: owned
 -- Reads the small index of rows in flight.
 select id, epoch, cancel_requested, lane from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: bury_expired
--- Their row locks decide against a renewal in flight (H1) and wait for a claim in flight (H2).
-delete from todoku_worker where expires_at <= todoku_now() returning id
+-- The row's lock decides against a renewal (H1). Who holds his own row, stopped in the middle of a renewal or a claim, is
+-- passed over and buried in a later round: nobody waits for a dead worker to bury another.
+delete from todoku_worker
+ where id = any (array(select id from todoku_worker where expires_at <= todoku_now() for update skip locked))
+returning id
 
 -- name: bury
 -- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
@@ -358,6 +397,12 @@ t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.pay
                       where l.scope = 'effect:' || t.destination and l.key_hash = m.key_hash limit 1) e on true
  order by t.priority desc, t.next_run_at, t.id
 
+-- name: mark_inbox
+-- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
+-- the fenced settle behind it is the proof; seen twice is seen.
+insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :message_id::uuid, todoku_now())
+    on conflict do nothing
+
 -- name: effects
 -- Only reads, just before a send that may be a repetition (H13).
 select s.id, l.state, l.digest
@@ -549,12 +594,13 @@ returning d.id
    and (:key::text is null or m.key = :key)
    and (:since::timestamptz is null or d.updated_at >= :since)
    and (:until::timestamptz is null or d.updated_at < :until)
+   and (not :due::boolean or (d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()))
 
 -- name: pick
 -- Locks what it returns, in id order, and passes over what somebody else is changing (H11).
 select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where {matching} and (:among::text[] is null or d.status = any (:among::text[]))
+ where {matching} and (:among::text[] is null or d.status = any (:among::text[])) and d.id > :after
  order by d.id limit :most for update of d skip locked
 
 -- name: replay
@@ -615,6 +661,13 @@ insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destin
 select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count from gone
 returning delivery_id
 
+-- name: settle_by_hand_result
+-- Before the row goes, in its transaction. The rows are locked and do not run.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select id, message_seq, :result::json, todoku_now() from todoku_delivery
+ where id = any (:ids::bigint[]) and status <> 'sending'
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
 -- name: settle_by_hand_aborted
 -- Never a running row: its owner settles it.
 update todoku_delivery
@@ -624,16 +677,17 @@ returning id
 
 -- name: settle_by_hand_ledger
 -- As settle_effects: the first success stays; another digest's failure is left alone (I5). Sorted by key (H11).
-insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
-                           expires_at)
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
 select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
-       case :state when 'succeeded' then 200 end, todoku_now(), todoku_now(),
+       case :state when 'succeeded' then 200 end, :response::json, todoku_now(), todoku_now(),
        todoku_now() + make_interval(secs => :ttl)
   from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text, id uuid)
  order by scope, key_hash
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, message_id = excluded.message_id, state = excluded.state,
-           http_status = excluded.http_status, updated_at = excluded.updated_at, expires_at = excluded.expires_at
+           http_status = excluded.http_status, response = excluded.response,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
      where (todoku_ledger.digest = excluded.digest or excluded.state = 'succeeded')
        and todoku_ledger.state <> 'succeeded'
 
@@ -641,10 +695,56 @@ select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
 -- Only dead letters; the audit row stays.
 delete from todoku_delivery where id = any (:ids::bigint[]) and status = 'aborted' returning id
 
+-- name: history_chunk
+-- Only reads: the next rows of the history in their order, and whether each is meant. So many a time, meant or not.
+select h.delivery_id, h.message_seq,
+       coalesce(:topic::text is null or m.topic = :topic, false)
+       and (:until::timestamptz is null or h.finished_at < :until)
+  from (select delivery_id, message_seq, finished_at from todoku_history
+         where (message_seq, delivery_id) > (:after_seq::bigint, :after_id::bigint)
+         order by message_seq, delivery_id limit :most) h
+  left join lateral (select topic from todoku_message where seq = h.message_seq limit 1) m on true
+ order by h.message_seq, h.delivery_id
+
+-- name: clear_history
+-- What succeeded is over: nobody writes to it any more. Of two people the second removes nothing.
+delete from todoku_history where message_seq = any (:seqs::bigint[]) and delivery_id = any (:ids::bigint[])
+returning delivery_id
+
+-- name: clear_attempts
+-- Their deliveries went in this transaction.
+delete from todoku_attempt where delivery_id = any (:ids::bigint[])
+
+-- name: clear_results
+-- Their deliveries went in this transaction.
+delete from todoku_result where delivery_id = any (:ids::bigint[])
+
+-- name: clear_messages
+-- As prune_messages: only when no delivery of it is left, finished or not (I1).
+delete from todoku_message m
+ where m.seq = any (:seqs::bigint[])
+   and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
+   and not exists (select from todoku_history h where h.message_seq = m.seq offset 0)
+
 -- name: set_queue
 -- One row; claim reads it in its own statement, so a pause holds from the commit on.
 insert into todoku_queue (name, paused, updated_at) values (:name, :paused, todoku_now())
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
+
+-- name: limit_queue
+-- One row; running workers read it every second or so (`limits`).
+insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
+values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), todoku_now())
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until,
+           updated_at = excluded.updated_at
+
+-- name: limit_destination
+-- As limit_queue. A destination nobody has announced yet is not announced by this: it was never seen.
+insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
+values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), '-infinity')
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until
 
 -- name: set_breaker
 -- One row, seen by the claims of all workers (H24).
@@ -764,6 +864,16 @@ select date_part('epoch', todoku_now())
 -- Only reads.
 select current_setting('server_version'), current_setting('synchronous_commit')
 
+-- name: schema_version
+-- Only reads.
+select max(version) from todoku_migration
+
+-- name: server_facts
+-- Only reads: connections there are and may be, whether this is a standby, and who answers (a pooler lies about that).
+select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+       pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid()
+
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
 select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
@@ -813,6 +923,17 @@ select date_part('epoch', at), by, action, target, why from todoku_audit
 -- Only reads.
 select result::text from todoku_result where delivery_id = :id
 
+-- name: standing
+-- Only reads, in one statement: a delivery that is being settled is in one of the two, never in neither.
+select d.id, d.status, d.reason, d.error, null
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.destination = :destination
+ union all
+select h.delivery_id, 'succeeded', null, null,
+       (select r.result::text from todoku_result r where r.delivery_id = h.delivery_id)
+  from todoku_message m join todoku_history h on h.message_seq = m.seq
+ where m.id = :message_id and h.destination = :destination
+
 -- name: entry
 -- Only reads.
 select digest, state, message_id, http_status, response::text, date_part('epoch', created_at),
@@ -848,6 +969,51 @@ select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
                       where id >= s.start and id < s.start + s.width) d
  group by 1, 2, 3
 
+-- name: lag_due
+-- Only reads. Of each place at most so many rows, from the index alone, oldest first.
+select due.number, due.age, due.number
+  from json_to_recordset(:places::json) as s(queue text, destination text, priority smallint)
+ cross join lateral (
+    select count(*) as number, coalesce(date_part('epoch', todoku_now() - min(next_run_at)), 0) as age from (
+        select next_run_at from todoku_delivery
+         where queue = s.queue and destination = s.destination and priority = s.priority
+           and status in ('pending', 'failed') and lane is null and lost = 0
+           and next_run_at <= todoku_now() and expires_at > todoku_now()
+         order by next_run_at, id limit :most) d) due
+
+-- name: lag_apart
+-- Only reads: what is not in the due index. Lanes by theirs, in its order, so that no other row is walked; suspects,
+-- which are few. At most so many rows of each are looked at.
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, status in ('pending', 'failed') and next_run_at <= todoku_now()
+                            and expires_at > todoku_now() as due
+          from todoku_delivery where lane is not null and status <> 'aborted' order by lane, id limit :most) d
+union all
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, next_run_at <= todoku_now() and expires_at > todoku_now() as due
+          from todoku_delivery where status in ('pending', 'failed') and lane is null and lost > 0
+         order by queue, destination, next_run_at, id limit :most) d
+
+-- name: lag_held
+-- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
+select count(*),
+       count(*) filter (where claimed_at < todoku_now() - make_interval(secs => :stuck_after)
+                           or not exists (select from todoku_worker w
+                                           where w.id = d.worker_id and w.expires_at > todoku_now())),
+       (select count(*) from (select from todoku_delivery where status = 'aborted' order by id limit :most) dead)
+  from todoku_delivery d where status = 'sending'
+
+-- name: lag_sample
+-- Only reads: as count_sample, of what is due and of dead letters.
+select sum(s.weight) filter (where d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()
+                               and d.expires_at > todoku_now()),
+       sum(s.weight) filter (where d.status = 'aborted')
+  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
+ cross join lateral (select status, next_run_at, expires_at from todoku_delivery
+                      where id >= s.start and id < s.start + s.width) d
+
 -- name: count_history
 -- Only reads: exactly while there are few; then the planner's own estimate, scaled to the pages there are now, because
 -- counting would read every partition. A partition without statistics is taken at 100 bytes a row.
@@ -859,6 +1025,101 @@ select case when few <= 100000 then few else (
             where i.inhparent = 'todoku_history'::regclass) end::bigint
   from (select count(*) as few from (select from todoku_history limit 100001) h) f
 
+-- name: limits
+-- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
+-- because every worker asks every second. A limit whose time is over says nothing.
+select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0::float8, 0
+  from todoku_queue
+ where paused or {counts}
+union all
+select 'destination', name, false, case when {counts} then "limit" end, case when {counts} then rate end,
+       case when open_until > todoku_now() then date_part('epoch', open_until) else 0 end, failures
+  from todoku_destination
+ where open_until > todoku_now() or failures > 0 or {counts}
+union all
+select 'worker', id::text, false, null, null, 0, 0 from todoku_worker where expires_at > todoku_now()
+ order by 1, 2
+
+-- name: counts
+-- A fragment: whether the limit of a row is in force.
+(("limit" is not null or rate is not null) and (limit_until is null or limit_until > todoku_now()))
+
+-- name: workers
+-- Only reads; what each holds is counted in the small index of rows in flight.
+select id, name, state, date_part('epoch', started_at), date_part('epoch', expires_at),
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
+  from todoku_worker w order by started_at, id
+
+-- name: previews
+-- Only reads; a payload too large to be shown stays where it is.
+select id, case when octet_length(payload::text) <= :largest then payload::text end,
+       coalesce(octet_length(payload::text), octet_length(payload_bytes)), content_type
+  from todoku_message where id = any (:ids::text[]::uuid[])
+
+-- name: dead_groups
+-- Only reads, at most so many rows, by the index of dead letters. The newest of each group is its example.
+select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error
+  from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
+               max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, updated_at from todoku_delivery
+                 where status = 'aborted' order by id limit :most) dead
+         group by 1, 2) g
+ cross join lateral (select error from todoku_delivery where id = g.newest limit 1) d
+ order by g.number desc, 1, 2
+
+-- name: known
+-- Only reads: every queue and destination somebody has said something about, and when a worker last announced it.
+select 'queue', name, null::float8 from todoku_queue
+union all
+select 'destination', name, case when seen_at > '-infinity' then date_part('epoch', seen_at) end
+  from todoku_destination
+ order by 1, 2
+
+-- name: situation
+-- Only reads; what is in flight is counted in its small index.
+select case when d.expires_at < 'infinity' then date_part('epoch', d.expires_at) end, date_part('epoch', d.claimed_at),
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination)
+  from todoku_delivery d where d.id = :id
+
+-- name: lane
+-- Only reads.
+select date_part('epoch', ready_at), worker_id, failures, parked from todoku_lane where id = :lane
+
+-- name: lane_head
+-- Only reads: the first row of a lane that is not over, which is the next to run (I10).
+select id from todoku_delivery where lane = :lane and status <> 'aborted' order by id limit 1
+
+-- name: lane_blocker
+-- Only reads: the dead letters of a lane that can have parked it.
+select id from todoku_delivery
+ where lane = :lane and status = 'aborted' and coalesce(reason, '') <> all (:gone::text[])
+ order by id limit 1
+
+-- name: tail
+-- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is.
+select date_part('epoch', at), what, delivery_id, message_id, topic, destination, told, mark from (
+    (select created_at as at, 'published' as what, null::bigint as delivery_id, id::text as message_id, topic,
+            null as destination, key as told, seq::text as mark
+       from todoku_message order by seq desc limit :most)
+    union all
+    select h.finished_at, 'succeeded', h.delivery_id, m.id::text, m.topic, h.destination, null,
+           h.delivery_id || '.' || h.epoch
+      from (select * from todoku_history order by message_seq desc limit :most) h
+      left join lateral (select id, topic from todoku_message where seq = h.message_seq limit 1) m on true
+    union all
+    select a.ended_at, case when d.status = 'aborted' and d.epoch = a.epoch + 1 then 'aborted' else 'failed' end,
+           a.delivery_id, m.id::text, m.topic, d.destination, a.reason || coalesce(': ' || a.error, ''),
+           a.delivery_id || '.' || a.epoch
+      from (select * from todoku_attempt order by ended_at desc limit :most) a
+      left join lateral (select * from todoku_delivery where id = a.delivery_id limit 1) d on true
+      left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true
+    union all
+    (select at, action, null, null, null, target, by || ': ' || why, id::text
+       from todoku_audit order by id desc limit :most)) events
+ where at > to_timestamp(:since)
+ order by at, mark
+
 -- name: count_read
 -- Only reads.
 select date_part('epoch', todoku_now() - counted_at), value::text from todoku_count where name = :name
@@ -867,3 +1128,118 @@ select date_part('epoch', todoku_now() - counted_at), value::text from todoku_co
 -- The last writer wins: all of them counted the same table.
 insert into todoku_count (name, counted_at, value) values (:name, todoku_now(), :value)
     on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value
+
+---------------------------------------------------------------------------------- invariants (DESIGN §3)
+-- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
+
+-- name: verify_acknowledged
+-- Only reads. I1: a message has a delivery, unfinished or in the history, unless a person purged it or its time is over.
+select 'message ' || m.id from todoku_message m
+ where not exists (select from todoku_delivery d where d.message_seq = m.seq)
+   and not exists (select from todoku_history h where h.message_seq = m.seq)
+   and not exists (select from todoku_audit a where a.target = 'message:' || m.id)
+   and m.created_at > todoku_now() - make_interval(secs => :history_ttl)
+ limit :most
+
+-- name: verify_message
+-- Only reads. I1: what is on its way has a message to bring.
+select 'delivery ' || d.id from todoku_delivery d
+ where not exists (select from todoku_message m where m.seq = d.message_seq) limit :most
+
+-- name: verify_one_state
+-- Only reads. I1: a delivery is unfinished or in the history, never both.
+select 'delivery ' || d.id from todoku_delivery d
+  join todoku_history h on h.message_seq = d.message_seq and h.delivery_id = d.id limit :most
+
+-- name: verify_finished_once
+-- Only reads. I1, I3: a delivery succeeds once.
+select 'delivery ' || delivery_id from todoku_history
+ group by message_seq, delivery_id having count(*) > 1 limit :most
+
+-- name: verify_reserved
+-- Only reads. I2: a key that is still in use was reserved together with its message.
+select 'key ' || l.key_hash || ' of ' || l.scope from todoku_ledger l
+ where l.scope like 'publish:%' and l.expires_at = 'infinity' and l.message_id is not null
+   and not exists (select from todoku_message m where m.id = l.message_id)
+ limit :most
+
+-- name: verify_owner
+-- Only reads. I3: what runs has an owner, and nothing else has one.
+select 'delivery ' || id from todoku_delivery
+ where (status = 'sending') <> (worker_id is not null) limit :most
+
+-- name: verify_orphan
+-- Only reads. I3: no delivery is left to an owner without a lease; a reclaim frees them within seconds.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id) limit :most
+
+-- name: verify_lane_owner
+-- Only reads. I3, I10: what runs of a lane belongs to the worker that has the lane.
+select 'delivery ' || d.id from todoku_delivery d
+  left join todoku_lane l on l.id = d.lane
+ where d.status = 'sending' and d.lane is not null and l.worker_id is distinct from d.worker_id limit :most
+
+-- name: verify_epoch
+-- Only reads. I4: the epoch rises with every claim, and past every attempt on record.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.epoch < d.attempts
+    or exists (select from todoku_attempt a where a.delivery_id = d.id and a.epoch >= d.epoch)
+ limit :most
+
+-- name: verify_attempts
+-- Only reads. I4: nothing is tried more often than it may be.
+select 'delivery ' || id from todoku_delivery where attempts > max_attempts limit :most
+
+-- name: verify_token
+-- Only reads. I4: a token works once, so no two attempts of a delivery have the same epoch.
+select 'delivery ' || delivery_id || ' epoch ' || epoch from todoku_attempt
+ group by delivery_id, epoch having count(*) > 1 limit :most
+
+-- name: verify_ledger
+-- Only reads. I5: what succeeded with a key is in the ledger as long as keys are remembered.
+select 'delivery ' || h.delivery_id from todoku_history h
+  join todoku_message m on m.seq = h.message_seq
+ where m.key_hash is not null and h.finished_at > todoku_now() - make_interval(secs => :ledger_ttl)
+   and not exists (select from todoku_ledger l
+                    where l.scope = 'effect:' || h.destination and l.key_hash = m.key_hash
+                      and l.state = 'succeeded' and (l.digest = m.digest or h.worker_id is null))
+ limit :most
+
+-- name: verify_replays
+-- Only reads. I9: a dead letter came back only by replays that somebody signed.
+select 'delivery ' || d.id from (
+    select id, replay_count from todoku_delivery where replay_count > 0
+    union all
+    select delivery_id, replay_count from todoku_history where replay_count > 0) d
+ where d.replay_count > (select count(*) from todoku_audit a
+                          where a.target = 'delivery:' || d.id and a.action = 'replay')
+ limit :most
+
+-- name: verify_lane
+-- Only reads. I10: what waits in a lane has a lane to be claimed by; without one it would wait for ever.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.lane is not null and d.status <> 'aborted'
+   and not exists (select from todoku_lane l where l.id = d.lane)
+ limit :most
+
+-- name: verify_parked
+-- Only reads. I10: a lane is parked by a dead letter, which a person can replay or purge.
+select 'lane ' || l.id from todoku_lane l
+ where l.parked and not exists (
+    select from todoku_delivery d
+     where d.lane = l.id and d.status = 'aborted' and coalesce(d.reason, '') <> all (:gone::text[]))
+ limit :most
+
+-- name: verify_lane_time
+-- Only reads. I10: a lane is looked at no later than its first delivery is due.
+select 'lane ' || l.id from todoku_lane l
+ cross join lateral (select next_run_at from todoku_delivery d
+                      where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1) head
+ where l.worker_id is null and not l.parked
+   and l.ready_at > greatest(head.next_run_at, todoku_now()) + interval '1 second'
+ limit :most
+
+-- name: verify_clock
+-- Only reads. I12: the database's clock decided, so nothing was changed in the future.
+select 'delivery ' || id from todoku_delivery
+ where updated_at > todoku_now() + interval '5 seconds' limit :most

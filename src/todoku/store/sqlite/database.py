@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import time
 import warnings
@@ -25,11 +26,13 @@ from todoku.core.errors import (
     WrongDatabase,
 )
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, Tx
+from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Row, Statement, Steps
+from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.sql import load
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
+from todoku.store.sqlite.opened import opened
+from todoku.store.sqlite.wakeup import SqliteListener
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
@@ -39,6 +42,7 @@ from todoku.store.sqlite.writer import (
     transaction_lock,
 )
 from todoku.store.values import EPOCH, Migrated, Slice
+from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.sqlite"
@@ -141,6 +145,23 @@ class SqliteDatabase:
                 finally:
                     connection.execute("rollback")
 
+    @contextmanager
+    def opened(self, limit: float) -> Iterator[Opened]:
+        def made(connection: sqlite3.Connection) -> Tx:
+            return SqliteTx(connection, self._scripts, self._clock())
+
+        with self._translated():
+            self._opened()
+            with opened(self.path, made, timeout=self._timeout, limit=limit) as one:
+                yield one
+
+    def listen(self, notice: Callable[[], None]) -> Listener:
+        with self._translated():
+            return SqliteListener(self.path, notice, timeout=self._timeout)
+
+    def snapshot(self, work: Callable[[Tx], T]) -> T:
+        return self.read(work)  # a transaction of SQLite sees one moment
+
     def now(self) -> int | None:
         return self._clock()
 
@@ -161,6 +182,17 @@ class SqliteDatabase:
             journal = self._opened().journal
         note = "" if wal_is_safe() else " (WAL can lose acknowledged writes before SQLite 3.51.3)"
         return f"SQLite {sqlite3.sqlite_version}, journal {journal}{note}, synchronous full"
+
+    def facts(self) -> Facts:
+        folder = Path(self.path).parent
+        return Facts(
+            describe=self.describe(),
+            latest=migrations(_PACKAGE)[-1].version,
+            durable=True,
+            writable=os.access(self.path, os.W_OK) and os.access(folder, os.W_OK),
+            wal_safe=wal_is_safe(),
+            free_bytes=shutil.disk_usage(folder).free,
+        )
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         rows: list[Any] = []

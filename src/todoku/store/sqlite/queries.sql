@@ -10,6 +10,15 @@ insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_a
 values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now)
     on conflict (scope, key_hash) do nothing
 
+-- name: publish_reserve_for
+-- As publish_reserve, but an entry whose time is over is taken over: its key is free again.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
+values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:lasts * 1000000 as integer))
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where todoku_ledger.expires_at <= excluded.created_at
+
 -- name: publish_reserved
 -- This transaction holds the write lock: the entry cannot change any more.
 select l.scope, l.key_hash, l.digest, l.message_id, coalesce(m.created_at, l.created_at) / 1e6, m.payload
@@ -70,6 +79,23 @@ update todoku_delivery
        next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
 
+-- name: savepoint_open
+-- Changes nothing. A driver that opens a transaction before the first change has opened it after this: a savepoint
+-- outside of one would be a transaction of its own, and its release a commit.
+delete from todoku_count where false
+
+-- name: savepoint
+-- Only this name is undone or closed, so it may be nested in the caller's own.
+savepoint todoku_best_effort
+
+-- name: savepoint_undo
+-- Undoes what todoku did since, and nothing of the caller's.
+rollback to savepoint todoku_best_effort
+
+-- name: savepoint_close
+-- The caller's transaction goes on; nothing is committed by this.
+release savepoint todoku_best_effort
+
 -------------------------------------------------------------------------------------------- the lease
 
 -- name: register
@@ -82,6 +108,10 @@ values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
 update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer), state = :state
  where id = :worker and expires_at > :now
 returning id
+
+-- name: set_state
+-- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+update todoku_worker set state = :state where id = :worker and expires_at > :now
 
 -- name: owned
 -- Reads the small index of rows in flight.
@@ -290,6 +320,12 @@ select id from next
 {claimed} from todoku_delivery t {claimed_from} where t.id in ({next_lane_rows}) order by t.lane, t.id;
 {take} where id in ({next_lane_rows})
 
+-- name: mark_inbox
+-- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
+-- the fenced settle behind it is the proof; seen twice is seen.
+insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :message_id, :now)
+    on conflict do nothing
+
 -- name: effects
 -- Only reads, just before a send that may be a repetition (H13).
 select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries) s
@@ -459,12 +495,13 @@ returning id
    and (:key is null or m.key = :key)
    and (:since is null or d.updated_at >= :since)
    and (:until is null or d.updated_at < :until)
+   and (not :due or (d.status in ('pending', 'failed') and d.next_run_at <= :now))
 
 -- name: pick
 -- The write lock is held: what it returns cannot change before the act is done.
 select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where {matching} and (:among is null or d.status in (select value from json_each(:among)))
+ where {matching} and (:among is null or d.status in (select value from json_each(:among))) and d.id > :after
  order by d.id limit :most
 
 -- name: replay
@@ -524,6 +561,13 @@ select :now, id, epoch, message_seq, destination, queue, attempts, replay_count 
 returning delivery_id;
 delete from todoku_delivery where id in (select value from json_each(:ids)) and status <> 'sending'
 
+-- name: settle_by_hand_result
+-- Before the row goes, in its transaction. The rows do not run.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select id, message_seq, :result, :now from todoku_delivery
+ where id in (select value from json_each(:ids)) and status <> 'sending'
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
 -- name: settle_by_hand_aborted
 -- Never a running row: its owner settles it.
 update todoku_delivery
@@ -533,15 +577,16 @@ returning id
 
 -- name: settle_by_hand_ledger
 -- As settle_effects: the first success stays; another digest's failure is left alone (I5).
-insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, created_at, updated_at,
-                           expires_at)
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
 select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest'), :state,
-       json_extract(value, '$.id'), case :state when 'succeeded' then 200 end, :now, :now,
+       json_extract(value, '$.id'), case :state when 'succeeded' then 200 end, :response, :now, :now,
        :now + cast(:ttl * 1000000 as integer)
   from json_each(:entries) where true
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, message_id = excluded.message_id, state = excluded.state,
-           http_status = excluded.http_status, updated_at = excluded.updated_at, expires_at = excluded.expires_at
+           http_status = excluded.http_status, response = excluded.response,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
      where (todoku_ledger.digest = excluded.digest or excluded.state = 'succeeded')
        and todoku_ledger.state <> 'succeeded'
 
@@ -549,10 +594,56 @@ select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_e
 -- Only dead letters; the audit row stays.
 delete from todoku_delivery where id in (select value from json_each(:ids)) and status = 'aborted' returning id
 
+-- name: history_chunk
+-- Only reads: the next rows of the history in their order, and whether each is meant. So many a time, meant or not.
+select h.delivery_id, h.message_seq,
+       coalesce(:topic is null or m.topic = :topic, 0) and (:until is null or h.finished_at < :until)
+  from (select delivery_id, message_seq, finished_at from todoku_history
+         where (message_seq, delivery_id) > (:after_seq, :after_id)
+         order by message_seq, delivery_id limit :most) h
+  left join todoku_message m on m.seq = h.message_seq
+ order by h.message_seq, h.delivery_id
+
+-- name: clear_history
+-- What succeeded is over: nobody writes to it any more.
+delete from todoku_history
+ where message_seq in (select value from json_each(:seqs)) and delivery_id in (select value from json_each(:ids))
+returning delivery_id
+
+-- name: clear_attempts
+-- Their deliveries went in this transaction.
+delete from todoku_attempt where delivery_id in (select value from json_each(:ids))
+
+-- name: clear_results
+-- Their deliveries went in this transaction.
+delete from todoku_result where delivery_id in (select value from json_each(:ids))
+
+-- name: clear_messages
+-- As prune_messages: only when no delivery of it is left, finished or not (I1).
+delete from todoku_message
+ where seq in (select value from json_each(:seqs))
+   and not exists (select 1 from todoku_delivery d where d.message_seq = todoku_message.seq)
+   and not exists (select 1 from todoku_history h where h.message_seq = todoku_message.seq)
+
 -- name: set_queue
 -- One row; claim reads it in its own statement, so a pause holds from the commit on.
 insert into todoku_queue (name, paused, updated_at) values (:name, :paused, :now)
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
+
+-- name: limit_queue
+-- One row; running workers read it every second or so (`limits`).
+insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
+values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :now)
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until,
+           updated_at = excluded.updated_at
+
+-- name: limit_destination
+-- As limit_queue. A destination nobody has announced yet is not announced by this: it was never seen.
+insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
+values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), 0)
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until
 
 -- name: set_breaker
 -- One row, seen by the claims of all workers (H24).
@@ -671,6 +762,10 @@ select 0
 -- Only reads: the database's clock, having touched the file.
 select :now / 1e6 from (select count(*) from todoku_migration)
 
+-- name: schema_version
+-- Only reads.
+select max(version) from todoku_migration
+
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
 select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
@@ -716,6 +811,17 @@ select at / 1e6, by, action, target, why from todoku_audit
 -- Only reads.
 select result from todoku_result where delivery_id = :id
 
+-- name: standing
+-- Only reads, in one statement: a delivery that is being settled is in one of the two, never in neither.
+select d.id, d.status, d.reason, d.error, null
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.destination = :destination
+ union all
+select h.delivery_id, 'succeeded', null, null,
+       (select r.result from todoku_result r where r.delivery_id = h.delivery_id)
+  from todoku_message m join todoku_history h on h.message_seq = m.seq
+ where m.id = :message_id and h.destination = :destination
+
 -- name: entry
 -- Only reads.
 select digest, state, message_id, http_status, response, created_at / 1e6, updated_at / 1e6
@@ -755,9 +861,155 @@ select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value
    and d.id < json_extract(s.value, '$.start') + json_extract(s.value, '$.width')
  group by 1, 2, 3
 
+-- name: lag_due
+-- Only reads. Of each place at most so many rows, from the index alone, oldest first.
+select json_extract(found, '$[0]'), json_extract(found, '$[1]'), json_extract(found, '$[0]')
+  from (select (select json_array(count(*), coalesce((:now - min(next_run_at)) / 1e6, 0)) from (
+                    select d.next_run_at from todoku_delivery d indexed by todoku_delivery_due
+                     where d.queue = json_extract(s.value, '$.queue')
+                       and d.destination = json_extract(s.value, '$.destination')
+                       and d.priority = json_extract(s.value, '$.priority')
+                       and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0
+                       and d.next_run_at <= :now and d.expires_at > :now
+                     order by d.next_run_at, d.id limit :most)) as found
+          from json_each(:places) s)
+
+-- name: lag_apart
+-- Only reads: what is not in the due index. Lanes by theirs, so that no other row is walked; suspects, which are few.
+-- At most so many rows of each are looked at.
+select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (where due)) / 1e6, 0), count(*)
+  from (select next_run_at, status in ('pending', 'failed') and next_run_at <= :now and expires_at > :now as due
+          from todoku_delivery indexed by todoku_delivery_lane
+         where lane is not null and status <> 'aborted' order by lane, id limit :most)
+union all
+select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (where due)) / 1e6, 0), count(*)
+  from (select next_run_at, next_run_at <= :now and expires_at > :now as due
+          from todoku_delivery indexed by todoku_delivery_suspect
+         where status in ('pending', 'failed') and lane is null and lost > 0
+         order by queue, destination, next_run_at, id limit :most)
+
+-- name: lag_held
+-- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
+select count(*),
+       count(*) filter (where d.claimed_at < :now - :stuck_after * 1e6
+                           or not exists (select 1 from todoku_worker w
+                                           where w.id = d.worker_id and w.expires_at > :now)),
+       (select count(*) from (select 1 from todoku_delivery indexed by todoku_delivery_dead
+                               where status = 'aborted' order by id limit :most))
+  from todoku_delivery d indexed by todoku_delivery_owner where d.status = 'sending'
+
+-- name: lag_sample
+-- Only reads: as count_sample, of what is due and of dead letters.
+select sum(json_extract(s.value, '$.weight')) filter (where d.status in ('pending', 'failed')
+                                                        and d.next_run_at <= :now and d.expires_at > :now),
+       sum(json_extract(s.value, '$.weight')) filter (where d.status = 'aborted')
+  from json_each(:windows) s cross join todoku_delivery d
+    on d.id >= json_extract(s.value, '$.start')
+   and d.id < json_extract(s.value, '$.start') + json_extract(s.value, '$.width')
+
 -- name: count_history
--- Only reads both ends: rows are appended and pruned in order, so the distance is the number.
-select coalesce((select max(rowid) from todoku_history) - (select min(rowid) from todoku_history) + 1, 0)
+-- Only reads: exactly while there are few; then both ends, whose distance is the number, because rows are appended and
+-- pruned in order (but for what a person cleared).
+select case when few <= 100000 then few
+            else (select max(rowid) from todoku_history) - (select min(rowid) from todoku_history) + 1 end
+  from (select count(*) as few from (select 1 from todoku_history limit 100001))
+
+-- name: limits
+-- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
+-- because every worker asks every second. A limit whose time is over says nothing.
+select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0.0, 0
+  from todoku_queue
+ where paused or {counts}
+union all
+select 'destination', name, 0, case when {counts} then "limit" end, case when {counts} then rate end,
+       case when open_until > :now then open_until / 1e6 else 0.0 end, failures
+  from todoku_destination
+ where open_until > :now or failures > 0 or {counts}
+union all
+select 'worker', id, 0, null, null, 0.0, 0 from todoku_worker where expires_at > :now
+ order by 1, 2
+
+-- name: counts
+-- A fragment: whether the limit of a row is in force.
+(("limit" is not null or rate is not null) and (limit_until is null or limit_until > :now))
+
+-- name: workers
+-- Only reads; what each holds is counted in the small index of rows in flight.
+select id, name, state, started_at / 1e6, expires_at / 1e6,
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
+  from todoku_worker w order by started_at, id
+
+-- name: previews
+-- Only reads; a payload too large to be shown stays where it is.
+select id, case when length(cast(payload as blob)) <= :largest then payload end,
+       coalesce(length(cast(payload as blob)), length(payload_bytes)), content_type
+  from todoku_message where id in (select value from json_each(:ids))
+
+-- name: dead_groups
+-- Only reads, at most so many rows, by the index of dead letters. The newest of each group is its example.
+select g.reason, g.destination, g.number, g.since / 1e6, g.until / 1e6, g.newest,
+       (select error from todoku_delivery where id = g.newest)
+  from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
+               max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, updated_at from todoku_delivery indexed by todoku_delivery_dead
+                 where status = 'aborted' order by id limit :most)
+         group by 1, 2) g
+ order by g.number desc, 1, 2
+
+-- name: known
+-- Only reads: every queue and destination somebody has said something about, and when a worker last announced it.
+select 'queue', name, null from todoku_queue
+union all
+select 'destination', name, case when seen_at > 0 then seen_at / 1e6 end from todoku_destination
+ order by 1, 2
+
+-- name: situation
+-- Only reads; what is in flight is counted in its small index.
+select case when d.expires_at < 9223372036854775807 then d.expires_at / 1e6 end, d.claimed_at / 1e6,
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination)
+  from todoku_delivery d where d.id = :id
+
+-- name: lane
+-- Only reads.
+select ready_at / 1e6, worker_id, failures, parked from todoku_lane where id = :lane
+
+-- name: lane_head
+-- Only reads: the first row of a lane that is not over, which is the next to run (I10).
+select id from todoku_delivery indexed by todoku_delivery_lane
+ where lane = :lane and lane is not null and status <> 'aborted' order by id limit 1
+
+-- name: lane_blocker
+-- Only reads: the dead letters of a lane that can have parked it.
+select id from todoku_delivery indexed by todoku_delivery_dead
+ where lane = :lane and status = 'aborted' and coalesce(reason, '') not in (select value from json_each(:gone))
+ order by id limit 1
+
+-- name: tail
+-- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is.
+select at / 1e6, what, delivery_id, message_id, topic, destination, told, mark from (
+    select * from (
+        select created_at as at, 'published' as what, null as delivery_id, id as message_id, topic,
+               null as destination, key as told, cast(seq as text) as mark
+          from todoku_message order by seq desc limit :most)
+    union all
+    select h.finished_at, 'succeeded', h.delivery_id, m.id, m.topic, h.destination, null,
+           h.delivery_id || '.' || h.epoch
+      from (select * from todoku_history order by message_seq desc limit :most) h
+      left join todoku_message m on m.seq = h.message_seq
+    union all
+    select a.ended_at, case when d.status = 'aborted' and d.epoch = a.epoch + 1 then 'aborted' else 'failed' end,
+           a.delivery_id, m.id, m.topic, d.destination, a.reason || coalesce(': ' || a.error, ''),
+           a.delivery_id || '.' || a.epoch
+      from (select * from todoku_attempt order by ended_at desc limit :most) a
+      left join todoku_delivery d on d.id = a.delivery_id
+      left join todoku_message m on m.seq = d.message_seq
+    union all
+    select * from (
+        select at, action, null, null, null, target, by || ': ' || why, cast(id as text)
+          from todoku_audit order by id desc limit :most)) events
+ where at > cast(:since * 1000000 as integer)
+ order by at, mark
 
 -- name: count_read
 -- Only reads.
@@ -767,3 +1019,119 @@ select (:now - counted_at) / 1e6, value from todoku_count where name = :name
 -- The last writer wins: all of them counted the same table.
 insert into todoku_count (name, counted_at, value) values (:name, :now, :value)
     on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value
+
+---------------------------------------------------------------------------------- invariants (DESIGN §3)
+-- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
+
+-- name: verify_acknowledged
+-- Only reads. I1: a message has a delivery, unfinished or in the history, unless a person purged it or its time is over.
+select 'message ' || m.id from todoku_message m
+ where not exists (select 1 from todoku_delivery d where d.message_seq = m.seq)
+   and not exists (select 1 from todoku_history h where h.message_seq = m.seq)
+   and not exists (select 1 from todoku_audit a where a.target = 'message:' || m.id)
+   and m.created_at > :now - cast(:history_ttl * 1000000 as integer)
+ limit :most
+
+-- name: verify_message
+-- Only reads. I1: what is on its way has a message to bring.
+select 'delivery ' || d.id from todoku_delivery d
+ where not exists (select 1 from todoku_message m where m.seq = d.message_seq) limit :most
+
+-- name: verify_one_state
+-- Only reads. I1: a delivery is unfinished or in the history, never both.
+select 'delivery ' || d.id from todoku_delivery d
+  join todoku_history h on h.message_seq = d.message_seq and h.delivery_id = d.id limit :most
+
+-- name: verify_finished_once
+-- Only reads. I1, I3: a delivery succeeds once.
+select 'delivery ' || delivery_id from todoku_history
+ group by message_seq, delivery_id having count(*) > 1 limit :most
+
+-- name: verify_reserved
+-- Only reads. I2: a key that is still in use was reserved together with its message.
+select 'key ' || l.key_hash || ' of ' || l.scope from todoku_ledger l
+ where l.scope like 'publish:%' and l.expires_at = 9223372036854775807 and l.message_id is not null
+   and not exists (select 1 from todoku_message m where m.id = l.message_id)
+ limit :most
+
+-- name: verify_owner
+-- Only reads. I3: what runs has an owner, and nothing else has one.
+select 'delivery ' || id from todoku_delivery
+ where (status = 'sending') <> (worker_id is not null) limit :most
+
+-- name: verify_orphan
+-- Only reads. I3: no delivery is left to an owner without a lease; a reclaim frees them within seconds.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = d.worker_id) limit :most
+
+-- name: verify_lane_owner
+-- Only reads. I3, I10: what runs of a lane belongs to the worker that has the lane.
+select 'delivery ' || d.id from todoku_delivery d
+  left join todoku_lane l on l.id = d.lane
+ where d.status = 'sending' and d.lane is not null and l.worker_id is not d.worker_id limit :most
+
+-- name: verify_epoch
+-- Only reads. I4: the epoch rises with every claim, and past every attempt on record.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.epoch < d.attempts
+    or exists (select 1 from todoku_attempt a where a.delivery_id = d.id and a.epoch >= d.epoch)
+ limit :most
+
+-- name: verify_attempts
+-- Only reads. I4: nothing is tried more often than it may be.
+select 'delivery ' || id from todoku_delivery where attempts > max_attempts limit :most
+
+-- name: verify_token
+-- Only reads. I4: a token works once, so no two attempts of a delivery have the same epoch.
+select 'delivery ' || delivery_id || ' epoch ' || epoch from todoku_attempt
+ group by delivery_id, epoch having count(*) > 1 limit :most
+
+-- name: verify_ledger
+-- Only reads. I5: what succeeded with a key is in the ledger as long as keys are remembered.
+select 'delivery ' || h.delivery_id from todoku_history h
+  join todoku_message m on m.seq = h.message_seq
+ where m.key_hash is not null and h.finished_at > :now - cast(:ledger_ttl * 1000000 as integer)
+   and not exists (select 1 from todoku_ledger l
+                    where l.scope = 'effect:' || h.destination and l.key_hash = m.key_hash
+                      and l.state = 'succeeded' and (l.digest = m.digest or h.worker_id is null))
+ limit :most
+
+-- name: verify_replays
+-- Only reads. I9: a dead letter came back only by replays that somebody signed.
+select 'delivery ' || d.id from (
+    select id, replay_count from todoku_delivery where replay_count > 0
+    union all
+    select delivery_id, replay_count from todoku_history where replay_count > 0) d
+ where d.replay_count > (select count(*) from todoku_audit a
+                          where a.target = 'delivery:' || d.id and a.action = 'replay')
+ limit :most
+
+-- name: verify_lane
+-- Only reads. I10: what waits in a lane has a lane to be claimed by; without one it would wait for ever.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.lane is not null and d.status <> 'aborted'
+   and not exists (select 1 from todoku_lane l where l.id = d.lane)
+ limit :most
+
+-- name: verify_parked
+-- Only reads. I10: a lane is parked by a dead letter, which a person can replay or purge.
+select 'lane ' || l.id from todoku_lane l
+ where l.parked and not exists (
+    select 1 from todoku_delivery d
+     where d.lane = l.id and d.status = 'aborted' and coalesce(d.reason, '') not in (select value from json_each(:gone)))
+ limit :most
+
+-- name: verify_lane_time
+-- Only reads. I10: a lane is looked at no later than its first delivery is due.
+select 'lane ' || l.id from todoku_lane l
+ where l.worker_id is null and not l.parked
+   and l.ready_at > :now + 1000000
+   and l.ready_at > 1000000 + (select next_run_at from todoku_delivery d
+                                where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
+                                order by d.id limit 1)
+ limit :most
+
+-- name: verify_clock
+-- Only reads. I12: the database's clock decided, so nothing was changed in the future.
+select 'delivery ' || id from todoku_delivery
+ where updated_at > :now + 5000000 limit :most

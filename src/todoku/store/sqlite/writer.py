@@ -55,10 +55,12 @@ def _before_fork() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_child=_held.close)
 
 
-def connect(path: str, *, timeout: float) -> sqlite3.Connection:
+def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """A connection that acknowledges only what is on disk, and waits for locks by our own rules."""
     refuse_other_libraries(path)
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=factory
+    )
     try:
         for pragma in ("synchronous = full", "mmap_size = 0", "cache_size = -65536"):  # they read the schema: may wait
             patiently(connection, f"pragma {pragma}", timeout=timeout)
@@ -161,9 +163,13 @@ class Writer:
             reach(f"{operation}.before_commit")
             patiently(connection, "commit", timeout=self._timeout)
             reach(f"{operation}.after_commit")
-        except BaseException:
+        except BaseException as error:
             if connection.in_transaction:
                 connection.execute("rollback")
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                # Opened while the file could not be written, a connection stays so for ever: the next one may write.
+                self._connection = connect(self._path, timeout=self._timeout)
+                connection.close()
             raise
         return result
 

@@ -1,0 +1,295 @@
+"""`make bench-engine`: workers through the public API beside the bare SQL loop, on the same server, in the same run.
+
+No-op async jobs, two worker processes on PostgreSQL and one on SQLite, history kept, metrics on, spans sampled (one in a
+hundred). Contenders take turns and the median of the rounds counts. `--quick` is a tenth of the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+
+from bench import bare
+from bench.bars import Bar, compared, report
+from tests.support.postgres import fresh_database, server_dsn, stop_server
+from todoku.app import App
+from todoku.store.sqlite.database import file_path
+from todoku.store.values import Filter
+
+SERVER = "-c fsync=on -c shared_buffers=1GB -c max_wal_size=4GB -c max_connections=100"
+TEXT = "x" * 180
+SLOTS = 64
+
+
+def app(url: str, *, spans: bool = False, **settings: str) -> tuple[App, Any]:
+    """An App with one job that does nothing, as anybody would write it."""
+    os.environ.update({"TODOKU_CONCURRENCY": str(SLOTS), **settings})
+    if spans:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+
+        trace.set_tracer_provider(TracerProvider(sampler=ParentBased(ALWAYS_ON)))
+        os.environ["TODOKU_SPAN_RATIO"] = "0.01"
+    box = App(url)
+
+    @box.job(queue="bench")
+    async def bench(order: str) -> None:
+        pass
+
+    return box, bench
+
+
+def fill(url: str, number: int, **options: Any) -> None:
+    """Enqueue, 10,000 a transaction."""
+    box, job = app(url)
+    for start in range(0, number, 10_000):
+        call = job.using(**options).call
+        box.enqueue_many([call(TEXT) for _ in range(min(10_000, number - start))], tx=None)
+    box.close()
+
+
+# ------------------------------------------------------------------------------------------------------ draining
+
+
+def drain_worker(url: str, ready: Barrier, spans: bool) -> None:
+    """One worker process: everything is imported and open before the clock starts."""
+    box, _ = app(url, spans=spans)
+    box.store.ping()
+    ready.wait()
+    box.drain()
+    ready.wait()
+    box.close()
+
+
+def drain_bare(url: str, ready: Barrier, _spans: bool) -> None:
+    """One bare loop."""
+    ready.wait()
+    if url.startswith("sqlite"):
+        bare.drain_sqlite(file_path(url), time.time_ns() // 1000)
+    else:
+        bare.drain_postgres(url)
+    ready.wait()
+
+
+def drained(url: str, number: int, work: Callable[..., None], processes: int) -> Callable[[], float]:
+    """A measure: fill, then time how fast so many processes drain it, until the last row is settled."""
+
+    def measure() -> float:
+        fill(url, number)
+        context = multiprocessing.get_context("spawn")
+        ready = context.Barrier(processes + 1)
+        children = [context.Process(target=work, args=(url, ready, True)) for _ in range(processes)]
+        for child in children:
+            child.start()
+        ready.wait()
+        began = time.perf_counter()
+        ready.wait()
+        took = time.perf_counter() - began
+        for child in children:
+            child.join()
+        box, _ = app(url)
+        left = box.store.find(Filter(), limit=1).items
+        box.store.prune(history_ttl=0.001)
+        box.close()
+        if left:
+            raise RuntimeError(f"{left[0]} was left behind")
+        return number / took
+
+    return measure
+
+
+# ------------------------------------------------------------------------------------------------------- latency
+
+
+def latencies(url: str, number: int) -> list[float]:
+    """Milliseconds from the moment a publish has returned to the start of its handler, in an idle worker."""
+    started: dict[int, float] = {}
+    heard = threading.Event()
+    box = App(url)
+
+    @box.job(queue="bench")
+    async def bench(place: int) -> None:
+        started[place] = time.perf_counter()
+        heard.set()
+
+    worker = box.worker()
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    while worker.health().state != "running":
+        time.sleep(0.01)
+    publisher = App(url)  # another process would do: it shares nothing with the worker
+
+    @publisher.job(name := "bench", queue="bench")
+    async def other(place: int) -> None:
+        pass
+
+    measured = []
+    for place in range(number):
+        time.sleep(0.03)
+        heard.clear()
+        other.enqueue(place)
+        published = time.perf_counter()
+        if not heard.wait(10):
+            raise RuntimeError(f"{name} {place} did not start")
+        measured.append(max(0.0, started[place] - published) * 1000)
+    worker.drain()
+    thread.join()
+    publisher.close()
+    box.close()
+    return sorted(measured)
+
+
+def priority_wait(url: str, queued: int) -> float:
+    """Seconds until a priority-10 job starts behind so many of 100 ms with priority 0."""
+    box = App(url)
+    urgent = threading.Event()
+    begun = threading.Event()
+
+    @box.job(queue="bench")
+    async def bench(number: int) -> None:
+        begun.set()
+        if number < 0:
+            urgent.set()
+        await asyncio.sleep(0.1)
+
+    for start in range(0, queued, 10_000):
+        box.enqueue_many([bench.call(n) for n in range(min(10_000, queued - start))], tx=None)
+    worker = box.worker()
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    begun.wait(30)
+    time.sleep(3)  # long enough for the worker to claim ahead as far as it ever will
+    bench.using(priority=10).enqueue(-1)
+    began = time.perf_counter()
+    if not urgent.wait(60):
+        raise RuntimeError("the urgent job did not start")
+    took = time.perf_counter() - began
+    worker.drain()
+    thread.join()
+    box.close()
+    return took
+
+
+# ---------------------------------------------------------------------------------------------------- publishing
+
+
+def publishing(url: str, number: int, notify: str) -> Callable[[], float]:
+    """A measure: how many a second 8 concurrent publishers commit, one by one, beside a worker that runs them."""
+
+    def measure() -> float:
+        box, job = app(url, TODOKU_NOTIFY=notify, TODOKU_CONNECTIONS="12")
+        worker = box.worker()
+        loop = threading.Thread(target=lambda: asyncio.run(worker.run()))
+        loop.start()
+        each = number // 8
+
+        def publish() -> None:
+            for _ in range(each):
+                job.enqueue(TEXT)
+
+        threads = [threading.Thread(target=publish) for _ in range(8)]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = time.perf_counter() - began
+        worker.drain()
+        loop.join()
+        box.drain()
+        box.close()
+        return each * 8 / took
+
+    return measure
+
+
+# ---------------------------------------------------------------------------------------------------------- bars
+
+
+def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar]:
+    bars: list[Bar] = []
+    with fresh_database(dsn) as url:
+        migrate(url)
+        ours, loop = compared(
+            rounds, "PostgreSQL, two processes", ("todoku", drained(url, number, drain_worker, 2)),
+            ("bare", drained(url, number, drain_bare, 2)),
+        )  # fmt: skip
+        bars += [
+            Bar("postgres_engine_drain_vs_bare", ours / loop, 0.75),
+            Bar("postgres_engine_drain_per_second", ours, 40_000, "/s"),
+        ]
+    with fresh_database(dsn) as url:
+        migrate(url)
+        on, off = compared(
+            rounds, "PostgreSQL, 8 publishers", ("notify on", publishing(url, 8_000 // scale, "true")),
+            ("notify off", publishing(url, 8_000 // scale, "false")),
+        )  # fmt: skip
+        bars.append(Bar("postgres_notify_on_vs_off", on / off, 0.9))
+    with fresh_database(dsn) as url:
+        migrate(url)
+        bars += latency_bars("postgres", url, 300 // min(scale, 3))
+        waited = priority_wait(url, 50_000 // scale)
+        bars.append(Bar("postgres_priority_start_s", waited, 1.1, "s", at_most=True))
+    return bars
+
+
+def latency_bars(name: str, url: str, number: int) -> list[Bar]:
+    found = latencies(url, number)
+    p50, p99 = statistics.median(found), found[int(len(found) * 0.99)]
+    print(f"  {name}, idle: publish to start p50 {p50:.2f} ms, p99 {p99:.2f} ms", flush=True)
+    return [
+        Bar(f"{name}_latency_p50_ms", p50, 3.0, "ms", at_most=True),
+        Bar(f"{name}_latency_p99_ms", p99, 15.0, "ms", at_most=True),
+    ]
+
+
+def bars_of_sqlite(number: int, rounds: int) -> list[Bar]:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/bench.db"
+        migrate(url)
+        ours, loop = compared(
+            rounds, "SQLite, one process", ("todoku", drained(url, number, drain_worker, 1)),
+            ("bare", drained(url, number, drain_bare, 1)),
+        )  # fmt: skip
+        return [Bar("sqlite_engine_drain_vs_bare", ours / loop, 0.5), *latency_bars("sqlite", url, 100)]
+
+
+def migrate(url: str) -> None:
+    box = App(url)
+    box.migrate()
+    box.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
+    options = parser.parse_args()
+    scale = 10 if options.quick else 1
+    number, rounds = 100_000 // scale, 3
+    bars: list[Bar] = []
+    if options.only != "postgres":
+        bars += bars_of_sqlite(number, rounds)
+    if options.only != "sqlite":
+        home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
+        try:
+            bars += bars_of_postgres(server_dsn(home, SERVER), number, rounds, scale)
+        finally:
+            stop_server(home)
+    report(bars)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""HTTP, as thin shells over the engine."""

@@ -1,0 +1,180 @@
+"""The first page a browser sees: counts and the newest deliveries. One document, no assets, everything escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+import msgspec
+
+from todoku.store.values import Delivery
+
+STATES: Final = {
+    "pending": "waiting for a worker",
+    "sending": "being executed",
+    "succeeded": "arrived",
+    "failed": "waiting to be tried again",
+    "aborted": "dead letters",
+}
+
+_COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error")
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What the page shows."""
+
+    title: str
+    state: str
+    notes: tuple[str, ...]
+    counts: dict[str, int]
+    deliveries: tuple[Delivery, ...]
+    problem: str
+
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --line: #8884; --soft: #888; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+header { display: flex; flex-wrap: wrap; gap: 0 1rem; align-items: baseline; }
+h1 { font-size: 1.4rem; margin: 0; } h1 small { font-weight: normal; color: var(--soft); }
+.where { color: var(--soft); overflow-wrap: anywhere; }
+.badge { border-radius: 1rem; padding: .1rem .7rem; color: #fff; background: #2a7d46; }
+.badge.not { background: #b3261e; }
+ul.counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; padding: 0; }
+ul.counts li { list-style: none; border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .9rem; }
+ul.counts b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums; }
+ul.counts span { color: var(--soft); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { color: var(--soft); font-weight: normal; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.error { color: var(--soft); overflow-wrap: anywhere; max-width: 26rem; }
+.succeeded { color: #2a7d46; } .aborted { color: #b3261e; } .failed { color: #b26a00; } .sending { color: #1b66c9; }
+pre { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto; }
+"""
+
+# The page itself is fetched again and its <main> exchanged: what is escaped once, here, needs no second renderer.
+_SCRIPT: Final = """
+setInterval(async () => {
+  if (document.hidden) return;
+  try {
+    const text = await (await fetch(location.href, {cache: "no-store"})).text();
+    const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    if (fresh) document.querySelector("main").replaceWith(fresh);
+  } catch { document.querySelector(".badge").textContent = "no answer"; }
+}, 1000);
+"""
+
+
+def _hash(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+CSP: Final = (
+    f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Only the style and the script below run, whatever a topic or an error text contains."""
+
+_EMPTY: Final = """<p>Nothing yet. Publish something, in your own transaction, and it appears here:</p>
+<pre>box.publish("order.created", {"amount": 42}, tx=db)</pre>"""
+
+
+def page(listed: Listed) -> str:
+    """The whole document."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>todoku</title>
+<style>{_STYLE}</style>
+<noscript><meta http-equiv="refresh" content="2"></noscript>
+</head>
+<body>
+<main>
+<header>
+<h1>todoku <small lang="ja">届く</small></h1> {_badge(listed)} <span class="where">{escape(listed.title)}</span>
+</header>
+{_counts(listed)}
+{_table(listed)}
+</main>
+<script>{_SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def _badge(listed: Listed) -> str:
+    notes = ", ".join(listed.notes)
+    text = "ready" if not notes else f"{listed.state}: {notes}"
+    return f'<span class="badge{" not" if notes else ""}">{escape(text)}</span>'
+
+
+def _counts(listed: Listed) -> str:
+    if not listed.counts:
+        return ""
+    tiles = "".join(
+        f'<li><b class="{state}">{listed.counts.get(state, 0):,}</b>{state} <span>{meaning}</span></li>'
+        for state, meaning in STATES.items()
+    )
+    return f'<ul class="counts">{tiles}</ul>'
+
+
+def _table(listed: Listed) -> str:
+    if listed.problem:
+        return f"<p>{escape(listed.problem)}</p>"
+    if not listed.deliveries:
+        return _EMPTY
+    rows = "\n".join(_row(delivery) for delivery in listed.deliveries)
+    titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
+
+
+def _row(delivery: Delivery) -> str:
+    status = delivery.status if delivery.status in STATES else "pending"
+    return (
+        f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
+        f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
+        f'<td class="number">{_attempts(delivery)}</td>'
+        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}</td></tr>'
+    )
+
+
+def _attempts(delivery: Delivery) -> str:
+    """Of how many; what succeeded needs no more of them."""
+    most = "" if delivery.status == "succeeded" else f"/{delivery.max_attempts}"
+    return f"{delivery.attempts}{most}"
+
+
+def _text(value: str | None) -> str:
+    return escape(value or "")
+
+
+def _ago(moment: datetime) -> str:
+    seconds = max(0, round((datetime.now(UTC) - moment).total_seconds()))
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def listed_row(delivery: Delivery) -> dict[str, object]:
+    """One delivery for programs: what the page shows, and the ids behind it. No payload."""
+    return {
+        "id": delivery.id,
+        "message_id": delivery.message_id,
+        "topic": delivery.topic,
+        "destination": delivery.destination,
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "max_attempts": delivery.max_attempts,
+        "reason": delivery.reason,
+        "error": delivery.error,
+        "created_at": delivery.created_at,
+        "updated_at": delivery.updated_at,
+        "next_run_at": delivery.next_run_at,
+    }

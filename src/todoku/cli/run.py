@@ -1,0 +1,57 @@
+"""`todoku up` and `todoku run`: thin words over the daemon."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from todoku.daemon.once import one_pass
+from todoku.daemon.start import Wanted
+from todoku.daemon.start import run as run_daemon
+from todoku.daemon.start import up as up_daemon
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--db", "database", metavar="URL", help="Database URL (TODOKU_DATABASE)."),
+    click.option("--schema", help="PostgreSQL schema (TODOKU_SCHEMA)."),
+    click.option("--app", metavar="MODULE:ATTR", help="The App to run (TODOKU_APP, or [tool.todoku] app)."),
+    click.option("--host", help="Where to serve HTTP (TODOKU_HOST, 127.0.0.1)."),
+    click.option("--port", type=click.IntRange(0, 65_535), help="On which port (TODOKU_PORT, 8320); 0: any free one."),
+    click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes (TODOKU_PROCESSES)."),
+    click.option("--log", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+                 help="How to log; auto: text on a terminal, else JSON."),
+)  # fmt: skip
+
+
+def daemon_options(command: F) -> F:
+    """The options that `up` and `run` share."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@daemon_options
+def up(**given: Any) -> None:
+    """Everything by one command: migrate, work, serve HTTP. Without an app, a small demonstration."""
+    sys.exit(up_daemon(Wanted(**given), click.echo))
+
+
+@click.command()
+@daemon_options
+@click.option("--no-http", is_flag=True, help="Serve nothing.")
+@click.option("--once", is_flag=True, help="One pass in this process: take what is due, execute it, say so, exit.")
+@click.option("--batch", type=click.IntRange(1), default=20, show_default=True, help="With --once: at most so many.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object.")
+def run(no_http: bool, once: bool, batch: int, as_json: bool, **given: Any) -> None:
+    """Run an app's handlers until stopped (SIGTERM drains, a second one exits now)."""
+    wanted = Wanted(**given, http=not no_http)
+    if not once:
+        sys.exit(run_daemon(wanted))
+    done = one_pass(wanted, batch)
+    click.echo(json.dumps(done.as_dict()) if as_json else "\n".join(done.as_lines()))

@@ -1,0 +1,1 @@
+"""The daemon: worker processes under a supervisor, its health, and how it stops."""

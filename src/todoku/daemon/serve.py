@@ -1,0 +1,77 @@
+"""HTTP in a thread of its own, on a socket that is bound before anything else starts."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from todoku.core.errors import CannotStart
+
+if TYPE_CHECKING:
+    from todoku.api.condition import Watched
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket; CannotStart if the port is taken or the host is not ours."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise CannotStart(f"{host!r} is no address here: {error.strerror}", hint="pass --host 127.0.0.1") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise CannotStart(
+            f"port {port} of {host} cannot be used: {(error.strerror or str(error)).lower()}",
+            hint="stop what uses it, or take another with --port or TODOKU_PORT",
+        ) from error
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address for a browser."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class Http:
+    """The server. Serves until it is stopped, also while draining."""
+
+    def __init__(self, watched: Watched, listening: socket.socket) -> None:
+        try:
+            import uvicorn  # noqa: PLC0415 - the extra `server`
+
+            from todoku.api.health import health_app  # noqa: PLC0415
+        except ImportError as error:
+            raise CannotStart(
+                f"HTTP needs {error.name}, which is not installed",
+                hint='pip install "todoku[server]", or todoku run --no-http',
+            ) from error
+        # No logging of its own, no lifespan, and no signal handlers: those are only set in the main thread.
+        config = uvicorn.Config(
+            health_app(watched, local=ip_address(listening.getsockname()[0]).is_loopback),
+            log_config=None, access_log=False, lifespan="off", ws="none", http="h11", timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._listening = listening
+        self._thread = threading.Thread(target=self._run, name="todoku-http", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering; waits a moment for answers in flight."""
+        self._server.should_exit = True
+        self._thread.join(3.0)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._listening]))

@@ -1,0 +1,230 @@
+"""Putting a daemon together: `todoku up` and `todoku run`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from todoku.app import App
+from todoku.core.errors import CannotStart, SchemaError, TodokuError
+from todoku.daemon.demo import Demonstration, demonstration
+from todoku.daemon.loading import load_app, named_app
+from todoku.daemon.notify import Notify
+from todoku.daemon.only_one import OnlyOne
+from todoku.daemon.opening import Opening
+from todoku.daemon.serve import Http, bound, url_of
+from todoku.daemon.statistics import Statistics
+from todoku.daemon.supervisor import Supervisor
+from todoku.daemon.view import View
+from todoku.engine.about import without_password
+from todoku.engine.log import Log, Style, configure_logging
+
+_FOREVER: Final = 100 * 365 * 86_400.0
+_LEAVES_WITHIN: Final = 10.0
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asked for; None: the settings decide."""
+
+    database: str | None = None
+    schema: str | None = None
+    app: str | None = None
+    host: str | None = None
+    port: int | None = None
+    workers: int | None = None
+    http: bool = True
+    log: Style = "auto"
+
+
+def hand_down(wanted: Wanted) -> None:
+    """Put what the command line said where the App of the user, and worker processes, read it: the environment."""
+    said = {"DATABASE": wanted.database, "SCHEMA": wanted.schema}
+    os.environ.update({f"TODOKU_{name}": value for name, value in said.items() if value is not None})
+    if wanted.database is not None:
+        os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would come before what the command line says
+
+
+def checked_app(wanted: Wanted) -> tuple[str, App] | None:
+    """The App to run with its name, or None if nobody named one. Its database is the one asked for, or an error."""
+    hand_down(wanted)
+    if (name := named_app(wanted.app)) is None:
+        return None
+    box = load_app(name)
+    if wanted.database is not None and box.settings.database != wanted.database:
+        raise CannotStart(
+            f"{name} is on {without_password(box.settings.database)}, --db says {without_password(wanted.database)}",
+            hint="make it with todoku.App() without a database, or leave out --db",
+        )
+    return name, box
+
+
+def up(wanted: Wanted, say: Callable[[str], None]) -> int:
+    """Everything by one command: migrate, worker processes, HTTP. Without an App, the demonstration."""
+    found = checked_app(wanted)
+    if found is None:  # others' messages are not the demonstration's to give up on
+        os.environ["TODOKU_UNKNOWN_AFTER_SEC"] = str(_FOREVER)
+    name, box = found or (None, demonstration())
+    file = sqlite_file(box.settings.database)
+    with ExitStack() as stack:
+        lock = None if file is None else OnlyOne(file)
+        if lock is not None:
+            stack.callback(lock.release)
+        is_new = file is not None and not file.exists()
+        daemon = Daemon(wanted, name, box, migrates=True)
+        if lock is not None:
+            lock.say(f"pid {os.getpid()}, {daemon.address}")
+        if found is None and is_new:
+            daemon.when_opened(Demonstration(box).run)
+        daemon.when_opened(lambda: say("\n".join(greeting(daemon, file, demo=found is None, new=is_new))))
+        return daemon.run()
+
+
+def run(wanted: Wanted) -> int:
+    """Worker processes for an App, and HTTP; the database must have been migrated, or is waited for."""
+    found = checked_app(wanted)
+    if found is None:
+        raise CannotStart(
+            "there is no app to run", hint="pass --app module:attribute, or set TODOKU_APP or [tool.todoku] app"
+        )
+    return Daemon(wanted, *found, migrates=False).run()
+
+
+class Daemon:
+    """A supervisor with what is around it: HTTP, statistics, systemd."""
+
+    def __init__(self, wanted: Wanted, name: str | None, box: App, *, migrates: bool) -> None:
+        settings = box.settings
+        self.name, self.box, self._log = name, box, wanted.log
+        configure_logging(wanted.log, masked=settings.mask_fields)
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # of a database that is gone the guardrail tells
+        self._when_opened: list[Callable[[], None]] = []
+        self.processes = wanted.workers or settings.processes or _processes(box)
+        prepare = self._migrate if migrates else self._check
+        self.supervisor = Supervisor(
+            box.store,
+            settings,
+            box.telemetry,
+            processes=self.processes,
+            command=self._command,
+            # A SQLite file that cannot be opened will not appear by itself; a server may.
+            opening=Opening(
+                prepare, waits_for_schema=not migrates, waits_for_server=sqlite_file(settings.database) is None
+            ),
+            opened=self._opened,
+            notify=Notify(os.environ),
+        )
+        self._statistics = Statistics(
+            lambda: box.store.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
+        )
+        self._http: Http | None = None
+        self.address = "no HTTP"
+        if wanted.http:
+            host = settings.host if wanted.host is None else wanted.host
+            listening = bound(host, settings.port if wanted.port is None else wanted.port)
+            self.address = url_of(listening)
+            self._http = Http(View(self.supervisor, box, without_password(settings.database)), listening)
+
+    def when_opened(self, act: Callable[[], None]) -> None:
+        """Do this once the database is there, in a thread of its own."""
+        self._when_opened.append(act)
+
+    def run(self) -> int:
+        """Until it is stopped; returns the exit code."""
+        if self._http is not None:
+            self._http.start()
+        code = 1
+        try:
+            code = self.supervisor.run()
+            return code
+        finally:
+            _in_thread(lambda: _insist(code))
+            self._statistics.stop()
+            if self._http is not None:
+                self._http.stop()
+            _in_thread(self.box.close).join(2.0)  # a database that is gone may take long
+
+    def _opened(self) -> None:
+        Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
+        self._statistics.start()
+        for act in self._when_opened:
+            _in_thread(act)
+
+    def _migrate(self) -> None:
+        if (done := self.box.store.migrate()).applied:
+            Log(version=done.version).info("MIGRATED")
+
+    def _check(self) -> None:
+        check_migrated(self.box)
+
+    def _command(self, number: int, line: int, memory: int) -> list[str]:
+        app = [] if self.name is None else ["--app", self.name]
+        given = ["--fd", str(line), "--started", str(memory), "--number", str(number), "--log", self._log]
+        return [sys.executable, "-m", "todoku.daemon.child", *given, *app]
+
+
+def check_migrated(box: App) -> None:
+    """SchemaError unless the database has what this program needs. Looking makes no SQLite file."""
+    file = sqlite_file(box.settings.database)
+    if file is not None and not file.exists():
+        raise SchemaError(f"there is no database {file}", hint="`todoku migrate` makes it")
+    facts = box.store.facts()
+    if facts.version is None or facts.version < facts.latest:
+        found = "is not migrated" if facts.version is None else f"is at version {facts.version}"
+        raise SchemaError(f"the database {found}, this todoku needs {facts.latest}", hint="run `todoku migrate`")
+
+
+def greeting(daemon: Daemon, file: Path | None, *, demo: bool, new: bool) -> list[str]:
+    """What `up` says once it runs."""
+    box = daemon.box
+    try:
+        detail = f" ({box.about().detail})"
+    except TodokuError:
+        detail = ""
+    over = "drop the database and create it again" if file is None else f"delete {file}*"
+    if not demo:
+        runs = f"{daemon.name} in {daemon.processes} worker process{'es' if daemon.processes > 1 else ''}"
+    elif new:
+        runs = "a small demonstration (topics demo.*, one message fails on purpose); your own: --app module:attribute"
+    else:
+        runs = "nothing of yours: name your App with --app module:attribute"
+    return [
+        f"todoku is running on {daemon.address}",
+        f"  database    {without_password(box.settings.database)}{detail}",
+        f"  running     {runs}",
+        f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
+        f"  start over  stop, then {over}",
+    ]
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a `sqlite:///…` URL; None for a server."""
+    rest = url.removeprefix("sqlite:///")
+    return None if rest == url else Path(os.path.realpath(rest.split("?", 1)[0]))
+
+
+def _processes(box: App) -> int:
+    """How many there are when nobody says: SQLite has one writer anyway, else one for each core we may use."""
+    if sqlite_file(box.settings.database) is not None:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_thread(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def _insist(code: int) -> None:
+    """A thread that the user's module started must not keep us once everything is done."""
+    time.sleep(_LEAVES_WITHIN)
+    os._exit(code)

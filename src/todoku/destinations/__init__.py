@@ -1,0 +1,1 @@
+"""Where messages go, beside handlers: each module is one kind of destination."""

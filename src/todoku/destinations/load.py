@@ -1,0 +1,39 @@
+"""Destinations by name: todoku's own, and those that other packages bring by an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from todoku.core.destination import Destination
+from todoku.core.errors import InvalidSetting
+from todoku.destinations.log import log
+
+GROUP: Final = "todoku.destinations"
+"""The group of entry points: each names a function that makes a destination of keyword options."""
+
+_OWN: Final[Mapping[str, Callable[..., Destination]]] = {"log": log}
+
+
+def destination(kind: str, /, **options: Any) -> Destination:
+    """Make a destination of a kind: todoku's own, or an entry point of the group `todoku.destinations`."""
+    factory = _OWN.get(kind) or _entry_point(kind)
+    try:
+        made = factory(**options)
+    except TypeError as error:
+        raise InvalidSetting(f"destination {kind!r}: {error}", hint="look at its options") from error
+    if not isinstance(made, Destination):
+        raise InvalidSetting(f"{kind!r} made {made!r}", hint="a destination has a name and async send(batch)")
+    return made
+
+
+def _entry_point(kind: str) -> Callable[..., Any]:
+    found = list(entry_points(group=GROUP, name=kind))
+    if not found:
+        known = sorted({*_OWN, *(each.name for each in entry_points(group=GROUP))})
+        raise InvalidSetting(
+            f"there is no destination {kind!r}", hint=f"known: {', '.join(known)}; install its package?"
+        )
+    factory: Callable[..., Any] = found[0].load()
+    return factory

@@ -1,0 +1,42 @@
+"""What `up` says of a database: where it is, and what there is in it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from todoku.core.status import Status
+from todoku.store.values import Counts
+
+
+class About(msgspec.Struct, frozen=True):
+    """Where the data is, and what there is of it."""
+
+    database: str
+    dialect: str
+    detail: str
+    counts: Counts
+
+    def as_dict(self) -> dict[str, object]:
+        """One JSON object."""
+        where: dict[str, object] = {"database": self.database, "dialect": self.dialect, "detail": self.detail}
+        return where | dict(self._numbers())
+
+    def as_lines(self) -> list[str]:
+        """A few lines for a person."""
+        numbers = ", ".join(f"{number} {status}" for status, number in self._numbers().items())
+        return [
+            f"todoku is ready on {self.database}",
+            f"  {self.detail}",
+            f"  deliveries: {numbers}" + ("" if self.counts.exact else " (sampled)"),
+        ]
+
+    def _numbers(self) -> dict[str, int]:
+        return {status.value: self.counts.of(status.value) for status in Status}
+
+
+def without_password(url: str) -> str:
+    """A database URL that may be shown."""
+    url = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", url)

@@ -1,0 +1,251 @@
+"""2a. When to claim: as much as the pools can run soon, at once when there is a notice, and by polling always."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from todoku.core.message import Claimed
+from todoku.engine.claim import Claiming
+from todoku.engine.hold import Hold
+from todoku.engine.lease import Lease
+from todoku.engine.log import Log
+from todoku.engine.pool import Pool, works_of
+from todoku.engine.sharing import Sharing
+from todoku.engine.telemetry import Telemetry
+from todoku.engine.thread import OnFailure, thread
+from todoku.store.port import Store
+
+_SOONEST: Final = 0.001
+_ASLEEP: Final = 0.008
+"""Idle for so long, a worker says that it sleeps and wants to be woken."""
+
+_LANES: Final = 50
+_EMPTYING: Final = 10.0
+"""A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
+
+
+class Claimer:
+    """The one thread of a worker that claims."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        hold: Hold,
+        sharing: Sharing,
+        pools: Sequence[Pool],
+        telemetry: Telemetry,
+        *,
+        poll_interval: float,
+        give_back: Callable[[list[Claimed]], None],
+        may_claim: Callable[[], bool],
+        on_ambiguous: Callable[[], None],
+        on_failure: OnFailure,
+        on_idle: Callable[[], None] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._hold = hold
+        self._sharing = sharing
+        self._pools = pools
+        self._telemetry = telemetry
+        self._poll_interval = poll_interval
+        self._give_back = give_back
+        self._may_claim = may_claim
+        self._on_ambiguous = on_ambiguous
+        self._on_idle = on_idle
+        self._left = limit
+        self._event = threading.Event()
+        self._stopping = False
+        self._noticed = False
+        self._wait = _SOONEST
+        self._state = "running"
+        self._turn = 0
+        self._next_suspect = 0.0
+        self._claimings: dict[str, Claiming] = {}
+        self._thread = thread("claimer", self._run, on_failure)
+        self._announces = False
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Something changed here: a slot is free, or an attempt was settled."""
+        self._event.set()
+
+    def announce(self) -> None:
+        """Publishers give notice only to workers that say they sleep: say so from now on."""
+        self._announces = True
+        self._event.set()
+
+    def notice(self) -> None:
+        """Somebody says there is new work."""
+        self._noticed = True
+        self._event.set()
+
+    def stop(self) -> None:
+        """No claim begins after this returns; one in flight has been awaited, and given back (H10)."""
+        self._stopping = True
+        self._event.set()
+        self._thread.join()
+
+    @property
+    def state(self) -> str:
+        """What this worker says of itself in the database."""
+        return self._state
+
+    # -------------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._event.clear()
+            noticed, self._noticed = self._noticed, False
+            found = self._round() if self._may_claim() else 0
+            if found or noticed:
+                self._wait = _SOONEST
+            if found:
+                self._say("running")
+                continue
+            if self._is_idle():
+                return
+            if self._wait >= _ASLEEP and self._announces and self._state == "running":
+                self._say("idle")
+                continue  # claim once more: what was committed before we said so gave no notice (H25)
+            self._event.wait(self._wait)
+            self._wait = min(self._wait * 2, self._poll_interval)
+
+    def _round(self) -> int:
+        found = 0
+        for pool in self._pools:
+            if self._stopping or (self._left is not None and self._left <= 0):
+                break
+            wanted = pool.pace.wanted(running=pool.running(), waiting=pool.waiting(), now=time.monotonic())
+            if wanted:
+                found += self._claim(pool, wanted if self._left is None else min(wanted, self._left))
+            if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
+                found += self._suspects(pool)
+        return found
+
+    def _claiming(self, pool: Pool) -> Claiming:
+        """What is remembered for a pool: of this incarnation only."""
+        claiming, worker = self._claimings.get(pool.name), self._lease.worker
+        if claiming is None or claiming.worker != worker:
+            claiming = self._claimings[pool.name] = Claiming(
+                self._store, worker, pool.destinations, monotonic=time.monotonic, room=self._sharing.room
+            )
+        return claiming
+
+    def _claim(self, pool: Pool, wanted: int) -> int:
+        """Half of it from lanes if there are any, so that neither they nor the others ever wait for ever."""
+        claiming, laned = self._claiming(pool), 0
+        self._turn += 1
+        if claiming.sees_lanes and (most := (wanted + self._turn % 2) // 2):
+            laned = self._claim_lanes(pool, claiming, most)
+        claims = self._taken(pool, lambda: claiming.claim(wanted - laned)) if laned < wanted else []
+        found = laned + len(claims)
+        if found < wanted and not laned and claiming.sees_lanes:
+            found += self._claim_lanes(pool, claiming, wanted - found)
+        return found
+
+    def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
+        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most), feed=False)
+        if claims and claims[0].lost and len(self._hold) > len(claims):
+            self._give_back(claims)  # its owner died: it runs when nothing else is held
+            self._next_suspect = 0.0
+            return self._suspects(pool)
+        self._feed(pool, claims)
+        return len(claims)
+
+    def _taken(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
+        """Claim, and hold what came before anybody compares what is held with what is owned (H3)."""
+        began = time.monotonic()
+        try:
+            with self._hold.claiming:
+                claims = claim()
+                self._hold.add(claims)
+        except (DatabaseUnavailable, DatabaseBusy):
+            self._on_ambiguous()
+            self._wait = max(self._wait, 0.1)
+            return []
+        except StoreError as error:
+            Log().error("CLAIM_REFUSED", error=str(error))
+            self._wait = self._poll_interval
+            return []
+        if not claims:
+            return claims
+        self._telemetry.claimed(claims, seconds=time.monotonic() - began)
+        self._sharing.taken(claims)
+        if self._left is not None:
+            self._left -= len(claims)
+        if self._stopping or not self._may_claim():
+            self._give_back(claims)
+            return []
+        if feed:
+            self._feed(pool, claims)
+        return claims
+
+    def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
+        if claims:
+            pool.feed(works_of(claims))
+
+    def _suspects(self, pool: Pool) -> int:
+        """Run deliveries whose owner died, each alone: this worker holds nothing else until it is settled (H6)."""
+        if not self._until_empty(_EMPTYING):
+            self._next_suspect = time.monotonic() + 60.0
+            return 0
+        found = 0
+        while not self._stopping and self._may_claim():
+            claiming = self._claiming(pool)
+            claims = self._taken(pool, claiming.claim_suspect)
+            if not claims:
+                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1))  # noqa: B023 - runs at once
+            if not claims:
+                self._next_suspect = time.monotonic() + 1.0
+                break
+            found += len(claims)
+            self._until_empty(None)
+            if not claims[0].lost:
+                break
+        return found
+
+    def _until_empty(self, seconds: float | None) -> bool:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while len(self._hold) and not self._stopping:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            self._event.wait(0.05)
+            self._event.clear()
+        return not self._stopping
+
+    def _is_idle(self) -> bool:
+        """For a worker that runs only until nothing is due."""
+        if self._on_idle is None or len(self._hold) or not self._may_claim():
+            return False
+        spent = self._left is not None and self._left <= 0
+        if not spent and any(self._scanned(pool) for pool in self._pools):
+            return False
+        if len(self._hold):
+            return False
+        self._on_idle()
+        return True
+
+    def _scanned(self, pool: Pool) -> bool:
+        """A last look at everything, past what is remembered."""
+        self._claimings.pop(pool.name, None)
+        self._next_suspect = 0.0
+        return bool(self._claim(pool, pool.slots) or self._suspects(pool))
+
+    def _say(self, state: str) -> None:
+        if not self._announces or self._state == state:
+            return
+        try:
+            self._store.set_state(self._lease.worker, state)
+            self._state = state
+        except StoreError:
+            self._on_ambiguous()

@@ -1,0 +1,27 @@
+"""A worker inside somebody's own program: beside their event loop, or just until nothing is due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.worker import Worker
+
+
+@asynccontextmanager
+async def beside(worker: Worker) -> AsyncIterator[Worker]:
+    """Run a worker in this event loop while the block runs, then drain it."""
+    running = asyncio.create_task(worker.run(), name="todoku worker")
+    try:
+        yield worker
+    finally:
+        worker.drain()
+        await running
+
+
+def drained(worker: Worker) -> int:
+    """Run what is due, in an event loop of its own, and return how many attempts were settled."""
+    refuse_in_event_loop("box.adrain")
+    return asyncio.run(worker.run(until_idle=True))

@@ -1,0 +1,196 @@
+"""3. Execute: what must be true before an attempt starts, and what its end means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from todoku.core.decide import Settlement, decided_by_ledger
+from todoku.core.errors import InvalidMessage, StoreError
+from todoku.core.failure import classify
+from todoku.core.message import Claimed
+from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.status import Status
+from todoku.engine.breaker import Breakers
+from todoku.engine.lease import Lease
+from todoku.engine.log import Log
+from todoku.engine.publish import encode
+from todoku.engine.registry import Outgoing, Registry, Target, outgoing
+from todoku.engine.started import Started
+from todoku.engine.telemetry import Telemetry
+from todoku.store.port import Store
+
+DONE: Final = Done()
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """An attempt that ended, on its way to be settled. A Settlement: the ledger had decided before it began."""
+
+    claim: Claimed
+    outcome: Outcome | Settlement
+    started: float
+    ended: float
+    error_type: str | None = None
+    span: Any = None
+    settled: bool = False
+    """It was settled in the handler's own transaction already."""
+
+
+class Unstarted(msgspec.Struct, frozen=True):
+    """The attempt could not start, and is given back: its ledger entry or its transaction was not to be had."""
+
+
+class Executor:
+    """What the pools of a worker share: the targets, the lease, the ledger, and where ended attempts go."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        lease: Lease,
+        telemetry: Telemetry,
+        *,
+        put: Callable[[Finished], None],
+        give_back: Callable[..., None],
+        breakers: Breakers,
+        max_processing: float,
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.lease = lease
+        self.telemetry = telemetry
+        self.put = put
+        self.give_back = give_back
+        self.breakers = breakers
+        self.max_processing = max_processing
+        self.started: Started | None = None
+        self.cancelled: set[tuple[int, int]] = set()
+        """Tokens of attempts that somebody asked to stop."""
+
+    def timeout(self, target: Target, claim: Claimed) -> float:
+        """How long this attempt may take: the message's own limit, then the handler's, never above the worker's."""
+        wanted = claim.timeout if claim.timeout is not None else target.timeout
+        return self.max_processing if wanted is None else min(wanted, self.max_processing)
+
+    def owns(self, claim: Claimed, now: float) -> bool:
+        """Whether the lease under which this was claimed cannot have ended yet (I12)."""
+        return now < self.lease.until and claim.worker is self.lease.worker
+
+    def may_start(self, claim: Claimed, now: float) -> bool:
+        """Nothing is started after the lease can have ended (I12), or while the breaker is open: that is given back."""
+        if not self.owns(claim, now):
+            self.give_back([claim])  # fenced: nothing changes if the lease did end; it may have been renewed meanwhile
+            return False
+        if seconds := self.breakers.shut_for(claim.destination):
+            self.give_back([claim], delay=seconds)
+            return False
+        return True
+
+    def needs_a_look(self, claim: Claimed) -> bool:
+        """Whether anything may be decided already: most deliveries have no key, and nobody cancels them."""
+        return claim.key_hash is not None or bool(self.cancelled)
+
+    def decided(self, claim: Claimed) -> Outcome | Settlement | None:
+        """What is already decided before anything is sent: the ledger knows it, or somebody cancelled it."""
+        if self.cancelled and (claim.id, claim.epoch) in self.cancelled:
+            return Abort("CANCELLED", "cancelled before it started")
+        return decided_by_ledger(claim) if claim.effect_state is not None else None
+
+    def must_look_again(self, claim: Claimed) -> bool:
+        """Whether the effect entry may have changed since the claim: it may have been sent before (H13)."""
+        return claim.key_hash is not None and (claim.lost > 0 or claim.attempt > 1 or claim.replay_count > 0)
+
+    def look_again(self, claim: Claimed) -> Settlement | Unstarted | None:
+        """What the ledger says now. Blocks. Unstarted: it cannot be read, so the attempt was given back."""
+        try:
+            entry = self.store.effects([claim]).get(claim.id)
+        except StoreError:  # the heartbeat counts and reports it
+            self.give_back([claim])
+            return Unstarted()
+        if entry is None:
+            return None
+        state, digest = entry
+        return decided_by_ledger(msgspec.structs.replace(claim, effect_state=state, effect_digest=digest))
+
+    def finish_unsent(self, claim: Claimed, decided: Outcome | Settlement | Unstarted, now: float) -> bool:
+        """What was decided before it was sent. Whether what follows it in its lane may run."""
+        if isinstance(decided, Unstarted):
+            return False
+        self.finish(claim, decided, now)
+        return isinstance(decided, Settlement) and decided.status is Status.SUCCEEDED
+
+    def begin(self, claim: Claimed, target: Target) -> Any:
+        """The attempt starts now: say so where a supervisor can see it, and begin its spans, if it is sampled."""
+        if self.started is not None:
+            self.started.begin(claim.id)
+        return self.telemetry.begin(claim, send=target.sender is not None)
+
+    def unstart(self, claim: Claimed, span: Any, *, delay: float) -> None:
+        """It had been begun and did not start after all: give it back."""
+        if span is not None:
+            self.telemetry.leave(span)
+        if self.started is not None:
+            self.started.end(claim.id)
+        self.give_back([claim], delay=delay)
+
+    def outgoing(self, claim: Claimed, span: Any) -> Outgoing:
+        """A delivery as its destination sees it; the trace it carries is that of this send."""
+        message = outgoing(claim)
+        if span is None:
+            return message
+        return msgspec.structs.replace(message, headers=self.telemetry.carried(span, message.headers))
+
+    def finish(
+        self,
+        claim: Claimed,
+        outcome: Outcome | Settlement,
+        started: float,
+        error: Exception | None = None,
+        span: Any = None,
+        *,
+        settled: bool = False,
+    ) -> None:
+        """Hand an ended attempt to the settler."""
+        name = type(error).__name__ if error is not None else None
+        if span is not None:
+            self.telemetry.leave(span)
+        if self.started is not None:
+            self.started.end(claim.id)
+        if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
+            self.breakers.ended(claim.destination, outcome)
+        self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
+
+
+def outcome_of(value: Any, target: Target) -> Outcome:
+    """What a handler's return value means."""
+    if value is None:
+        return DONE
+    if isinstance(value, Done | Retry | Abort | Snooze):
+        return value
+    if not target.keep_result:
+        return DONE
+    try:
+        return Done(encode(value))
+    except InvalidMessage as error:
+        # The work is done, and saying otherwise would do it again: only its result is not to be had.
+        Log(adapter=target.name).warning("RESULT_NOT_KEPT", error_type=type(error).__name__)
+        return DONE
+
+
+def outcome_of_error(error: Exception) -> Outcome:
+    """What an exception means: the one classifier, asked by every pool."""
+    return classify(error)
+
+
+def interrupted(why: str, seconds: float = 0.0) -> Outcome:
+    """The outcome of an attempt that was stopped from outside."""
+    match why:
+        case "timeout":
+            return Retry(reason="TIMEOUT", detail=f"took longer than {seconds:g} s")
+        case "cancel":
+            return Abort("CANCELLED", "cancelled while it ran")
+        case _:
+            return Retry(reason="INTERRUPTED", detail="the worker was stopped before it ended")

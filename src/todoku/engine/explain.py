@@ -1,0 +1,171 @@
+"""Why has this not run? Everything that keeps a delivery waiting, the first thing first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from todoku.store.values import Limit
+from todoku.store.views import LaneRow, Situation
+
+_FORGOTTEN: Final = 150.0
+"""A live worker announces what it has registered every minute: twice in so many seconds."""
+
+
+class Because(msgspec.Struct, frozen=True):
+    """One cause: a word for programs, a sentence for people, and what they can do about it (perhaps nothing)."""
+
+    cause: str
+    text: str
+    hint: str = ""
+
+
+def explain(situation: Situation) -> tuple[Because, ...]:
+    """What keeps the delivery waiting; never empty: if nothing does, it says that it is about to run."""
+    match situation.delivery.status:
+        case "aborted":
+            return (_dead(situation),)
+        case "sending":
+            return tuple(_running(situation))
+        case _:
+            causes = (*_times(situation), *_stopped(situation), *_lane(situation), *_nobody(situation))
+            return causes or (Because("ready", "nothing keeps it back: a worker takes it within its poll interval"),)
+
+
+def _dead(situation: Situation) -> Because:
+    row = situation.delivery
+    told = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
+    return Because(
+        "aborted",
+        f"it is a dead letter since {_clock(row.updated_at.timestamp())}: {told}",
+        f"todoku replay {row.id}",
+    )
+
+
+def _running(situation: Situation) -> Iterator[Because]:
+    row = situation.delivery
+    owner = next((worker for worker in situation.workers if worker.id == row.worker), None)
+    since = f" for {_span(situation.now - situation.claimed_at)}" if situation.claimed_at is not None else ""
+    if owner is None:
+        yield Because("orphan", f"its worker {row.worker} is gone: a reclaim frees it", "todoku release-expired")
+    elif owner.expires_at.timestamp() <= situation.now:
+        text = f"it is held by {owner.name}, whose lease ended {_ago(situation, owner.expires_at.timestamp())}"
+        yield Because("lease_ended", text, "the next reclaim frees it, or now: todoku release-expired")
+    else:
+        yield Because("sending", f"{owner.name} ({row.worker}) has had it{since}")
+    if row.cancel_requested:
+        yield Because("cancel_requested", "it was asked to stop; its worker settles it")
+
+
+def _times(situation: Situation) -> Iterator[Because]:
+    row, due = situation.delivery, situation.delivery.next_run_at.timestamp()
+    if situation.expires_at is not None and situation.expires_at <= situation.now:
+        text = f"it expired {_ago(situation, situation.expires_at)} and will be a dead letter (EXPIRED)"
+        yield Because("expired", text)
+    if due > situation.now:
+        tried = f" after {row.reason}" if row.status == "failed" and row.reason else ""
+        what = f"attempt {row.attempts + 1} of {row.max_attempts}" if row.attempts else "it"
+        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}")
+    if row.lost:
+        times = "once" if row.lost == 1 else f"{row.lost} times"
+        text = f"its worker died {times}: it runs alone, when a worker has nothing else in hand"
+        yield Because("suspect", text)
+
+
+def _stopped(situation: Situation) -> Iterator[Because]:
+    row, limits = situation.delivery, situation.limits
+    queue = _named(limits.queues, row.queue)
+    destination = _named(limits.destinations, row.destination)
+    if queue is not None and queue.paused:
+        yield Because("paused", f"the queue {row.queue} is paused", f"todoku resume {row.queue}")
+    if destination is not None and destination.open_until > situation.now:
+        text = (
+            f"the breaker of {row.destination} is open until {_clock(destination.open_until)}, "
+            f"for {_span(destination.open_until - situation.now)} more, after {destination.failures} failures"
+        )
+        yield Because("breaker_open", text, "it closes by itself; look at the destination")
+    yield from _limited("queue", queue, situation.queue_in_flight)
+    yield from _limited("destination", destination, situation.destination_in_flight)
+
+
+def _limited(kind: str, limit: Limit | None, in_flight: int) -> Iterator[Because]:
+    if limit is None:
+        return
+    hint = f"todoku limit {limit.name} --of {kind} --off"
+    if limit.concurrency is not None and in_flight >= limit.concurrency:
+        text = f"the {kind} {limit.name} is at its limit: {in_flight} of {limit.concurrency} at once"
+        yield Because("limit_reached", text, hint)
+    if limit.rate is not None:
+        yield Because("rate", f"the {kind} {limit.name} may start {limit.rate:g} a second", hint)
+
+
+def _lane(situation: Situation) -> Iterator[Because]:
+    lane, row = situation.lane, situation.delivery
+    if row.lane is None:
+        return
+    if lane is None:
+        yield Because("no_lane", "its lane is gone, which must not be", "todoku verify")
+    elif lane.parked:
+        yield _parked(lane)
+    elif lane.head is not None and lane.head.id != row.id:
+        yield _behind(lane, situation.now)
+
+
+def _parked(lane: LaneRow) -> Because:
+    if (dead := lane.blocker) is None:
+        return Because("lane_parked", "its lane is parked, but no dead letter parks it", "todoku verify")
+    text = f"its lane is parked by the dead letter {dead.id} ({dead.reason})"
+    return Because("lane_parked", text, f"todoku replay {dead.id}, or: todoku settle {dead.id} --as succeeded")
+
+
+def _behind(lane: LaneRow, now: float) -> Because:
+    head = lane.head
+    assert head is not None  # noqa: S101 - asked by the caller
+    if head.status == "failed":
+        due = head.next_run_at.timestamp() - now
+        when = f"due in {_span(due)}" if due > 0 else "due now"
+        text = f"delivery {head.id} is first in its lane and fails ({head.reason}), {when}"
+        return Because("lane_head_failing", text, f"todoku explain {head.id}")
+    text = f"delivery {head.id} is before it in its lane ({head.status})"
+    return Because("lane_behind", text, f"todoku explain {head.id}")
+
+
+def _nobody(situation: Situation) -> Iterator[Because]:
+    destination = situation.delivery.destination
+    alive = [worker for worker in situation.workers if worker.expires_at.timestamp() > situation.now]
+    if not alive:
+        yield Because("no_worker", "no worker is alive", "start one: todoku run")
+        return
+    seen = situation.known.destinations.get(destination)
+    if seen is None:
+        yield Because("unregistered", f"no worker has ever registered the destination {destination}", _REGISTER)
+    elif seen < situation.now - _FORGOTTEN:
+        text = f"no live worker has registered {destination}; the last one did {_ago(situation, seen)}"
+        yield Because("unregistered", text, _REGISTER)
+    if all(worker.state == "draining" for worker in alive):
+        yield Because("draining", "every worker that is alive is draining", "start another: todoku run")
+
+
+_REGISTER: Final = "run a worker whose App has it: todoku run --app module:box"
+
+
+def _named(limits: tuple[Limit, ...], name: str) -> Limit | None:
+    return next((limit for limit in limits if limit.name == name), None)
+
+
+def _ago(situation: Situation, then: float) -> str:
+    return f"{_span(situation.now - then)} ago"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s" if seconds >= 1 else "less than a second"
+
+
+def _clock(unix_seconds: float) -> str:
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,67 @@
+"""What is only known by looking: how much waits, for how long, what is stuck. Read by whoever serves /metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from todoku.core.errors import StoreError
+from todoku.store.port import Store
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """How it stands in the database."""
+
+    lag_events: int
+    oldest_age_seconds: float
+    inflight_events: int
+    stuck_processing_events: int
+    dead_letters: int
+    breakers_open: int
+
+
+def gauges(store: Store, *, stuck_after: float) -> Gauges:
+    """Look now. `stuck_after`: in flight for more seconds than that is stuck, as is what has no live owner."""
+    lag, limits = store.lag(stuck_after=stuck_after), store.limits()
+    return Gauges(
+        lag_events=lag.due,
+        oldest_age_seconds=lag.oldest,
+        inflight_events=lag.sending,
+        stuck_processing_events=lag.stuck,
+        dead_letters=lag.dead,
+        breakers_open=sum(destination.open_until > 0 for destination in limits.destinations),
+    )
+
+
+class Looking:
+    """`gauges`, at most every `max_age` seconds however many ask. Blocks while it looks."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stuck_after: float,
+        max_age: float = 5.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._stuck_after = stuck_after
+        self._max_age = max_age
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._seen: Gauges | None = None
+
+    def look(self) -> Gauges | None:
+        """How it stands, or None if the database does not say: a number of yesterday would hide that."""
+        with self._lock:
+            if self._monotonic() >= self._until:
+                try:
+                    self._seen = gauges(self._store, stuck_after=self._stuck_after)
+                except StoreError:
+                    self._seen = None
+                self._until = self._monotonic() + self._max_age
+            return self._seen

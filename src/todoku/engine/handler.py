@@ -1,0 +1,131 @@
+"""Making a handler of a function: its options are checked where it is declared, not when the first message comes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args
+
+from todoku.core.backoff import Backoff
+from todoku.core.errors import InvalidSetting
+from todoku.core.message import MAX_TOPIC_LENGTH
+from todoku.core.route import Route, check_topic
+from todoku.core.settings import Settings
+from todoku.engine.decode import result_decoder
+from todoku.engine.handle import Kept
+from todoku.engine.job import Handler, JobOptions, checked_attempts, checked_duration, checked_queue
+from todoku.engine.registry import Run, Target
+from todoku.engine.signature import Arguments, Hints, OneEvent
+
+
+def made(
+    function: Callable[..., Any],
+    name: str | None,
+    options: JobOptions,
+    settings: Settings,
+    *,
+    consumes: str | None = None,
+    kind: Any = Any,
+) -> Handler:
+    """A handler of `function`: of a job, or of a consumer of the topic (or pattern) `consumes`."""
+    called = _named(function, name)
+    _check_options(called, options)
+    hints = Hints(function, called)
+    signature = Arguments(hints) if consumes is None else OneEvent(hints, kind)
+    run = _run(function, called, options)
+    keep = options.get("keep_result", False)
+    route = _route(called, options, settings)
+    unique_for = options.get("unique_for")
+    if unique_for is not None and consumes is not None:
+        raise InvalidSetting(f"{called}: unique_for is for jobs", hint="publish events with an idempotency_key")
+    return Handler(
+        function=function,
+        signature=signature,
+        takes_context=hints.takes_context,
+        topic=called if consumes is None or "*" in consumes else consumes,
+        route=route,
+        target=Target(
+            name=called,
+            queue=route.queue,
+            backoff=options.get("backoff") or settings.backoff,
+            run=run,
+            call=signature.caller(function),
+            timeout=route.timeout,
+            transactional=options.get("transactional", False),
+            keep_result=keep,
+            reference=f"{function.__module__}:{function.__qualname__}" if run == "process" else None,
+        ),
+        kept=Kept(result_decoder(hints.returns, called) if keep else None),
+        unique_for=None if unique_for is None else checked_duration(unique_for, "unique_for", InvalidSetting),
+    )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _named(function: Callable[..., Any], name: str | None) -> str:
+    if inspect.isclass(function) or not inspect.isroutine(getattr(function, "__call__", None)):  # noqa: B004
+        raise InvalidSetting(f"{function!r} is no function", hint="put @box.job on a def or an async def")
+    called = name if name is not None else getattr(function, "__name__", "")
+    if not isinstance(called, str) or not 0 < len(called) <= MAX_TOPIC_LENGTH:
+        raise InvalidSetting(f"a job cannot be named {called!r}", hint='give it a name: @box.job("its.name")')
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidSetting(f"{called} is a generator: calling it runs nothing", hint="return instead of yield")
+    return check_topic(called)
+
+
+def _check_options(name: str, options: JobOptions) -> None:
+    if unknown := options.keys() - JobOptions.__optional_keys__:
+        known = ", ".join(sorted(JobOptions.__optional_keys__))
+        raise InvalidSetting(f"{name}: there is no option {', '.join(sorted(unknown))}", hint=f"known: {known}")
+    backoff = options.get("backoff")
+    if backoff is not None and not isinstance(backoff, get_args(Backoff)):
+        raise InvalidSetting(f"{name}: backoff cannot be {backoff!r}", hint="use todoku.table, linear or exponential")
+
+
+def _route(name: str, options: JobOptions, settings: Settings) -> Route:
+    """The route of what is enqueued: straight to this handler, whatever the topic."""
+    attempts, timeout = options.get("max_attempts"), options.get("timeout")
+    return Route(
+        pattern="**",
+        destination=name,
+        queue=checked_queue(options.get("queue", "default"), InvalidSetting),
+        ordered=options.get("ordered", False),
+        max_attempts=settings.max_attempts if attempts is None else checked_attempts(attempts, InvalidSetting),
+        timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidSetting),
+    )
+
+
+def _run(function: Callable[..., Any], name: str, options: JobOptions) -> Run:
+    asked, awaits = options.get("run", "auto"), is_async(function)
+    if options.get("transactional") and (awaits or asked in ("loop", "process")):
+        raise InvalidSetting(
+            f"{name}: a transactional handler is a plain function in a thread of the worker",
+            hint="write def instead of async def, and leave run= out: its transaction belongs to one thread",
+        )
+    match asked:
+        case "auto":
+            return "loop" if awaits else "thread"
+        case "loop" if awaits:
+            return "loop"
+        case "loop":
+            raise InvalidSetting(f"{name} would block the event loop", hint='write async def, or use run="thread"')
+        case "thread" | "process" if awaits:
+            raise InvalidSetting(f"{name} is async, and run={asked!r} is not", hint='write def, or use run="loop"')
+        case "thread":
+            return "thread"
+        case "process":
+            return _importable(function, name)
+        case _:
+            raise InvalidSetting(f"{name}: run cannot be {asked!r}", hint="auto, loop, thread or process")
+
+
+def _importable(function: Callable[..., Any], name: str) -> Run:
+    """Another process finds the job by its module and name, so it must be there under these."""
+    if not inspect.isfunction(function) or "<" in function.__qualname__:
+        raise InvalidSetting(
+            f"{name} cannot be found by another process", hint='run="process" needs a function at the top of a module'
+        )
+    return "process"

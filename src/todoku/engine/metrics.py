@@ -1,0 +1,229 @@
+"""Numbers: what is counted, how it is added up over processes, and how it is kept when one of them dies.
+
+Counted here and not in prometheus-client, because an observation there costs about a microsecond: whole batches are
+added at once, and a process's numbers are a few hundred bytes that fit through a pipe (decision 8).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+MOST_LABELS: Final = 64
+"""Values of one label; the ones after that are counted together as OTHER: reasons are the users' own."""
+
+OTHER: Final = "OTHER"
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """A number that only rises. `known`: label values that are shown as 0 before they happen."""
+
+    name: str
+    help: str
+    label: str | None = None
+    known: tuple[str, ...] = ()
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How many values were at most this large, for each edge."""
+
+    name: str
+    help: str
+    edges: tuple[float, ...]
+    label: str | None = None
+    known: tuple[str, ...] = ()
+
+
+ENQUEUED: Final = Counter("outbox_enqueued_total", "Deliveries queued by publishing.")
+CLAIMED: Final = Counter("outbox_claimed_total", "Deliveries taken by workers.")
+PROCESSED: Final = Counter(
+    "outbox_processed_total",
+    "Attempts settled, by what they came to.",
+    "outcome",
+    ("done", "retry", "abort", "snooze", "lost"),
+)
+RETRIED: Final = Counter("outbox_retry_total", "Attempts settled that were not the first, by their number.", "attempt")
+RETRY_SCHEDULED: Final = Counter("outbox_retry_scheduled_total", "Failed attempts that will be made again.")
+TERMINAL_FAILED: Final = Counter(
+    "outbox_terminal_failed_total",
+    "Deliveries that became dead letters.",
+    "reason",
+    # todoku's own, so that the first of them is seen as a rise; a handler's appear when they happen
+    ("BAD_PAYLOAD", "EXPIRED", "IDEMPOTENCY_CONFLICT", "INTERNAL_ERROR", "NO_ROUTE", "TIMEOUT", "UNKNOWN_DESTINATION",
+     "WORKER_LOST"),
+)  # fmt: skip
+LEASE_EXPIRED: Final = Counter(
+    "outbox_lock_lease_expired_total", "Deliveries taken back from owners whose lease had ended."
+)
+LEDGER_WRITES: Final = Counter(
+    "idempo_ledger_writes_total", "Ledger entries written.", "status", ("accepted", "succeeded", "failed")
+)
+CONFLICTS: Final = Counter("idempotency_conflicts_total", "Keys that were used again with another body.")
+PUBLISHED: Final = Counter(
+    "outbox_publish_total", "Messages published.", "result", ("ok", "duplicate", "conflict", "error")
+)
+FALLBACK: Final = Counter("queue_fallback_total", "Best-effort messages that could not be queued.")
+
+LATENCY: Final = Histogram(
+    "outbox_latency_ms",
+    "Milliseconds of a claim, an attempt, a settling commit.",
+    (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000),
+    "phase",
+    ("claim", "send", "commit"),
+)
+END_TO_END: Final = Histogram(
+    "outbox_end_to_end_seconds",
+    "Seconds from being due (or published, if it was retried) to having succeeded.",
+    (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600),
+)
+
+COUNTERS: Final = (
+    ENQUEUED, CLAIMED, PROCESSED, RETRIED, RETRY_SCHEDULED, TERMINAL_FAILED, LEASE_EXPIRED, LEDGER_WRITES, CONFLICTS,
+    PUBLISHED, FALLBACK,
+)  # fmt: skip
+HISTOGRAMS: Final = (LATENCY, END_TO_END)
+
+
+class Buckets(msgspec.Struct):
+    """One histogram: `up_to[i]` values were at most the i-th edge, `number` in all, and their sum."""
+
+    up_to: list[int]
+    number: int = 0
+    total: float = 0.0
+
+    def add(self, other: Buckets) -> None:
+        """Add what another process saw."""
+        self.up_to = [mine + theirs for mine, theirs in zip(self.up_to, other.up_to, strict=True)]
+        self.number += other.number
+        self.total += other.total
+
+
+class Snapshot(msgspec.Struct):
+    """The numbers of one process, or of several added up: by metric, then by label value ("": it has no label)."""
+
+    counters: dict[str, dict[str, float]]
+    histograms: dict[str, dict[str, Buckets]]
+
+    def add(self, other: Snapshot) -> None:
+        """Add another's numbers to these."""
+        for name, values in other.counters.items():
+            mine = self.counters.setdefault(name, {})
+            for label, number in values.items():
+                mine[label] = mine.get(label, 0) + number
+        for name, series in other.histograms.items():
+            known = self.histograms.setdefault(name, {})
+            for label, buckets in series.items():
+                known.setdefault(label, Buckets([0] * len(buckets.up_to))).add(buckets)
+
+
+def empty() -> Snapshot:
+    """Every metric there is, at 0."""
+    return Snapshot(
+        {counter.name: dict.fromkeys(_labels(counter), 0.0) for counter in COUNTERS},
+        {
+            histogram.name: {label: Buckets([0] * len(histogram.edges)) for label in _labels(histogram)}
+            for histogram in HISTOGRAMS
+        },
+    )
+
+
+def _labels(metric: Counter | Histogram) -> tuple[str, ...]:
+    return metric.known if metric.label is not None else ("",)
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Snapshot)
+
+
+def merged(dumps: Iterable[bytes]) -> Snapshot:
+    """The numbers of several processes as one."""
+    whole = empty()
+    for dump in dumps:
+        whole.add(_DECODER.decode(dump))
+    return whole
+
+
+class Metrics:
+    """The numbers of this process. Calls may come from any thread; a forked child begins at 0."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = empty()
+        _everybody.add(self)
+
+    def add(self, counter: Counter, number: float = 1, label: str = "") -> None:
+        """Count `number` more."""
+        with self._lock:
+            values = self._now.counters[counter.name]
+            label = _bounded(label, values)
+            values[label] = values.get(label, 0) + number
+
+    def observe(self, histogram: Histogram, values: list[float], label: str = "") -> None:
+        """Take note of a batch of values. The list is sorted in place: then each edge takes one search."""
+        if not values:
+            return
+        values.sort()
+        with self._lock:
+            buckets = self._now.histograms[histogram.name][label]
+            up_to = buckets.up_to
+            for place, edge in enumerate(histogram.edges):
+                up_to[place] += bisect_right(values, edge)
+            buckets.number += len(values)
+            buckets.total += sum(values)
+
+    def dump(self) -> bytes:
+        """All of it, for another process to add up."""
+        with self._lock:
+            return msgspec.msgpack.encode(self._now)
+
+    def clear(self) -> None:
+        """Begin at 0: what a forked child inherits, its parent has counted."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._now = empty()
+
+
+def _bounded(label: str, values: dict[str, T]) -> str:
+    return label if label in values or len(values) < MOST_LABELS else OTHER
+
+
+_everybody: Final[weakref.WeakSet[Metrics]] = weakref.WeakSet()
+
+
+def _clear_all() -> None:
+    for metrics in list(_everybody):
+        metrics.clear()
+
+
+os.register_at_fork(after_in_child=_clear_all)
+
+
+class Children:
+    """What a supervisor has heard of its children's numbers. A dead child's stay: a counter never goes back.
+
+    Not thread-safe: a supervisor has one loop. What a killed child counted after its last dump is not known.
+    """
+
+    def __init__(self) -> None:
+        self._living: dict[int, bytes] = {}
+        self._dead: Snapshot | None = None
+
+    def heard(self, child: int, dump: bytes) -> None:
+        """A living child (by pid) has sent its numbers."""
+        self._living[child] = dump
+
+    def died(self, child: int) -> None:
+        """A child has ended: keep what it sent last, for ever."""
+        if (last := self._living.pop(child, None)) is not None:
+            self._dead = merged([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
+
+    def dumps(self) -> tuple[bytes, ...]:
+        """The numbers of all of them, dead or alive."""
+        dead = () if self._dead is None else (msgspec.msgpack.encode(self._dead),)
+        return (*dead, *self._living.values())

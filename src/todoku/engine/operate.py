@@ -1,0 +1,277 @@
+"""What a person does to deliveries, in batches: the one module behind the command line, the HTTP API and the web.
+
+Each act is signed and leaves an audit row; with `dry_run` it says what it would do. `progress` is told the number of
+deliveries changed so far, after each batch. Deliveries that somebody else is changing are passed over and counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Final, Literal, Protocol
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import InvalidAct, NoSuchMessage
+from todoku.store.port import Store
+from todoku.store.values import Acted, Filter, Signed, moment
+
+BATCH: Final = 500
+"""Deliveries changed by one transaction: a larger one would hold everybody else up."""
+
+Progress = Callable[[int], None]
+Kind = Literal["queue", "destination"]
+Clearable = Literal["pending", "failed", "aborted", "succeeded"]
+
+
+def _silent(_number: int) -> None: ...
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What an act came to: how many deliveries matched, how many changed, and why others were passed over."""
+
+    matched: int
+    changed: int
+    skipped: dict[str, int]
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What a replay came to."""
+
+    matched: int
+    replayed: int
+    skipped: dict[str, int]
+
+
+class _Batch(Protocol):
+    def __call__(self, *, limit: int, after: int) -> Acted: ...
+
+
+def resolve(store: Store, ids: Iterable[UUID | int | str]) -> tuple[int, ...]:
+    """Delivery numbers of what people write: a number, or a message's id, which stands for its unfinished deliveries.
+
+    NoSuchMessage: there is none. InvalidAct: neither a number nor an id.
+    """
+    found: list[int] = []
+    for id in ids:
+        if isinstance(id, int) or (isinstance(id, str) and id.isdecimal()):
+            found.append(_number(id))
+        else:
+            found += _of_message(store, id if isinstance(id, UUID) else _uuid(id))
+    return tuple(dict.fromkeys(found))
+
+
+def _number(id: int | str) -> int:
+    if not 0 < (number := int(id)) < 1 << 63:
+        raise InvalidAct(f"{id} is no delivery number", hint="`todoku list` shows them")
+    return number
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        hint = "give a delivery's number or a message's id; `todoku list` shows both"
+        raise InvalidAct(f"{text!r} is no id", hint=hint) from None
+
+
+def _of_message(store: Store, id: UUID) -> list[int]:
+    if (story := store.story(id)) is None:
+        raise NoSuchMessage(f"there is no message {id}", hint="`todoku list` shows the newest; old ones are pruned")
+    return [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
+
+
+def replay(
+    store: Store,
+    which: Filter,
+    signed: Signed,
+    *,
+    limit: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Replayed:
+    """Dead letters → pending, oldest first (I9); at most `limit` of them, and at most `rate` a second."""
+    only_dead = which if which.ids is not None or which.status is not None else _with_status(which, "aborted")
+
+    def batch(*, limit: int, after: int) -> Acted:
+        return store.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
+
+    done = _batches(batch, limit=limit, progress=progress, rate=None if dry_run else rate)
+    return Replayed(done.matched, done.changed, done.skipped)
+
+
+def cancel(store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent) -> Done:
+    """What waits → aborted with CANCELLED. What runs is asked to stop."""
+
+    def batch(*, limit: int, after: int) -> Acted:
+        return store.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
+
+    return _batches(batch, progress=progress)
+
+
+def settle(
+    store: Store,
+    which: Filter,
+    signed: Signed,
+    *,
+    succeeded: bool,
+    result: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Done:
+    """Say of deliveries that they succeeded, with this result (JSON text), or never will. Never of what runs."""
+    if result is not None and not succeeded:
+        raise InvalidAct("only a success has a result", hint="leave the result out, or settle as succeeded")
+
+    def batch(*, limit: int, after: int) -> Acted:
+        return store.settle_by_hand(
+            which, signed, succeeded=succeeded, result=result, limit=limit, after=after, dry_run=dry_run
+        )
+
+    return _batches(batch, progress=progress)
+
+
+def purge(store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent) -> Done:
+    """Remove dead letters for good."""
+
+    def batch(*, limit: int, after: int) -> Acted:
+        return store.purge(which, signed, limit=limit, after=after, dry_run=dry_run)
+
+    return _batches(batch, progress=progress)
+
+
+def clear(
+    store: Store,
+    status: Clearable,
+    signed: Signed,
+    *,
+    older_than: float | None = None,
+    topic: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Done:
+    """Remove what is in `status` and has not changed for `older_than` seconds.
+
+    What succeeded is pruned early; what waits is cancelled, with its audit row, and then removed; dead letters are
+    purged. What runs cannot be cleared.
+    """
+    until = None if older_than is None else moment(store.ping() - older_than)
+    if status == "succeeded":
+        return _clear_history(store, signed, topic, until, dry_run=dry_run, progress=progress)
+    which = Filter(status=status, topic=topic, until=until)
+    if status == "aborted":
+        return purge(store, which, signed, dry_run=dry_run, progress=progress)
+
+    def batch(*, limit: int, after: int) -> Acted:
+        acted = store.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
+        if acted.changed and not dry_run:
+            removed = store.purge(Filter(ids=acted.changed), signed, limit=limit)
+            return msgspec.structs.replace(acted, changed=removed.changed, skipped=acted.skipped | removed.skipped)
+        return acted
+
+    return _batches(batch, progress=progress)
+
+
+def _clear_history(
+    store: Store, signed: Signed, topic: str | None, until: datetime | None, *, dry_run: bool, progress: Progress
+) -> Done:
+    number, after = 0, (0, 0)
+    while True:
+        done = store.clear_history(signed, topic=topic, until=until, after=after, limit=BATCH, dry_run=dry_run)
+        number += done.number
+        progress(number)
+        if done.next is None:
+            return Done(number, number, {})
+        after = done.next
+
+
+def pause(store: Store, queue: str, signed: Signed, *, dry_run: bool = False) -> None:
+    """Claims of the queue stop at the commit; what runs goes on."""
+    if not dry_run:
+        store.set_queue(queue, signed, paused=True)
+
+
+def resume(store: Store, queue: str, signed: Signed, *, dry_run: bool = False) -> None:
+    """The queue is claimed from again."""
+    if not dry_run:
+        store.set_queue(queue, signed, paused=False)
+
+
+def limit(
+    store: Store,
+    name: str,
+    signed: Signed,
+    *,
+    of: Kind | None = None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    lasts: float | None = None,
+    dry_run: bool = False,
+) -> Kind:
+    """All workers together: so many at once, so many a second, for so long. Neither of them: no limit any more.
+
+    Says whether it took `name` for a queue or for a destination.
+    """
+    if (concurrency is not None and concurrency < 1) or (rate is not None and rate <= 0):
+        raise InvalidAct("a limit is at least one", hint="to stop a queue, pause it")
+    kind = of or _kind(store, name)
+    if not dry_run:
+        store.set_limit(name, signed, of=kind, concurrency=concurrency, rate=rate, lasts=lasts)
+    return kind
+
+
+def _kind(store: Store, name: str) -> Kind:
+    """A queue, unless only a destination is called so: workers announce theirs, queues may be yet to come."""
+    known, waiting = store.known(), store.waiting(None)
+    queues = {*known.queues, *(queue for queue, _, _ in waiting.groups)}
+    queues.update(queue for queue, _ in (*waiting.suspects, *waiting.lanes))
+    return "destination" if name in known.destinations and name not in queues else "queue"
+
+
+def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: bool = False) -> Done:
+    """End the leases that ran out and free what they held, now instead of at the next reclaim of a worker."""
+    now = store.ping()
+    ended = [worker for worker in store.workers() if worker.expires_at.timestamp() <= now]
+    if dry_run:
+        return Done(len(ended), sum(worker.held for worker in ended), {})
+    freed = store.reclaim(max_lost=max_lost, signed=signed)
+    given_up = {"given up, because too many owners died": freed.aborted} if freed.aborted else {}
+    return Done(freed.workers, freed.freed, given_up)
+
+
+def _with_status(which: Filter, status: str) -> Filter:
+    return msgspec.structs.replace(which, status=status)
+
+
+def _batches(
+    batch: _Batch, *, limit: int | None = None, rate: float | None = None, progress: Progress = _silent
+) -> Done:
+    """Batch after batch by rising id: each delivery is looked at once, however it ends."""
+    matched, changed, after = 0, 0, 0
+    skipped: Counter[str] = Counter()
+    for most in _sizes(rate):
+        size = most if limit is None else min(most, limit - changed)
+        acted = batch(limit=size, after=after)
+        matched += acted.matched
+        changed += len(acted.changed)
+        skipped.update(acted.skipped)
+        progress(changed)
+        if acted.last is None or acted.matched < size or changed == limit:
+            break
+        after = acted.last
+    return Done(matched, changed, dict(skipped))
+
+
+def _sizes(rate: float | None) -> Iterator[int]:
+    """The size of each batch, when its time has come: at most `rate` a second, in steps of about a second."""
+    size = BATCH if rate is None else max(1, min(BATCH, int(rate)))
+    start, number = time.monotonic(), 0
+    while True:
+        yield size
+        number += size
+        if rate is not None and (wait := start + number / rate - time.monotonic()) > 0:
+            time.sleep(wait)

@@ -1,0 +1,254 @@
+"""What a handler takes: arguments become one JSON object, and the object becomes arguments again.
+
+What is stored is checked by reading it back the way the handler will, so what passes here decodes there. A decoder is
+built once per handler: an attempt costs one pass over its payload.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, get_type_hints
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage, InvalidSetting
+from todoku.core.message import Claimed
+from todoku.core.outcome import Abort
+from todoku.engine.context import Context
+from todoku.engine.decode import Adapted, at, decoder, told
+from todoku.engine.publish import Encoded, encode
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Signature(Protocol):
+    """How arguments are stored, and how a handler is called with them."""
+
+    def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
+        """The payload for these arguments; InvalidMessage names what is missing, too much or of a wrong type."""
+
+    def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
+        """Calls `function` with what a payload says; Abort("BAD_PAYLOAD") before it if that is unreadable."""
+
+
+class Hints:
+    """The annotations of a function, resolved, and whether it takes the context first."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self.name = name
+        shape = inspect.signature(function)
+        hints = _resolved(function, name)
+        parameters = list(shape.parameters.values())
+        first = parameters[0] if parameters else None
+        kind = hints.get(first.name) if first is not None else None
+        self.takes_context = isinstance(kind, type) and issubclass(kind, Context)
+        if first is not None and first.name == "ctx" and kind is None:
+            raise InvalidSetting(f"{name}: ctx has no annotation", hint="write ctx: todoku.Context")
+        if self.takes_context:
+            parameters = parameters[1:]
+        self.shape = shape.replace(parameters=parameters)
+        self.parameters = parameters
+        self.types = {each.name: hints.get(each.name, Any) for each in parameters}
+        self.returns = hints.get("return", Any)
+
+
+def _resolved(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Type hints, with names of the function around it too: people declare classes and handlers inside functions."""
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    try:
+        return get_type_hints(called, localns=_callers_names(), include_extras=True)
+    except NameError as error:
+        raise InvalidSetting(
+            f"the annotations of {name} cannot be read: {error}",
+            hint="import it where the program runs, not only under TYPE_CHECKING",
+        ) from None
+
+
+def _callers_names() -> dict[str, Any]:
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "todoku":
+        frame = frame.f_back
+    return dict(frame.f_locals) if frame is not None else {}
+
+
+class Arguments:
+    """The signature of a job: one JSON object, {parameter: value}. Defaults are not stored unless they were given."""
+
+    def __init__(self, hints: Hints) -> None:
+        self._hints = hints
+        kinds = {each.kind: each for each in hints.parameters}
+        self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL)
+        self._extra = kinds.get(inspect.Parameter.VAR_KEYWORD)
+        self._named = [each for each in hints.parameters if each is not self._extra]
+        self._positional = [each.name for each in hints.parameters if each.kind in _POSITIONAL]
+        self._adapted: dict[str, Callable[[Any], Any]] = {}
+        self._decode = decoder(self._record(), hints.name)
+        self._decode_extra = decoder(hints.types[self._extra.name], hints.name) if self._extra else None
+
+    def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
+        """As Signature.encoded."""
+        try:
+            bound = self._hints.shape.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidMessage(f"{self._hints.name}: {error}", hint=f"it takes {self._hints.shape}") from None
+        document = dict(bound.arguments)
+        if self._extra is not None:
+            document |= document.pop(self._extra.name, {})
+        text = _encoded(document, self._hints.name)
+        try:
+            self._arguments(text)
+        except msgspec.ValidationError as error:
+            raise InvalidMessage(f"{self._hints.name}: {told(error)}", hint=f"it takes {self._hints.shape}") from None
+        return Encoded(text)
+
+    def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
+        """As Signature.caller: the common shapes without a detour, because this is in the way of every attempt."""
+        if self._extra is None and not self._adapted and all(each.kind in _POSITIONAL for each in self._named):
+            return self._plain_caller(function)
+
+        def call(context: Context) -> Any:
+            args, kwargs = readable(self._arguments, context.claim)
+            return function(context, *args, **kwargs) if self._hints.takes_context else function(*args, **kwargs)
+
+        return call
+
+    def _plain_caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
+        decode, values = self._decode, msgspec.structs.astuple
+        takes_context = self._hints.takes_context
+
+        def call(context: Context) -> Any:
+            payload = context.claim.payload
+            try:
+                args = values(decode(payload))  # type: ignore[arg-type]  # None is no payload, and said below
+            except (msgspec.DecodeError, TypeError) as error:
+                raise unreadable(context.claim, error) from None
+            return function(context, *args) if takes_context else function(*args)
+
+        return call
+
+    def _record(self) -> type[msgspec.Struct]:
+        """A record with a field per parameter. Its fields are numbered: a parameter may have any name."""
+        fields: list[Any] = []
+        for place, each in enumerate(self._named):
+            kind = self._kind(each)
+            if each is self._rest:
+                fields.append((f"p{place}", kind, ()))
+            elif each.default is each.empty:
+                fields.append((f"p{place}", kind))
+            else:
+                fields.append((f"p{place}", kind, msgspec.field(default_factory=_giving(each.default))))
+        names = {f"p{place}": each.name for place, each in enumerate(self._named)}
+        required_first = sorted(fields, key=len)  # keyword-only parameters may have their defaults in any order
+        return msgspec.defstruct(
+            "Arguments", required_first if self._keyword_only() else fields, rename=names, gc=False,
+            forbid_unknown_fields=self._extra is None,
+        )  # fmt: skip
+
+    def _kind(self, parameter: inspect.Parameter) -> Any:
+        """The type of its field. What msgspec does not take stays raw, and is decoded by itself."""
+        kind = self._hints.types[parameter.name]
+        kind = types.GenericAlias(tuple, (kind, ...)) if parameter is self._rest else kind
+        decode = decoder(kind, f"{self._hints.name}, {parameter.name}")
+        if isinstance(decode, Adapted) and parameter is not self._extra:
+            self._adapted[parameter.name] = decode
+            return msgspec.Raw
+        return kind
+
+    def _keyword_only(self) -> bool:
+        return any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in self._named)
+
+    def _arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of a payload, whatever the shape of the function."""
+        record = self._decode(text)
+        values = {each.name: getattr(record, f"p{place}") for place, each in enumerate(self._named)}
+        for name, decode in self._adapted.items():
+            if isinstance(values[name], msgspec.Raw):  # else it is the default
+                values[name] = at(name, decode, values[name])
+        args = [values.pop(name) for name in self._positional]
+        if self._rest is not None:
+            args += values.pop(self._rest.name)
+        if self._extra is not None and self._decode_extra is not None:
+            known = {each.name for each in self._named}
+            for name, raw in msgspec.json.decode(text, type=dict[str, msgspec.Raw]).items():
+                if name not in known:
+                    values[name] = at(name, self._decode_extra, raw)
+        return args, values
+
+
+class OneEvent:
+    """The signature of a consumer: the payload is the event itself. `kind` is what an annotation does not say."""
+
+    def __init__(self, hints: Hints, kind: Any) -> None:
+        self._hints = hints
+        self._takes_event = bool(hints.parameters)
+        required = [each for each in hints.parameters[1:] if each.default is each.empty and each.kind in _POSITIONAL]
+        if required or (hints.parameters and hints.parameters[0].kind not in _POSITIONAL):
+            raise InvalidSetting(
+                f"{hints.name} takes {hints.shape}", hint="a consumer takes one event, after ctx if it wants that"
+            )
+        said = hints.types[hints.parameters[0].name] if hints.parameters else Any
+        self._kind = kind if said is Any else said
+        self._decode = decoder(self._kind, hints.name)
+
+    def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
+        """As Signature.encoded."""
+        try:
+            bound = list(self._hints.shape.bind(*args, **kwargs).arguments.values())
+        except TypeError as error:
+            raise InvalidMessage(f"{self._hints.name}: {error}", hint=f"it takes {self._hints.shape}") from None
+        text = encode(bound[0] if bound else None)
+        try:
+            self._decode(text)
+        except msgspec.ValidationError as error:
+            raise InvalidMessage(f"{self._hints.name}: {told(error)}", hint=f"it takes {self._hints.shape}") from None
+        return Encoded(text)
+
+    def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
+        """As Signature.caller."""
+        takes_context, takes_event = self._hints.takes_context, self._takes_event
+
+        def call(context: Context) -> Any:
+            event = (self._event(context.claim),) if takes_event else ()
+            return function(context, *event) if takes_context else function(*event)
+
+        return call
+
+    def _event(self, claim: Claimed) -> Any:
+        if claim.payload is None and self._kind in (Any, bytes):
+            return claim.payload_bytes
+        return readable(self._decode, claim)
+
+
+def readable(decode: Callable[[str], Any], claim: Claimed) -> Any:
+    """The decoded payload, or Abort("BAD_PAYLOAD", what is wrong with it)."""
+    try:
+        return decode(claim.payload)  # type: ignore[arg-type]  # None is no JSON, which `unreadable` says
+    except (msgspec.DecodeError, TypeError) as error:
+        raise unreadable(claim, error) from None
+
+
+def unreadable(claim: Claimed, error: Exception) -> Abort:
+    """The outcome of an attempt whose payload its handler cannot take: nothing of it has run."""
+    if claim.payload is None:
+        return Abort("BAD_PAYLOAD", f"{claim.destination} takes JSON, and this message is {claim.content_type}")
+    return Abort("BAD_PAYLOAD", f"{claim.destination}: {told(error)}")
+
+
+def _encoded(document: dict[str, Any], name: str) -> str:
+    """The document as JSON; if it has none, say which parameter is to blame."""
+    try:
+        return encode(document)
+    except InvalidMessage as error:
+        for parameter, value in document.items():
+            try:
+                encode(value)
+            except InvalidMessage as its:
+                raise InvalidMessage(f"{name}: {parameter}: {its}") from None
+        raise InvalidMessage(f"{name}: {error}") from None
+
+
+def _giving(default: Any) -> Callable[[], Any]:
+    return lambda: default

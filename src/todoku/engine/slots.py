@@ -1,0 +1,260 @@
+"""3a. Async handlers and senders: N long-lived tasks over a queue, and one watchdog for all deadlines.
+
+A task or a timeout for each message would cost as much as everything else together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from todoku.core.decide import Settlement
+from todoku.core.message import Claimed
+from todoku.core.outcome import Done, Outcome
+from todoku.engine.context import Context
+from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of, outcome_of_error
+from todoku.engine.pace import Pace
+from todoku.engine.pool import Ready, Work
+from todoku.engine.registry import Destination, Target
+from todoku.engine.send import send
+
+_BREATH: Final = 64
+"""So many attempts in a row, then the loop gets a turn: handlers that never wait must not starve it."""
+
+_WATCH: Final = 0.1
+
+
+class Slot:
+    """One long-lived task, and the attempt it makes now."""
+
+    __slots__ = ("claim", "context", "ends", "resting", "stopped", "taking", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.claim: Claimed | None = None
+        self.context: Context | None = None
+        self.ends = 0.0
+        self.taking = 0.0
+        self.stopped: str | None = None
+        self.resting: asyncio.Future[None] | None = None
+
+
+class SlotPool:
+    """Slots in an event loop."""
+
+    def __init__(
+        self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
+        on_done: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.destinations = destinations
+        self.slots = slots
+        self.pace = Pace(slots, most)
+        self._executor = executor
+        self._on_done = on_done
+        self._ready = Ready(time.monotonic)
+        self._slots: list[Slot] = []
+        self._running = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+
+    # --------------------------------------------------------------------------------------- as a Pool
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for _ in range(self.slots):
+            slot = Slot()
+            slot.task = self._loop.create_task(self._run(slot), name=f"todoku {self.name} slot")
+            self._slots.append(slot)
+        self._watchdog = self._loop.create_task(self._watch(), name="todoku watchdog")
+
+    def feed(self, works: list[Work]) -> None:
+        self._call(self._feed, works)
+
+    def waiting(self) -> int:
+        return len(self._ready)
+
+    def running(self) -> int:
+        return self._running
+
+    def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
+        return self._ready.take(which, before=before)
+
+    def watch(self, now: float) -> None:
+        """Deadlines and cancellations: the watchdog does it, in the loop."""
+
+    def interrupt(self) -> None:
+        self._call(self._stop_attempts, "drain")
+
+    def drop(self) -> None:
+        self._ready.take()
+        self._call(self._stop_attempts, "lost")
+
+    def stop(self) -> None:
+        for task in (*(slot.task for slot in self._slots), self._watchdog):
+            if task is not None:
+                task.cancel()
+
+    def holder(self, task: asyncio.Task[Any] | None) -> str | None:
+        """The destination whose handler this task runs, to name who blocks the loop."""
+        for slot in self._slots:
+            if slot.task is task and slot.claim is not None:
+                return slot.claim.destination
+        return None
+
+    # ------------------------------------------------------------------------------------- in the loop
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _feed(self, works: list[Work]) -> None:
+        self._ready.add(works)
+        left = len(works)
+        for slot in self._slots:
+            if left and slot.resting is not None and not slot.resting.done():
+                slot.resting.set_result(None)
+                left -= 1
+
+    async def _run(self, slot: Slot) -> None:
+        in_a_row = 0
+        while True:
+            work = self._ready.next()
+            if work is None:
+                self._on_done()
+                slot.resting = asyncio.get_running_loop().create_future()
+                await slot.resting
+                slot.resting = None
+                continue
+            if isinstance(work, Claimed):
+                await self._one(slot, work)
+            else:
+                await self._in_turn(slot, work)
+            in_a_row += 1
+            if in_a_row % _BREATH == 0:
+                await asyncio.sleep(0)
+
+    async def _in_turn(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
+        """The rows of a lane. After the first that fails the rest waits its turn, with its attempt back (I10)."""
+        for place, claim in enumerate(lane):
+            if not await self._one(slot, claim):
+                self._executor.give_back(list(lane[place + 1 :]))
+                break
+
+    async def _one(self, slot: Slot, claim: Claimed) -> bool:
+        """One attempt, from the last checks to its outcome. Whether what follows it in its lane may run."""
+        executor = self._executor
+        target = executor.registry[claim.destination]
+        now = time.monotonic()
+        if not executor.may_start(claim, now):
+            return False
+        if executor.needs_a_look(claim):
+            decided: Outcome | Settlement | Unstarted | None = executor.decided(claim)
+            if decided is None and executor.must_look_again(claim):
+                decided = await asyncio.to_thread(executor.look_again, claim)
+            now = time.monotonic()
+            if decided is not None:
+                return executor.finish_unsent(claim, decided, now)
+        if target.sender is not None:
+            return await self._send(slot, claim, target.sender, target, now)
+        outcome: Outcome = DONE
+        error, span = None, executor.begin(claim, target)
+        self._occupy(slot, claim, target, now)
+        try:
+            value = await target.call(slot.context)  # type: ignore[misc,arg-type]
+            if value is not None:
+                outcome = outcome_of(value, target)
+        except asyncio.CancelledError:
+            if slot.stopped is None:
+                raise  # not ours: the pool itself is being stopped
+            outcome = interrupted(slot.stopped, slot.taking)
+        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
+            error, outcome = raised, outcome_of_error(raised)
+        return self._ended(slot, claim, outcome, now, error, span)
+
+    def _occupy(self, slot: Slot, claim: Claimed, target: Target, now: float) -> None:
+        slot.taking = self._executor.timeout(target, claim)
+        slot.ends = now + slot.taking
+        slot.claim = claim
+        slot.context = Context(claim, slot.ends)
+        self._running += 1
+
+    def _free(self, slot: Slot) -> str | None:
+        """The attempt is over. Why it was stopped, if it was."""
+        self._running -= 1
+        stopped, slot.stopped, slot.claim, slot.context = slot.stopped, None, None, None
+        if stopped is not None and slot.task is not None:
+            slot.task.uncancel()
+        return stopped
+
+    def _ended(
+        self, slot: Slot, claim: Claimed, outcome: Outcome, started: float, error: Exception | None, span: Any
+    ) -> bool:
+        """Free the slot and hand the outcome on."""
+        stopped = self._free(slot)
+        if stopped is not None and error is not None:  # what a handler makes of being cancelled is not its own failure
+            outcome = interrupted(stopped, slot.taking)
+        self._executor.finish(claim, outcome, started, error, span)
+        return isinstance(outcome, Done)
+
+    async def _send(self, slot: Slot, first: Claimed, sender: Destination, target: Target, now: float) -> bool:
+        """One batch of a sender: the first delivery, and what waits behind it for the same destination."""
+        executor = self._executor
+        batch = [first, *(self._companions(target, now) if first.lane is None else ())]
+        # The first one's is begun last, so that it is the current one while the batch is on its way.
+        spans = [executor.begin(claim, target) for claim in reversed(batch)][::-1]
+        messages = [executor.outgoing(claim, span) for claim, span in zip(batch, spans, strict=True)]
+        self._occupy(slot, first, target, now)
+        try:
+            outcomes = await send(sender, messages)
+        except asyncio.CancelledError:
+            if slot.stopped is None:
+                raise
+            outcomes = [(interrupted(slot.stopped, slot.taking), None)] * len(batch)
+        self._free(slot)
+        for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
+            executor.finish(claim, outcome, now, error, span)
+        return isinstance(outcomes[0][0], Done)
+
+    def _companions(self, target: Target, now: float) -> Iterator[Claimed]:
+        """What waits next for the same destination and needs no second look at the ledger, up to a batch."""
+        executor = self._executor
+
+        def fits(claim: Claimed) -> bool:
+            return claim.destination == target.name and not executor.must_look_again(claim)
+
+        number = 1
+        while number < target.batch and (claim := self._ready.next_if(fits)) is not None:
+            if (decided := executor.decided(claim)) is not None:
+                executor.finish(claim, decided, now)
+            elif executor.may_start(claim, now):
+                number += 1
+                yield claim
+
+    # ----------------------------------------------------------------------------------------- stopping
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH)
+            now, cancelled = time.monotonic(), self._executor.cancelled
+            for slot in self._slots:
+                if slot.claim is None:
+                    continue
+                if now >= slot.ends:
+                    self._stop_slot(slot, "timeout")
+                elif cancelled and (slot.claim.id, slot.claim.epoch) in cancelled:
+                    if slot.context is not None:
+                        slot.context.cancel()
+                    self._stop_slot(slot, "cancel")
+
+    def _stop_attempts(self, why: str) -> None:
+        for slot in self._slots:
+            if slot.claim is not None:
+                self._stop_slot(slot, why)
+
+    def _stop_slot(self, slot: Slot, why: str) -> None:
+        slot.stopped = slot.stopped or why
+        if slot.task is not None:
+            slot.task.cancel()

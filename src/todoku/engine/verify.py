@@ -1,0 +1,85 @@
+"""The invariants of DESIGN §3, looked at in a live database: which hold, and what breaks the others.
+
+I6, I7, I8, I11 and I13 are about what happens outside the database, or between two moments: tests and the model prove
+them, a look at the tables cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from todoku.store.port import Store
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something that must hold. `heals`: a reclaim mends it within seconds, so it counts only if it stays."""
+
+    name: str
+    invariant: str
+    sentence: str
+    heals: bool = False
+
+
+CHECKS: Final = (
+    Check("acknowledged", "I1", "every message has a delivery, unless a person purged it"),
+    Check("message", "I1", "every delivery has a message"),
+    Check("one_state", "I1", "no delivery is both unfinished and succeeded"),
+    Check("finished_once", "I1", "every delivery succeeded at most once"),
+    Check("reserved", "I2", "a key in use was committed with its message"),
+    Check("owner", "I3", "what is sending has an owner, and nothing else has"),
+    Check("orphan", "I3", "no delivery is left to a worker without a lease", heals=True),
+    Check("lane_owner", "I3", "what is sending belongs to the owner of its lane", heals=True),
+    Check("epoch", "I4", "the epoch is past every attempt on record"),
+    Check("attempts", "I4", "nothing was tried more often than it may be"),
+    Check("token", "I4", "no token was used twice"),
+    Check("ledger", "I5", "what succeeded with a key is in the ledger"),
+    Check("replays", "I9", "every replay was signed"),
+    Check("lane", "I10", "what waits in a lane has its lane"),
+    Check("parked", "I10", "a parked lane has the dead letter that parks it"),
+    Check("lane_time", "I10", "a lane is ready when its first delivery is due", heals=True),
+    Check("clock", "I12", "nothing was changed in the future"),
+)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A check, and what breaks it: nothing, if it holds."""
+
+    check: Check
+    examples: tuple[str, ...]
+
+
+def verify(
+    store: Store,
+    *,
+    history_ttl: float,
+    ledger_ttl: float,
+    patience: float = 15.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Verdict, ...]:
+    """Every check with what breaks it. What a reclaim heals is looked at again for up to `patience` seconds."""
+    broken = _look(store, history_ttl, ledger_ttl)
+    waited = 0.0
+    while waited < patience and any(check.heals and check.name in broken for check in CHECKS):
+        sleep(_AGAIN)
+        waited += _AGAIN
+        now = _look(store, history_ttl, ledger_ttl)
+        for check in CHECKS:
+            if check.heals and check.name in broken:
+                broken[check.name] = tuple(one for one in broken[check.name] if one in now.get(check.name, ()))
+        broken = {name: examples for name, examples in broken.items() if examples}
+    return tuple(Verdict(check, broken.get(check.name, ())) for check in CHECKS)
+
+
+_AGAIN: Final = 1.0
+
+
+def _look(store: Store, history_ttl: float, ledger_ttl: float) -> dict[str, tuple[str, ...]]:
+    # An entry lives ledger_ttl after its success and is pruned then: what is nearly as old may just have been.
+    return store.broken(history_ttl=history_ttl, ledger_ttl=ledger_ttl * 0.9, most=_EXAMPLES)
+
+
+_EXAMPLES: Final = 10

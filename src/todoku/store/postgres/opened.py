@@ -1,0 +1,63 @@
+"""A handler's own transaction on PostgreSQL, on a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.pq import TransactionStatus
+
+from todoku.store.database import HANDLER, Tx, ended_by_handler
+from todoku.store.failpoint import reach
+
+
+class HandlerConnection(psycopg.Connection[Any]):
+    """A connection whose transaction is todoku's to end. `lent`: SQLAlchemy has it, and may believe it does."""
+
+    lent = False
+
+    def commit(self) -> None:
+        if not self.lent and self.info.transaction_status != TransactionStatus.IDLE:
+            raise ended_by_handler()
+
+    def rollback(self) -> None:
+        if not self.lent and self.info.transaction_status != TransactionStatus.IDLE:
+            raise ended_by_handler()
+
+
+class PostgresOpened:
+    """An open transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any], tx: Tx) -> None:
+        self.connection = connection
+        self.tx = tx
+
+    def check(self) -> None:
+        try:
+            self.connection.execute(cast("sql.SQL", f"release savepoint {HANDLER}"))
+        except (errors.InvalidSavepointSpecification, errors.NoActiveSqlTransaction) as error:
+            raise ended_by_handler() from error
+
+    def commit(self) -> None:
+        reach("transact.before_commit")
+        self.connection.execute("commit")
+        reach("transact.after_commit")
+
+
+@contextmanager
+def opened(connection: HandlerConnection, limit: float) -> Iterator[None]:
+    """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
+    milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
+    begin = (
+        f"begin; set local idle_in_transaction_session_timeout = {milliseconds};"
+        f" set local lock_timeout = {milliseconds}; savepoint {HANDLER}"
+    )
+    connection.execute(cast("sql.SQL", begin))
+    try:
+        yield
+    finally:
+        if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+            connection.execute("rollback")

@@ -1,0 +1,54 @@
+"""Waiting for NOTIFY, on a connection of its own. A notice that is missed costs time, never a message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+
+CHANNEL: Final = "todoku"
+_LOOK: Final = 0.5
+_LONGEST: Final = 5.0
+_PATIENCE: Final = 2.0
+
+
+class PostgresListener:
+    """A thread that listens. Behind PgBouncer in transaction mode it hears nothing, and polling is enough."""
+
+    announces = True
+
+    def __init__(self, url: str, notice: Callable[[], None]) -> None:
+        self._url = url
+        self._notice = notice
+        self._closed = threading.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="todoku listener", daemon=True)
+        self._thread.start()
+        self._listening.wait(_PATIENCE)  # what is published from here on is heard, if the server answers
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        wait = 0.1
+        while not self._closed.is_set():
+            try:
+                with psycopg.connect(
+                    self._url, autocommit=True, connect_timeout=10, application_name="todoku listener"
+                ) as connection:
+                    connection.execute(f"listen {CHANNEL}")
+                    wait = 0.1
+                    self._listening.set()
+                    self._hear(connection)
+            except psycopg.Error:  # the server is gone; the heartbeat says so, and polling goes on
+                self._closed.wait(wait)
+                wait = min(wait * 2, _LONGEST)
+
+    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        while not self._closed.is_set():
+            for _ in connection.notifies(timeout=_LOOK, stop_after=1):
+                self._notice()

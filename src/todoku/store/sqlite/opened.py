@@ -1,0 +1,96 @@
+"""A handler's own transaction on SQLite: it holds the only write lock, so its time is short."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from todoku.core.errors import DatabaseBusy
+from todoku.store.database import HANDLER, Tx, ended_by_handler
+from todoku.store.failpoint import reach
+from todoku.store.sqlite.writer import connect, patiently, transaction_lock
+
+
+class HandlerConnection(sqlite3.Connection):
+    """A connection whose transaction is todoku's to end. `lent`: SQLAlchemy has it, and may believe it does."""
+
+    lent = False
+
+    def commit(self) -> None:
+        if not self.lent:
+            raise ended_by_handler()
+
+    def rollback(self) -> None:
+        if not self.lent:
+            raise ended_by_handler()
+
+
+class SqliteOpened:
+    """An open transaction on a connection of its own."""
+
+    def __init__(self, connection: sqlite3.Connection, tx: Tx, timeout: float) -> None:
+        self.connection = connection
+        self.tx = tx
+        self._timeout = timeout
+
+    def check(self) -> None:
+        try:
+            self.connection.execute(f"release savepoint {HANDLER}")
+        except sqlite3.OperationalError as error:
+            if "no such savepoint" not in str(error):
+                raise
+            raise ended_by_handler() from error
+
+    def commit(self) -> None:
+        reach("transact.before_commit")
+        patiently(self.connection, "commit", timeout=self._timeout)
+        reach("transact.after_commit")
+
+
+@contextmanager
+def opened(
+    path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
+) -> Iterator[SqliteOpened]:
+    """Begin a transaction that writes; past `limit` it is taken away, because nobody else can write meanwhile."""
+    connection = connect(path, timeout=timeout, factory=HandlerConnection)
+    lock, over = transaction_lock(), threading.Event()
+
+    def take_away() -> None:
+        over.set()
+        connection.set_authorizer(_deny)  # every statement from here on fails, also one prepared before
+        connection.interrupt()
+
+    timer = threading.Timer(limit, take_away)
+    timer.daemon = True
+    try:
+        with lock:
+            patiently(connection, "begin immediate", timeout=timeout)
+            connection.execute(f"savepoint {HANDLER}")
+            timer.start()
+            try:
+                yield SqliteOpened(connection, made(connection), timeout)
+            except sqlite3.Error as error:
+                if over.is_set():
+                    raise _too_long(limit) from error
+                raise
+            if over.is_set() and connection.in_transaction:
+                raise _too_long(limit)
+    finally:
+        timer.cancel()
+        connection.set_authorizer(None)
+        if connection.in_transaction:
+            connection.execute("rollback")
+        connection.close()
+
+
+def _deny(*_action: object) -> int:
+    return sqlite3.SQLITE_DENY
+
+
+def _too_long(limit: float) -> DatabaseBusy:
+    return DatabaseBusy(
+        f"a transactional handler held the only write lock for {limit:g} s",
+        hint="let it do less, or raise lease_sec: a handler may hold it for a quarter of the lease",
+    )

@@ -1,0 +1,48 @@
+"""Noticing that another connection has written: `pragma data_version`, looked at every few milliseconds."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from todoku.store.sqlite.writer import connect
+
+_SOONEST: Final = 0.002
+_LONGEST: Final = 0.005
+
+
+class SqliteListener:
+    """A thread that looks whether the file changed. Looking costs microseconds and takes no lock that lasts."""
+
+    announces = False
+
+    def __init__(self, path: str, notice: Callable[[], None], *, timeout: float) -> None:
+        self._connection = connect(path, timeout=timeout)
+        self._notice = notice
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="todoku listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._closed.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        version, wait = self._version(), _SOONEST
+        while not self._closed.wait(wait):
+            if (seen := self._version()) is not None and seen != version:
+                version, wait = seen, _SOONEST
+                self._notice()
+            else:
+                wait = min(wait * 1.5, _LONGEST)
+
+    def _version(self) -> int | None:
+        try:
+            ((version,),) = self._connection.execute("pragma data_version").fetchall()
+        except sqlite3.Error:  # a writer commits this very moment, or the file is gone: polling tells
+            return None
+        return int(version)

@@ -1,0 +1,36 @@
+"""The invariants of DESIGN §3 as queries: each returns what breaks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from todoku.store.database import Tx
+from todoku.store.line import GONE
+
+
+def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[str, tuple[str, ...]]:
+    """The invariants that do not hold in this snapshot, each with examples."""
+    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, Any] = {"history_ttl": history_ttl, "ledger_ttl": ledger_ttl, "most": most, "gone": sorted(GONE)}
+    for name in (
+        "acknowledged",
+        "message",
+        "one_state",
+        "finished_once",
+        "reserved",
+        "owner",
+        "orphan",
+        "lane_owner",
+        "epoch",
+        "attempts",
+        "token",
+        "ledger",
+        "replays",
+        "lane",
+        "parked",
+        "lane_time",
+        "clock",
+    ):
+        if rows := tx.rows(f"verify_{name}", **values):
+            found[name] = tuple(example for (example,) in rows)
+    return found

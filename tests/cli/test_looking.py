@@ -1,0 +1,294 @@
+"""Looking from the command line: tables for people, one JSON object a line for programs, in a stable order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+
+from tests.cli.program import Shop, misused, rows, said
+from tests.support.world import SOMEBODY, failed
+from todoku.cli.printing import fitted
+
+FIVE = ["pending", "sending", "succeeded", "failed", "aborted"]
+
+
+def nothing(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command said that found nothing."""
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr.strip()
+
+
+# ------------------------------------------------------------------------------------------------- stats
+
+
+def test_stats_counts_the_five_states(shop: Shop) -> None:
+    shop.dead(1)
+    shop.world.publish(5)
+    claims = shop.world.claim(shop.world.worker(), limit=3)
+    shop.world.settle(claims[:1])
+    shop.world.settle(claims[1:2], failed(delay=60))
+    (row,) = rows(shop.run("stats", "--json"))
+    assert list(row)[:5] == FIVE
+    assert [row[status] for status in FIVE] == [2, 1, 1, 1, 1]
+    assert (row["exact"], row["workers"]) == (True, 2)
+    lines = said(shop.run("stats"))
+    assert lines[0].split() == ["destination", *FIVE]
+    assert [line.split() for line in lines[1:3]] == [
+        ["warehouse", "2", "1", "-", "1", "1"],
+        ["all", "2", "1", "1", "1", "1"],
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- list
+
+COLUMNS = [
+    "id", "message", "topic", "destination", "status", "priority", "attempts", "max_attempts", "reason", "error",
+    "payload", "created",
+]  # fmt: skip
+
+
+def test_list_is_newest_first_with_the_columns_in_a_stable_order(shop: Shop) -> None:
+    (dead,) = shop.dead(1, "REFUSED")
+    (message,) = shop.world.publish(priority=3, topic="user.created", max_attempts=4)
+    new, old = rows(shop.run("list", "--json"))
+    assert list(new) == list(old) == COLUMNS
+    assert (new["message"], new["topic"], new["status"], new["priority"]) == (
+        str(message.id), "user.created", "pending", 3,
+    )  # fmt: skip
+    assert (new["attempts"], new["max_attempts"], new["reason"]) == (0, 4, None)
+    assert (old["id"], old["status"], old["reason"]) == (dead, "aborted", "REFUSED")
+    assert (old["attempts"], old["error"]) == (1, "REFUSED in a test")
+    first, second, third = said(shop.run("list"))
+    assert first.split() == [
+        "id", "topic", "destination", "status", "prio", "tries", "reason", "error", "payload", "created",
+    ]  # fmt: skip
+    assert "0/4" in second
+    assert "REFUSED in a test" in third
+
+
+def test_what_nobody_may_read_is_masked(shop: Shop) -> None:
+    """§8: masked fields by setting; the preview is of what is left."""
+    shop.world.publish(payload=lambda _: {"user": 7, "Password": "sesame", "card": {"pin": 9}})
+    shop.world.publish(payload=lambda _: [{"accessToken": "sesame"}], topic="a.b")
+    done = shop.run("list", "--json")
+    assert "sesame" not in done.stdout
+    second, first = rows(done)
+    assert first["payload"] == '{"user":7,"Password":"***","card":"***"}'
+    assert second["payload"] == '[{"accessToken":"***"}]'
+    (first,) = rows(shop.run("list", "--json", "--topic", "order.created", TODOKU_MASK_FIELDS="pin,user"))
+    assert first["payload"] == '{"user":"***","Password":"sesame","card":{"pin":"***"}}'
+
+
+def test_a_payload_that_cannot_be_shown_is_told_of(shop: Shop) -> None:
+    shop.world.publish(payload=lambda _: b"\x00\x01")
+    shop.world.publish(payload=lambda _: "x" * 70_000)
+    shop.world.publish(payload=lambda _: "y" * 100)
+    cut, large, raw = (row["payload"] for row in rows(shop.run("list", "--json")))
+    assert raw == "(2 bytes of application/octet-stream)"
+    assert large == "(70002 bytes of application/json)"
+    assert (len(cut), cut[-1]) == (60, "…")
+
+
+def test_list_takes_what_is_asked_for(shop: Shop) -> None:
+    shop.dead(2, "REFUSED")
+    shop.world.publish(3, delay=3600)
+    shop.world.publish(1, topic="mail.sent", to=["mail"], key="k")
+    claims = shop.world.claim(shop.world.worker(), destinations=["mail"])
+    shop.world.settle(claims)
+    shop.world.publish(1, topic="mail.sent", to=["mail"])
+
+    def found(*arguments: str) -> int:
+        return len(rows(shop.run("list", "--json", *arguments)))
+
+    assert found() == 7
+    assert found("--limit", "4") == 4
+    assert [found("--status", status) for status in ("pending", "succeeded", "aborted")] == [4, 1, 2]
+    assert found("--due") == 1, "not the delayed ones, not the dead letters"
+    assert found("--topic", "mail.sent") == 2
+    assert found("--destination", "mail", "--status", "pending") == 1
+    assert found("--reason", "REFUSED") == 2
+    assert found("--key", "k") == 1
+    assert nothing(shop.run("list", "--status", "failed")) == "todoku: nothing matched"
+    assert "is not one of" in misused(shop.run("list", "--status", "done"))
+    assert misused(shop.run("list", "--limit", "0"))
+
+
+# -------------------------------------------------------------------------------------------------- show
+
+
+def test_show_tells_the_whole_story_of_a_message(shop: Shop) -> None:
+    """By its id, or by the number of one of its deliveries."""
+    (message,) = shop.world.publish(to=["a", "b"], headers={"x-token": "sesame"}, payload=lambda _: {"email": "x@y"})
+    (claim,) = shop.world.claim(shop.world.worker(), destinations=["a"])
+    shop.world.settle([claim], failed("TIMEOUT"))
+    assert shop.run("cancel", str(claim.id), "--why", "sent by mistake").returncode == 0
+    (row,) = rows(shop.run("show", str(message.id), "--json"))
+    assert rows(shop.run("show", str(claim.id), "--json")) == [row]
+    assert list(row) == ["id", "topic", "key", "created", "headers", "payload", "deliveries", "timeline"]
+    assert (row["payload"], row["headers"]) == ({"email": "***"}, {"x-token": "***"})
+    assert {item["destination"]: item["status"] for item in row["deliveries"]} == {"a": "aborted", "b": "pending"}
+    timeline = [(item["what"], item["told"]) for item in row["timeline"]]
+    assert timeline[:2] == [("published", None), ("attempt 1 failed", "TIMEOUT: TIMEOUT in a test")]
+    assert set(timeline[2:]) == {("cancel", "ada: sent by mistake"), ("aborted", "CANCELLED")}, "at the same moment"
+    text = "\n".join(said(shop.run("show", str(message.id))))
+    assert "sesame" not in text
+    assert re.search(r"ada: sent by mistake", text)
+
+
+def test_show_also_tells_of_what_succeeded_with_its_result(shop: Shop) -> None:
+    (message,) = shop.world.publish()
+    (delivery,) = shop.statuses()
+    assert shop.run("settle", str(delivery), "--as", "succeeded", "--result", '{"sent": 1}').returncode == 0
+    (row,) = rows(shop.run("show", str(delivery), "--json"))
+    assert (row["id"], row["deliveries"][0]["status"]) == (str(message.id), "succeeded")
+    assert row["deliveries"][0]["result"] == {"sent": 1}
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_what_is_not_there_is_said(shop: Shop, command: str) -> None:
+    for id in ("7", str(uuid4())):
+        assert nothing(shop.run(command, id)) == f"todoku: there is no message or delivery {id}"
+    for nonsense in ("seven", "0", "-1", "1.5", "9" * 30):
+        assert misused(shop.run(command, "--", nonsense)).startswith("Error: Invalid value for 'ID'")
+
+
+# ----------------------------------------------------------------------------------------------- explain
+
+
+def test_explain_says_why_a_delivery_has_not_run(shop: Shop) -> None:
+    shop.world.publish(delay=40)
+    shop.world.store.set_queue("warehouse", SOMEBODY, paused=True)
+    (delivery,) = shop.statuses()
+    causes = rows(shop.run("explain", str(delivery), "--json"))
+    assert list(causes[0]) == ["delivery", "destination", "cause", "text", "hint"]
+    assert [row["cause"] for row in causes] == ["later", "paused", "no_worker"]
+    assert re.fullmatch(r"it is due in \d\d s", causes[0]["text"])
+    assert said(shop.run("explain", str(delivery)))[1] == (
+        f"{delivery} → warehouse: the queue warehouse is paused (todoku resume warehouse)"
+    )
+
+
+def test_explain_of_a_message_tells_of_each_delivery_and_of_one_that_is_over(shop: Shop) -> None:
+    (message,) = shop.world.publish(to=["a", "b"])
+    (claim,) = shop.world.claim(shop.world.worker(), destinations=["a"])
+    shop.world.settle([claim])
+    told = rows(shop.run("explain", str(message.id), "--json"))
+    assert {(row["destination"], row["cause"]) for row in told} >= {("a", "succeeded"), ("b", "unregistered")}
+    (one,) = rows(shop.run("explain", str(claim.id), "--json"))
+    assert one["text"].startswith("it succeeded at ")
+
+
+# ------------------------------------------------------------------------- reasons, workers, ledger, tail
+
+
+def test_reasons_groups_the_dead_letters(shop: Shop) -> None:
+    assert said(shop.run("reasons")) == ["no dead letters"]
+    shop.dead(1, "HTTP_4XX")
+    last = shop.dead(3, "TIMEOUT")[-1]
+    shop.dead(1, "TIMEOUT", to=["mail"])
+    found = rows(shop.run("reasons", "--json"))
+    assert list(found[0]) == ["reason", "destination", "number", "first", "last", "example", "error"]
+    assert [(row["reason"], row["destination"], row["number"]) for row in found] == [
+        ("TIMEOUT", "warehouse", 3),
+        ("HTTP_4XX", "warehouse", 1),
+        ("TIMEOUT", "mail", 1),
+    ]
+    assert (found[0]["example"], found[0]["error"]) == (last, "TIMEOUT in a test")
+    assert said(shop.run("reasons"))[1].startswith("TIMEOUT")
+
+
+def test_workers_tells_who_is_there_and_what_they_hold(shop: Shop) -> None:
+    assert said(shop.run("workers")) == ["no workers"]
+    shop.world.publish(3)
+    worker = shop.world.worker(name="host:1", lease=600)
+    shop.world.claim(worker, limit=2)
+    (row,) = rows(shop.run("workers", "--json"))
+    assert list(row) == ["id", "name", "state", "alive", "held", "started", "lease_ends"]
+    assert (row["id"], row["name"], row["alive"], row["held"]) == (str(worker), "host:1", True, 2)
+
+
+def test_ledger_says_what_is_known_of_a_key(shop: Shop) -> None:
+    (message,) = shop.world.publish(idempotency_key="u7")
+    (entry,) = rows(shop.run("ledger", "u7", "--scope", "publish:order.created", "--json"))
+    assert (entry["state"], entry["message"]) == ("accepted", str(message.id))
+    (delivery,) = shop.statuses()
+    assert shop.run("settle", str(delivery), "--as", "succeeded", "--result", '{"token": "x"}').returncode == 0
+    (entry,) = rows(shop.run("ledger", "u7", "--scope", "effect:warehouse", "--json"))
+    assert (entry["state"], entry["response"]) == ("succeeded", {"token": "***"})
+    assert nothing(shop.run("ledger", "u8", "--scope", "effect:warehouse")).endswith("'u8' in effect:warehouse")
+    assert "--scope" in misused(shop.run("ledger", "u7"))
+
+
+def test_tail_shows_each_event_once_as_it_happens(shop: Shop) -> None:
+    """Started first, told afterwards: what it prints comes from watching, and nothing twice."""
+    command = [sys.executable, "-m", "todoku", "tail", "--db", shop.world.url, "--json", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            watching: list[object] = []
+            deadline = time.monotonic() + 60
+            while not watching:  # until it has begun to watch nothing is its to show
+                assert time.monotonic() < deadline
+                shop.world.publish(topic="the.first")
+                watching, _, _ = select.select([process.stdout], [], [], 0.5)
+            shop.dead(1, "REFUSED", topic="the.second", to=["mail"])
+            told = [process.stdout.readline()]
+            while not any('"aborted"' in line for line in told):
+                told.append(process.stdout.readline())
+            process.send_signal(2)
+            rest, error = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, error) == (0, "")
+    lines = [*told, *rest.splitlines(keepends=True)]
+    assert len(set(lines)) == len(lines)
+    (ended,) = [line for line in lines if '"what":"aborted"' in line]
+    assert '"destination":"mail","told":"REFUSED: REFUSED in a test"' in ended
+
+
+def test_tail_may_begin_in_the_past_and_end(shop: Shop) -> None:
+    shop.world.publish(2)
+    assert [row["what"] for row in rows(shop.run("tail", "--since", "1h", "--for", "0", "--json"))] == ["published"] * 2
+    assert said(shop.run("tail", "--since", "1h", "--for", "0"))[0].split()[2:] == ["published", "order.created"]
+
+
+# ------------------------------------------------------------------------------------------ narrow terminals
+
+
+def test_long_columns_give_way_and_the_others_keep_their_width() -> None:
+    assert fitted([2, 10, 30, 5], [False, True, True, False], 100) == [2, 10, 30, 5]
+    assert fitted([2, 10, 30, 5], [False, True, True, False], 37) == [2, 10, 20, 5]
+    assert fitted([2, 40, 40, 5], [False, True, True, False], 37) == [2, 15, 15, 5]
+    assert fitted([2, 40, 40, 5], [False, True, True, False], 10) == [2, 6, 6, 5], "readable before narrow"
+
+
+def test_on_a_terminal_a_table_is_cut_to_its_width(shop: Shop) -> None:
+    shop.world.publish(payload=lambda _: "x" * 100)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    command = [sys.executable, "-m", "todoku", "list", "--db", shop.world.url]
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env={**environ, "TERM": "xterm"}):
+        os.close(theirs)
+        text = b""
+        with suppress(OSError):  # how Linux says that the other end of a terminal is closed
+            while more := os.read(ours, 65536):
+                text += more
+    os.close(ours)
+    head, row = re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines()
+    assert row.startswith("1 ")
+    assert row.rstrip().endswith("Z"), "the time is whole"
+    assert "…" in row
+    assert max(len(head), len(row)) <= 100

@@ -1,0 +1,43 @@
+"""A PostgreSQL server of one test's own, to stop and start."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support import postgres
+
+
+class OwnServer:
+    """Stopped as a power failure stops it (`immediate`), and started again on the same data."""
+
+    def __init__(self, home: Path, options: str) -> None:
+        self._home = home
+        self._data = home / "data"
+        self._options = options
+        self.url = postgres._start(home, options)
+
+    def stop(self) -> None:
+        self._control("-m", "immediate", "-w", "stop")
+
+    def start(self) -> None:
+        flags = f"{self._options} -c listen_addresses= -k {self._data}"
+        self._control("-w", "-l", str(self._data / "log"), "-o", flags, "start")
+
+    def _control(self, *command: str) -> None:
+        postgres._run(self._home, postgres._binaries(self._home) / "pg_ctl", "-D", self._data, *command)
+
+
+@contextmanager
+def own_server(options: str = postgres.FOR_TESTS) -> Iterator[OwnServer]:
+    home = Path(tempfile.mkdtemp(prefix="todoku-own-server-", dir="/tmp"))
+    try:
+        server = OwnServer(home, options)
+        yield server
+        with suppress(RuntimeError):  # it may be stopped
+            server.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

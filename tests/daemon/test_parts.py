@@ -1,0 +1,272 @@
+"""The small parts of a daemon, each by itself: guardrail, restarts, systemd, the lock, loading, statistics."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from todoku.app import App
+from todoku.core.errors import CannotStart, DatabaseUnavailable, InvalidSetting
+from todoku.daemon.children import how_it_ended, pause_before
+from todoku.daemon.guardrail import Guardrail
+from todoku.daemon.loading import load_app, named_app
+from todoku.daemon.notify import Notify
+from todoku.daemon.only_one import OnlyOne
+from todoku.daemon.serve import bound, url_of
+from todoku.daemon.start import sqlite_file
+from todoku.daemon.statistics import job_stats
+from todoku.engine.log import LOGGER
+from todoku.store.values import Count, Counts
+
+# --------------------------------------------------------------------------------------------- guardrail
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """The events that are logged."""
+    events: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: events.append(record.msg.name)  # type: ignore[method-assign, attr-defined]
+    LOGGER.addHandler(handler)
+    yield events
+    LOGGER.removeHandler(handler)
+
+
+def test_n_failures_in_a_row_trip_it_and_one_answer_resets_it() -> None:
+    """S2-22, S2-23."""
+    guardrail = Guardrail(3)
+    for _ in range(2):
+        guardrail.failed("gone")
+        assert not guardrail.tripped
+    guardrail.answered()
+    for _ in range(3):
+        assert not guardrail.tripped
+        guardrail.failed("gone")
+    assert guardrail.tripped
+    assert guardrail.why == "gone"
+    guardrail.answered()
+    assert not guardrail.tripped
+    assert guardrail.why == ""
+
+
+def test_a_night_without_a_database_is_a_bounded_number_of_lines(said: list[str]) -> None:
+    """The first failure, the trip, one a minute, the recovery."""
+    clock = Clock()
+    guardrail = Guardrail(3, monotonic=clock)
+    guardrail.answered()
+    for _ in range(600):  # ten minutes, a ping a second
+        guardrail.failed("gone")
+        clock.now += 1
+    guardrail.answered()
+    guardrail.answered()
+    assert said == ["DATABASE_FAILED", "GUARDRAIL_TRIPPED", *["DATABASE_STILL_FAILING"] * 9, "DATABASE_RECOVERED"]
+
+
+# ---------------------------------------------------------------------------------------------- restarts
+
+
+def test_a_worker_that_dies_once_is_replaced_at_once_and_one_that_keeps_dying_later_and_later() -> None:
+    assert [pause_before(deaths) for deaths in range(6)] == [0, 0, 0.5, 1, 2, 4]
+    assert pause_before(1000) == 30
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "exited with 0"), (70, "exited with 70"), (-9, "was killed by SIGKILL")]
+)
+def test_an_end_is_told_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words
+
+
+# ----------------------------------------------------------------------------------------------- systemd
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+    name = f"@todoku-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0{name[1:]}" if abstract else name)
+        systemd.settimeout(10)
+        notify = Notify({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+        notify.status("running; 1 of 1")
+        notify.status("running; 1 of 1")  # said once
+        notify.ready()
+        notify.ready()
+        notify.alive()
+        notify.alive()  # fed a third of the interval ago at the earliest
+        notify.stopping()
+        said = [systemd.recv(1024).decode() for _ in range(4)]
+    assert said == ["STATUS=running; 1 of 1", f"READY=1\nMAINPID={os.getpid()}", "WATCHDOG=1", "STOPPING=1"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
+def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
+    notify = Notify({**environ, "WATCHDOG_USEC": "soon"})
+    notify.ready()
+    notify.alive()
+    notify.stopping()
+
+
+def test_a_watchdog_of_another_process_is_not_fed(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(10)
+        notify = Notify({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
+        notify.alive()
+        notify.stopping()
+        assert systemd.recv(1024) == b"STOPPING=1"
+
+
+# ------------------------------------------------------------------------------------------------ the lock
+
+
+def test_a_file_is_served_once(tmp_path: Path) -> None:
+    file = tmp_path / "todoku.db"
+    first = OnlyOne(file)
+    first.say("pid 42, http://127.0.0.1:8320")
+    with pytest.raises(CannotStart, match=r"pid 42, http://127\.0\.0\.1:8320"):
+        OnlyOne(file)
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+    OnlyOne(file).release()
+
+
+def test_the_kernel_releases_it_when_its_holder_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "todoku.db"
+    hold = (
+        "import pathlib, sys; from todoku.daemon.only_one import OnlyOne;"
+        " lock = OnlyOne(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(CannotStart):
+            OnlyOne(file)
+        holder.kill()
+        holder.wait()
+    OnlyOne(file).release()
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailable, match=r"cannot be opened.*does .*nowhere exist"):
+        OnlyOne(tmp_path / "nowhere" / "todoku.db")
+
+
+def test_a_url_names_its_file(tmp_path: Path) -> None:
+    assert sqlite_file(f"sqlite:///{tmp_path}/a b.db?x=1") == tmp_path / "a b.db"
+    assert sqlite_file("postgresql://localhost/shop") is None
+
+
+# ------------------------------------------------------------------------------------------------ the port
+
+
+def test_a_taken_port_is_one_clear_error() -> None:
+    with bound("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        assert url_of(first) == f"http://127.0.0.1:{port}"
+        with pytest.raises(CannotStart, match=rf"port {port} .*in use.*--port"):
+            bound("127.0.0.1", port)
+
+
+def test_an_address_that_is_not_ours_too() -> None:
+    for host in ("203.0.113.1", "no.such.host.invalid"):
+        with pytest.raises(CannotStart):
+            bound(host, 0)
+
+
+# ------------------------------------------------------------------------------------------------- loading
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"app_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "import todoku\nbox = todoku.App('sqlite:///x.db')\nnumber = 5\nclass shop:\n    box = box\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    return name
+
+
+def test_an_app_is_found_in_the_current_directory(module: str) -> None:
+    for attribute in ("box", "shop.box"):
+        found = load_app(f"{module}:{attribute}")
+        assert isinstance(found, App)
+        assert found.settings.database == "sqlite:///x.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("{}", "does not name an App"),
+        ("{}:", "does not name an App"),
+        (":box", "does not name an App"),
+        ("{}:nothing", "has no 'nothing'"),
+        ("{}:number", "is a int, not a todoku.App"),
+        ("nowhere_at_all:box", "there is no module 'nowhere_at_all' here"),
+        ("nowhere_at_all.deeper:box", "there is no module 'nowhere_at_all.deeper' here"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_a_clear_error(module: str, name: str, said: str) -> None:
+    with pytest.raises(InvalidSetting, match=said) as caught:
+        load_app(name.format(module))
+    assert caught.value.hint
+
+
+def test_a_module_that_breaks_says_how(module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}_broken.py").write_text("import nothing_like_this\n")
+    with pytest.raises(InvalidSetting, match="ModuleNotFoundError: No module named 'nothing_like_this'"):
+        load_app(f"{module}_broken:box")
+    (tmp_path / f"{module}_zero.py").write_text("1 / 0\n")
+    with pytest.raises(InvalidSetting, match="ZeroDivisionError"):
+        load_app(f"{module}_zero:box")
+
+
+def test_the_app_is_named_by_argument_then_environment_then_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§7."""
+    monkeypatch.chdir(tmp_path)
+    assert named_app() is None
+    (tmp_path / "pyproject.toml").write_text('[tool.todoku]\napp = "project:box"\n')
+    assert named_app() == "project:box"
+    monkeypatch.setenv("TODOKU_APP", "environment:box")
+    assert named_app() == "environment:box"
+    assert named_app("given:box") == "given:box"
+
+
+@pytest.mark.parametrize("text", ["[tool.todoku]\napp = 5\n", "[tool"])
+def test_a_project_file_that_makes_no_sense_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(InvalidSetting, match=r"pyproject\.toml"):
+        named_app()
+
+
+# ---------------------------------------------------------------------------------------------- statistics
+
+
+def test_statistics_are_in_the_words_of_the_job_system() -> None:
+    """S3-77: what waits for its back-off is pending there, and failed means for good (DESIGN §2)."""
+    rows = (Count("pending", "a", "", 10), Count("failed", "a", "TIMEOUT", 5), Count("sending", "b", "", 3))
+    counts = Counts((*rows, Count("aborted", "a", "BAD_PAYLOAD", 5)), 142, exact=True)
+    assert job_stats(counts) == "Job Stats - Pending: 15, Processing: 3, Completed: 142, Failed: 5"

@@ -1,0 +1,56 @@
+"""What a dead process had started, read from memory that outlives it (H6)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.support.world import World
+from todoku.engine.lease import bury_dead
+from todoku.engine.started import Started, may_have_started, shared_memory
+
+CHILD = """
+import os, signal, sys
+from todoku.engine.started import Started
+started = Started(int(sys.argv[1]))
+started.begin(7); started.end(7)
+for delivery in range(100, 110):
+    started.begin(delivery)
+started.end(105)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_H6_a_killed_process_leaves_behind_what_it_had_started() -> None:
+    memory = shared_memory()
+    child = subprocess.run([sys.executable, "-c", CHILD, str(memory)], pass_fds=(memory,), check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert may_have_started(memory) == {7, *range(100, 110)}
+    os.close(memory)
+
+
+def test_what_runs_for_long_is_not_forgotten_however_many_come_and_go() -> None:
+    memory = shared_memory()
+    started = Started(memory)
+    started.begin(1)
+    for delivery in range(2, 30_000):
+        started.begin(delivery)
+        started.end(delivery)
+    found = may_have_started(memory)
+    assert 1 in found
+    assert 29_999 in found
+    assert 2 not in found, "it was settled long ago"
+    os.close(memory)
+
+
+def test_H6_only_what_had_started_is_a_suspect(world: World) -> None:
+    world.publish(5)
+    worker = world.worker()
+    claims = world.claim(worker)
+    found = bury_dead(world.store, worker, {claims[0].id, claims[1].id}, max_lost=3)
+    assert (found.workers, found.freed) == (1, 2)
+    assert sorted((row.status, row.lost, row.attempts) for row in world.deliveries()) == [
+        ("pending", 0, 0), ("pending", 0, 0), ("pending", 0, 0), ("pending", 1, 0), ("pending", 1, 0),
+    ]  # fmt: skip

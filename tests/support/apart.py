@@ -1,0 +1,42 @@
+"""Jobs that run in processes of their own: importable, because a process finds them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import todoku
+
+box = todoku.App(os.environ.get("TODOKU_TEST_APART", "sqlite:///never-opened.db"))
+
+
+@box.job(run="process", keep_result=True)
+def square(ctx: todoku.Context, number: int) -> dict[str, int]:
+    """Works."""
+    return {"square": number * number, "pid": os.getpid(), "attempt": ctx.attempt}
+
+
+@box.job(run="process", timeout=1.0)
+def forever(mark: str) -> None:
+    """Is killed at its timeout; leaves a mark if it is not."""
+    time.sleep(30)
+    Path(mark).touch()
+
+
+@box.job(run="process")
+def die() -> None:
+    """Takes its process with it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@box.job(run="process")
+def fail() -> None:
+    """Raises something of its own."""
+
+    class Peculiar(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__(one + two)
+
+    raise Peculiar(1, 2)
