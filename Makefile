@@ -2,6 +2,7 @@
 PYTHON ?= python3
 UV ?= uv
 JOBS ?= 2
+CRASH_SECONDS ?= 600
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +11,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast bench-store bench-engine system-packages lock clean
+.PHONY: help setup setup-runtime up check format test test-fast crash bench-store bench-engine system-packages lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -63,6 +64,9 @@ test: setup ## every test, then a table of what was skipped and why
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
+
+crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
+	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash
 
 bench-store: setup ## the store beside a bare SQL loop, one line per bar
 	$(PY) -m bench.store

@@ -202,8 +202,10 @@ HOLES: dict[str, Hole] = {
     "H21": Hole(
         "transactional handlers",
         (
-            "engine/test_transactional.py"
-            "::test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_lease_at_most",
+            (
+                "engine/test_transactional.py"
+                "::test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_lease_at_most"
+            ),
             "engine/test_transactional.py::test_I6_a_worker_that_lost_its_row_rolls_back",
             *MODEL,
         ),

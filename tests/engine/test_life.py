@@ -332,14 +332,16 @@ def test_H9_nothing_is_started_after_the_lease_can_have_ended(world: World, crew
 
     crew.handles("warehouse", note)
     world.publish(5)
-    with armed("renew.before_commit", lambda: lose() if first.is_set() and len(started) < 2 else None):
-        with crew.running(lease_sec=1, concurrency=1, reclaim_interval_sec=0.2) as worker:
-            assert first.wait(30)
-            owner = worker.health().worker_id
-            until(lambda: time.monotonic() > started[0][1] + 2.5, what="the end of the first attempt")
-            assert [who for who, _ in started].count(owner) == 1
-            started.append((None, 0.0))  # from here on the lease can be renewed
-            until(lambda: len(world.history()) == 5, what="the rest, under a new lease")
+    with (
+        armed("renew.before_commit", lambda: lose() if first.is_set() and len(started) < 2 else None),
+        crew.running(lease_sec=1, concurrency=1, reclaim_interval_sec=0.2) as worker,
+    ):
+        assert first.wait(30)
+        owner = worker.health().worker_id
+        until(lambda: time.monotonic() > started[0][1] + 2.5, what="the end of the first attempt")
+        assert [who for who, _ in started].count(owner) == 1
+        started.append((None, 0.0))  # from here on the lease can be renewed
+        until(lambda: len(world.history()) == 5, what="the rest, under a new lease")
 
 
 def test_H10_a_claim_under_way_when_draining_begins_is_awaited_and_given_back(world: World, crew: Crew) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -36,6 +36,9 @@ _PACKAGE = "todoku.store.postgres"
 _PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off"
 """The queries of the line are written for one plan, and neither stale statistics nor a plan made while the tables were
 empty may talk the planner out of it. Sorting stays allowed: forbidden, it is avoided by walking whole indexes."""
+
+_PATIENCE: Final = 5.0
+"""How long a handler waits for a connection before its attempt is given back."""
 
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "settle", "release"})
 _PLAN_ONCE = "set local plan_cache_mode = force_generic_plan"
@@ -89,7 +92,7 @@ class PostgresDatabase:
         self.queries = load(_PACKAGE, settings.schema)
         self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
-        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
+        self._pool: ConnectionPool[HandlerConnection] | None = None
         self._pid = os.getpid()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
@@ -101,13 +104,27 @@ class PostgresDatabase:
 
     @contextmanager
     def opened(self, limit: float) -> Iterator[Opened]:
-        # Handlers have connections of their own, so that they never take the last one from the settler.
-        with (
-            self._translated(),
-            HandlerConnection.connect(self._settings.database, **self._options()) as connection,
-            opened(connection, limit),
-        ):
+        with self._translated(), self._of_its_own() as connection, opened(connection, limit):
             yield PostgresOpened(connection, PostgresTx(connection, self._styled))
+
+    @contextmanager
+    def _of_its_own(self) -> Iterator[HandlerConnection]:
+        """A connection that nobody uses after the handler: what it does to its session stays there.
+
+        A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
+        no more.
+        """
+        try:
+            connection = HandlerConnection.connect(self._settings.database, **self._options())
+        except psycopg.OperationalError:
+            with self._opened().connection(timeout=_PATIENCE) as borrowed:
+                try:
+                    yield borrowed
+                finally:
+                    borrowed.close()
+        else:
+            with connection:
+                yield connection
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         return PostgresListener(self._settings.database, notice)
@@ -192,7 +209,7 @@ class PostgresDatabase:
         with self._opened().connection(timeout=self._settings.statement_timeout_sec) as connection:
             yield connection
 
-    def _opened(self) -> ConnectionPool[psycopg.Connection[Any]]:
+    def _opened(self) -> ConnectionPool[HandlerConnection]:
         with self._opening:
             if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
                 self._pid = os.getpid()
@@ -203,6 +220,7 @@ class PostgresDatabase:
                     min_size=0,
                     max_size=self._settings.connections,
                     open=True,
+                    connection_class=HandlerConnection,
                     kwargs=self._options(),
                     check=ConnectionPool.check_connection,
                     # What nobody uses is given back: the server has a limited number, and others wait for one.

@@ -15,16 +15,23 @@ from todoku.store.failpoint import reach
 
 
 class HandlerConnection(psycopg.Connection[Any]):
-    """A connection whose transaction is todoku's to end. `lent`: SQLAlchemy has it, and may believe it does."""
+    """A connection whose transaction is todoku's to end while a handler has it.
 
-    lent = False
+    `lent`: SQLAlchemy has it from the handler, and may believe that it ends the transaction.
+    """
+
+    with_handler = lent = False
 
     def commit(self) -> None:
-        if not self.lent and self.info.transaction_status != TransactionStatus.IDLE:
+        if not self.with_handler:
+            super().commit()
+        elif not self.lent:
             raise ended_by_handler()
 
     def rollback(self) -> None:
-        if not self.lent and self.info.transaction_status != TransactionStatus.IDLE:
+        if not self.with_handler:
+            super().rollback()
+        elif not self.lent:
             raise ended_by_handler()
 
 
@@ -56,8 +63,10 @@ def opened(connection: HandlerConnection, limit: float) -> Iterator[None]:
         f" set local lock_timeout = {milliseconds}; savepoint {HANDLER}"
     )
     connection.execute(cast("sql.SQL", begin))
+    connection.with_handler = True
     try:
         yield
     finally:
+        connection.with_handler = False
         if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
             connection.execute("rollback")
