@@ -184,8 +184,7 @@ class PostgresDatabase:
             pool.close()
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
-        with self._translated(), self._connection() as connection:
-            connection.execute(cast("sql.SQL", begin))
+        with self._translated(), self._begun(begin) as connection:
             try:
                 result = work(PostgresTx(connection, self._styled))
                 reach(f"{operation}.before_commit")
@@ -205,9 +204,32 @@ class PostgresDatabase:
         }
 
     @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        with self._opened().connection(timeout=self._settings.statement_timeout_sec) as connection:
-            yield connection
+    def _begun(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection with a transaction begun. One that died while it was idle is found out here, and replaced.
+
+        The pool's own check would cost a round trip each time, and sleep between two tries: over a pool that was given
+        up meanwhile it never woke.
+        """
+        for tries_left in reversed(range(self._settings.connections + 1)):
+            pool = self._opened()
+            connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
+            try:
+                connection.execute(cast("sql.SQL", begin))
+            except psycopg.OperationalError:
+                connection.close()
+                pool.putconn(connection)
+                if not tries_left:
+                    raise
+                continue
+            except BaseException:
+                connection.close()
+                pool.putconn(connection)
+                raise
+            try:
+                yield connection
+            finally:
+                pool.putconn(connection)
+            return
 
     def _opened(self) -> ConnectionPool[HandlerConnection]:
         with self._opening:
@@ -222,7 +244,6 @@ class PostgresDatabase:
                     open=True,
                     connection_class=HandlerConnection,
                     kwargs=self._options(),
-                    check=ConnectionPool.check_connection,
                     # What nobody uses is given back: the server has a limited number, and others wait for one.
                     max_idle=5.0,
                     # The pool's own attempts come less and less often, and its callers would wait for them.
