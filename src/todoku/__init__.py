@@ -23,8 +23,8 @@ from todoku.core.status import Status
 from todoku.destinations.load import destination
 from todoku.destinations.log import log
 from todoku.engine.context import Context
-from todoku.engine.handle import Handle
-from todoku.engine.job import Call, Job
+from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operate import Replayed
 
 __all__ = [

@@ -19,16 +19,16 @@ from todoku.core.message import Draft, Message
 from todoku.core.outcome import Duration
 from todoku.core.settings import Settings, read_settings
 from todoku.engine import operate
-from todoku.engine.about import About, without_password
-from todoku.engine.declare import Declarations
+from todoku.engine.asking.about import About, without_password
 from todoku.engine.embedded import beside, drained
-from todoku.engine.event import Event
-from todoku.engine.handle import Handle, signed
-from todoku.engine.job import Call
+from todoku.engine.jobs.declare import Declarations
+from todoku.engine.jobs.event import Event
+from todoku.engine.jobs.handle import Handle, signed
+from todoku.engine.jobs.job import Call
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
 from todoku.engine.publish import Options
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.worker import Worker
 from todoku.store.database import Database
 from todoku.store.store import SqlStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.engine.explain import Because, explain
+from todoku.engine.asking.explain import Because, explain
 from todoku.store.values import Filter
 
 HOUR = 3600.0

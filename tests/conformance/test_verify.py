@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.settings import Settings
-from todoku.engine.verify import CHECKS, verify
+from todoku.engine.asking.verify import CHECKS, verify
 from todoku.store.values import Filter
 
 HOUR = 3600.0

@@ -22,7 +22,7 @@ from todoku.daemon.only_one import OnlyOne
 from todoku.daemon.serve import bound, url_of
 from todoku.daemon.start import sqlite_file
 from todoku.daemon.statistics import job_stats
-from todoku.engine.log import LOGGER
+from todoku.engine.telling.log import LOGGER
 from todoku.store.values import Count, Counts
 
 # --------------------------------------------------------------------------------------------- guardrail

@@ -14,10 +14,10 @@ from tests.support.world import SOMEBODY, World
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.message import Claimed
 from todoku.core.outcome import Outcome, Retry
-from todoku.engine.breaker import THRESHOLD
 from todoku.engine.context import Context
 from todoku.engine.registry import Outgoing
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.breaker import THRESHOLD
 from todoku.store.failpoint import armed, lose
 
 

@@ -18,7 +18,7 @@ from tests.core.making import WORKER, claimed
 from tests.support.world import aborted, failed, snoozed
 from todoku.core.decide import SUCCEEDED, Settlement
 from todoku.core.mask import MASKED
-from todoku.engine.log import (
+from todoku.engine.telling.log import (
     LOGGER,
     JsonFormatter,
     LineHandler,
@@ -28,7 +28,7 @@ from todoku.engine.log import (
     mask_fields,
     settled_level,
 )
-from todoku.engine.telemetry import Ended, Telemetry
+from todoku.engine.telling.telemetry import Ended, Telemetry
 
 FIELDS = (
     "event", "ts", "level", "correlation_id", "trace_id", "message_id", "outbox_id", "topic", "adapter", "status",

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from todoku.engine.exposition import GAUGES
-from todoku.engine.metrics import COUNTERS, HISTOGRAMS
+from todoku.engine.telling.exposition import GAUGES
+from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "todoku.rules.yml"
 _PAIR = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<name>\w+):(?: (?P<value>.*))?")

@@ -13,7 +13,7 @@ from tests.support.world import World
 from todoku.core.backoff import table
 from todoku.engine.context import Context
 from todoku.engine.registry import Registry, Target
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.worker import Worker
 
 

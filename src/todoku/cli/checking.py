@@ -14,8 +14,8 @@ from todoku.cli.options import database_option, json_option
 from todoku.cli.printing import print_json, progress
 from todoku.core.errors import TodokuError
 from todoku.daemon.loading import load_app, named_app
-from todoku.engine.doctor import Finding, examine
-from todoku.engine.verify import verify as verified
+from todoku.engine.asking.doctor import Finding, examine
+from todoku.engine.asking.verify import verify as verified
 
 
 @click.command()

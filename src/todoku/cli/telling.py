@@ -13,7 +13,7 @@ from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
 from todoku.cli.printing import masked, nothing, print_json, print_table, show_rows, told
 from todoku.core.identity import key_hash
-from todoku.engine.explain import explain as because
+from todoku.engine.asking.explain import explain as because
 from todoku.store.values import Filter, Story
 
 Happened = tuple[datetime, int | None, str, str | None]

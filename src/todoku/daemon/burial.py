@@ -11,9 +11,9 @@ from uuid import UUID
 
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
-from todoku.engine.lease import bury_dead
-from todoku.engine.log import Log
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.lease import bury_dead
 from todoku.store.port import Store
 
 _AGAIN_AFTER: Final = 0.5

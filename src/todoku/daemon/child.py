@@ -24,7 +24,7 @@ from todoku.daemon.demo import demonstration
 from todoku.daemon.line import Incarnation, Measured, Report, Speaker
 from todoku.daemon.loading import load_app
 from todoku.daemon.supervisor import MARGIN
-from todoku.engine.log import Log, Style, configure_logging
+from todoku.engine.telling.log import Log, Style, configure_logging
 from todoku.engine.worker import Worker
 from todoku.store.failpoint import arm_from
 

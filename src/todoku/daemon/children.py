@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.daemon.line import Incarnation, Measured, Report, Said, heard
-from todoku.engine.started import may_have_started, shared_memory
+from todoku.engine.work.started import may_have_started, shared_memory
 from todoku.engine.worker import Health
 
 AT_ONCE: Final = 2.0

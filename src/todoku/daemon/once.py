@@ -9,8 +9,8 @@ import msgspec
 
 from todoku.core.errors import CannotStart
 from todoku.daemon.start import Wanted, check_migrated, checked_app
-from todoku.engine.log import configure_logging
-from todoku.engine.telemetry import Ended, Telemetry
+from todoku.engine.telling.log import configure_logging
+from todoku.engine.telling.telemetry import Ended, Telemetry
 
 
 class Did(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, TodokuError
-from todoku.engine.log import Log
+from todoku.engine.telling.log import Log
 
 _AGAIN_AFTER: Final = 0.5
 _SAY_EVERY: Final = 10.0

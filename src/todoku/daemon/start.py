@@ -25,8 +25,8 @@ from todoku.daemon.serve import Http, bound, url_of
 from todoku.daemon.statistics import Statistics
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.view import View
-from todoku.engine.about import without_password
-from todoku.engine.log import Log, Style, configure_logging
+from todoku.engine.asking.about import without_password
+from todoku.engine.telling.log import Log, Style, configure_logging
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _LEAVES_WITHIN: Final = 10.0

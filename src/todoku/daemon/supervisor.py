@@ -22,9 +22,9 @@ from todoku.daemon.guardrail import Guardrail, Pinger
 from todoku.daemon.line import Measured
 from todoku.daemon.notify import Notify
 from todoku.daemon.opening import Opened, Opening, Refused
-from todoku.engine.log import Log
-from todoku.engine.metrics import Children
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.metrics import Children
+from todoku.engine.telling.telemetry import Telemetry
 from todoku.store.port import Store
 
 TICK: Final = 0.1

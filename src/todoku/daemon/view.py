@@ -9,8 +9,8 @@ from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Place, Supervisor
-from todoku.engine.exposition import render
-from todoku.engine.gauges import Looking
+from todoku.engine.telling.exposition import render
+from todoku.engine.telling.gauges import Looking
 from todoku.store.values import Counts, Delivery, Filter
 
 _ASLEEP: Final = 10.0

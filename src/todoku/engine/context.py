@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.errors import NoTransaction
 from todoku.core.message import Claimed
-from todoku.engine.log import Log
+from todoku.engine.telling.log import Log
 
 S = TypeVar("S")
 

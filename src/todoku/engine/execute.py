@@ -14,13 +14,13 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
-from todoku.engine.breaker import Breakers
-from todoku.engine.lease import Lease
-from todoku.engine.log import Log
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
-from todoku.engine.started import Started
-from todoku.engine.telemetry import Telemetry
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.lease import Lease
+from todoku.engine.work.started import Started
 from todoku.store.port import Store
 
 DONE: Final = Done()

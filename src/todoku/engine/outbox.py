@@ -16,10 +16,10 @@ from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Message
 from todoku.core.route import Route
 from todoku.core.settings import Settings
-from todoku.engine.log import Log
 from todoku.engine.publish import Options, draft
-from todoku.engine.telemetry import Telemetry
-from todoku.engine.tracing import inject
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.telling.tracing import inject
 from todoku.store.database import Database
 from todoku.store.join import run, run_async
 from todoku.store.port import Steps, Store

@@ -13,11 +13,11 @@ from todoku.core.decide import Settlement, decide
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
 from todoku.engine.execute import Finished
-from todoku.engine.hold import Hold
-from todoku.engine.log import Log
 from todoku.engine.registry import Registry
-from todoku.engine.telemetry import Ended, Telemetry
-from todoku.engine.thread import OnFailure, thread
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Ended, Telemetry
+from todoku.engine.work.hold import Hold
+from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
 BATCH: Final = 500

@@ -25,25 +25,25 @@ import msgspec
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
 from todoku.core.settings import Settings
-from todoku.engine.breaker import Breakers
-from todoku.engine.claimer import Claimer
 from todoku.engine.execute import Executor, Finished
-from todoku.engine.heart import Heart
-from todoku.engine.hold import Hold
-from todoku.engine.lease import Lease
-from todoku.engine.log import Log
-from todoku.engine.maintain import Maintainer
-from todoku.engine.pinging import Pinging
-from todoku.engine.pool import Pool
-from todoku.engine.processes import Apart
+from todoku.engine.pools.pool import Pool
+from todoku.engine.pools.processes import Apart
+from todoku.engine.pools.slots import SlotPool
+from todoku.engine.pools.threads import Here, ThreadPool
 from todoku.engine.registry import Registry, Target
 from todoku.engine.settle import BATCH, Settler
-from todoku.engine.sharing import Sharing
-from todoku.engine.slots import SlotPool
-from todoku.engine.started import Started
-from todoku.engine.telemetry import Telemetry
-from todoku.engine.threads import Here, ThreadPool
-from todoku.engine.watch import Watch
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.claimer import Claimer
+from todoku.engine.work.heart import Heart
+from todoku.engine.work.hold import Hold
+from todoku.engine.work.lease import Lease
+from todoku.engine.work.maintain import Maintainer
+from todoku.engine.work.pinging import Pinging
+from todoku.engine.work.sharing import Sharing
+from todoku.engine.work.started import Started
+from todoku.engine.work.watch import Watch
 from todoku.store.port import Listener, Store
 
 State = Literal["starting", "running", "draining", "stopped"]

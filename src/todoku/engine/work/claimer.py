@@ -10,13 +10,13 @@ from typing import Final
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming
-from todoku.engine.hold import Hold
-from todoku.engine.lease import Lease
-from todoku.engine.log import Log
-from todoku.engine.pool import Pool, works_of
-from todoku.engine.sharing import Sharing
-from todoku.engine.telemetry import Telemetry
-from todoku.engine.thread import OnFailure, thread
+from todoku.engine.pools.pool import Pool, works_of
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.hold import Hold
+from todoku.engine.work.lease import Lease
+from todoku.engine.work.sharing import Sharing
+from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
 _SOONEST: Final = 0.001

@@ -11,11 +11,11 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.route import Route, check_topic
 from todoku.core.settings import Settings
-from todoku.engine.decode import result_decoder
-from todoku.engine.handle import Kept
-from todoku.engine.job import Handler, JobOptions, checked_attempts, checked_duration, checked_queue
+from todoku.engine.jobs.decode import result_decoder
+from todoku.engine.jobs.handle import Kept
+from todoku.engine.jobs.job import Handler, JobOptions, checked_attempts, checked_duration, checked_queue
+from todoku.engine.jobs.signature import Arguments, Hints, OneEvent
 from todoku.engine.registry import Run, Target
-from todoku.engine.signature import Arguments, Hints, OneEvent
 
 
 def made(

@@ -18,7 +18,7 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
-from todoku.engine.decode import Adapted, at, decoder, told
+from todoku.engine.jobs.decode import Adapted, at, decoder, told
 from todoku.engine.publish import Encoded, encode
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,12 +9,12 @@ from typing import Final
 
 from todoku.core.errors import StoreError
 from todoku.engine.execute import Executor
-from todoku.engine.hold import Hold
-from todoku.engine.lease import Lease
-from todoku.engine.log import Log
-from todoku.engine.pool import Pool
-from todoku.engine.sharing import Sharing
-from todoku.engine.thread import OnFailure, thread
+from todoku.engine.pools.pool import Pool
+from todoku.engine.telling.log import Log
+from todoku.engine.work.hold import Hold
+from todoku.engine.work.lease import Lease
+from todoku.engine.work.sharing import Sharing
+from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
 _TICK: Final = 1.0

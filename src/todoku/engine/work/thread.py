@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from todoku.engine.log import Log
+from todoku.engine.telling.log import Log
 
 OnFailure = Callable[[Exception], None]
 

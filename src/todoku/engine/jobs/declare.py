@@ -12,9 +12,9 @@ from todoku.core.errors import InvalidMessage, InvalidSetting, UnknownJob
 from todoku.core.route import Route, pattern
 from todoku.core.settings import Settings
 from todoku.engine.context import Context
-from todoku.engine.event import E, Events
-from todoku.engine.handler import is_async, made
-from todoku.engine.job import Job, JobOptions
+from todoku.engine.jobs.event import E, Events
+from todoku.engine.jobs.handler import is_async, made
+from todoku.engine.jobs.job import Job, JobOptions
 from todoku.engine.outbox import Outbox
 from todoku.engine.registry import SEND_BATCH, Registry, Target, outgoing
 

@@ -20,12 +20,12 @@ from todoku.core.decide import CONFLICT, Settlement
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
-from todoku.engine import metrics as counting
-from todoku.engine.exposition import observe_with, render
-from todoku.engine.gauges import Gauges
-from todoku.engine.log import LEVELS, Level, Log, SettledLine, settled_level, write_settled
-from todoku.engine.metrics import Metrics, merged
-from todoku.engine.tracing import Spans, Tracing, configured
+from todoku.engine.telling import metrics as counting
+from todoku.engine.telling.exposition import observe_with, render
+from todoku.engine.telling.gauges import Gauges
+from todoku.engine.telling.log import LEVELS, Level, Log, SettledLine, settled_level, write_settled
+from todoku.engine.telling.metrics import Metrics, merged
+from todoku.engine.telling.tracing import Spans, Tracing, configured
 from todoku.store.values import Reclaimed
 
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from todoku.engine.log import Log
-from todoku.engine.pool import Pool
-from todoku.engine.thread import OnFailure, thread
+from todoku.engine.pools.pool import Pool
+from todoku.engine.telling.log import Log
+from todoku.engine.work.thread import OnFailure, thread
 
 _EVERY: Final = 0.1
 _BLOCKED: Final = 1.0

@@ -13,10 +13,10 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome, Retry
 from todoku.engine.context import Context
 from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of, outcome_of_error
-from todoku.engine.log import Log
-from todoku.engine.pace import Pace
-from todoku.engine.pool import Ready, Work, claims_of
+from todoku.engine.pools.pool import Ready, Work, claims_of
 from todoku.engine.registry import Target
+from todoku.engine.telling.log import Log
+from todoku.engine.work.pace import Pace
 from todoku.store.values import Transacted
 
 Ran = tuple[Outcome | Transacted | Unstarted, Exception | None]

@@ -9,9 +9,9 @@ from typing import Final
 
 from todoku.core.errors import StoreError
 from todoku.core.settings import Settings
-from todoku.engine.log import Log
-from todoku.engine.telemetry import Telemetry
-from todoku.engine.thread import OnFailure, thread
+from todoku.engine.telling.log import Log
+from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
 _ANNOUNCE: Final = 60.0

@@ -15,10 +15,10 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.engine.context import Context
 from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of, outcome_of_error
-from todoku.engine.pace import Pace
-from todoku.engine.pool import Ready, Work
+from todoku.engine.pools.pool import Ready, Work
+from todoku.engine.pools.send import send
 from todoku.engine.registry import Destination, Target
-from todoku.engine.send import send
+from todoku.engine.work.pace import Pace
 
 _BREATH: Final = 64
 """So many attempts in a row, then the loop gets a turn: handlers that never wait must not starve it."""

@@ -15,11 +15,11 @@ from todoku.core.message import MAX_TOPIC_LENGTH, Claimed, Draft, Message
 from todoku.core.outcome import Duration, seconds
 from todoku.core.route import Route
 from todoku.engine.context import Context
-from todoku.engine.handle import Handle, Kept
+from todoku.engine.jobs.handle import Handle, Kept
+from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, Options
 from todoku.engine.registry import Target
-from todoku.engine.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")

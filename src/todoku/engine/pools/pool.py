@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from todoku.core.message import Claimed
-from todoku.engine.pace import Pace
+from todoku.engine.work.pace import Pace
 
 Work = Claimed | tuple[Claimed, ...]
 """One delivery, or the rows of a lane, to be run in turn (I10)."""

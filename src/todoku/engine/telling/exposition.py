@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from todoku.engine.gauges import Gauges
-from todoku.engine.metrics import COUNTERS, HISTOGRAMS, Snapshot, merged
+from todoku.engine.telling.gauges import Gauges
+from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS, Snapshot, merged
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

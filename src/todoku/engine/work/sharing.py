@@ -9,8 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from todoku.core.message import Claimed
-from todoku.engine.breaker import Breakers
-from todoku.engine.hold import Hold
+from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.hold import Hold
 from todoku.store.values import Limit, Limits
 
 UNLIMITED: Final = 1 << 30

@@ -15,8 +15,8 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted, outcome_of_error
+from todoku.engine.pools.threads import Ran, called
 from todoku.engine.registry import Target
-from todoku.engine.threads import Ran, called
 from todoku.store.values import Transacted
 
 

@@ -1,0 +1,1 @@
+"""What a person asks: what is there, why it has not run, whether all is well."""

@@ -1,0 +1,1 @@
+"""Where attempts run: slots in the event loop, threads, processes."""

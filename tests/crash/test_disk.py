@@ -1,0 +1,124 @@
+"""SQLite without room, or without permission to write (fault 12): it is said clearly, and it passes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.crash.run import Run
+from tests.support.checker import Fault
+from tests.support.pack import Forks, Member, until
+from tests.support.world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+
+@contextmanager
+def run_at(place: Path, forks: Forks, home: Path) -> Iterator[Run]:
+    """A run on a SQLite file in that directory. Nobody can renew a lease meanwhile, so it is a long one."""
+    world = World("sqlite", f"sqlite:///{place}/todoku.db")
+    world.store.migrate()
+    run = Run(forks, home, world, lease=60.0)
+    world.close()  # whoever has the file open keeps his right to write
+    yield run
+    run.pack.end()
+    world.close()
+
+
+def until_it_passes(run: Run, worker: Member, publisher: Member, make_room: Callable[[], None], says: str) -> None:
+    """There is no room: the publisher is told so. There is room: both go on, and nothing acknowledged is lost (I1)."""
+    refused, began = len(run.refused()), time.monotonic()
+    told = until(lambda: run.refused()[refused + 3 :], "the publisher to be told again and again")
+    make_room()
+    acknowledged, begun = run.acknowledged(), run.begun()
+    until(lambda: run.acknowledged() > acknowledged + 10, "the publisher to go on")
+    until(lambda: run.begun() > begun + 10, "the worker to go on")
+    run.pack.faults.append(Fault("outage", None, began, time.monotonic()))
+    run.pack.drain(publisher)
+    run.until_finished()
+    run.pack.drain(worker)
+    assert {(note.error, says in note.text) for note in told} == {("DatabaseUnavailable", True)}, told[0].text
+    assert run.verdict().problems == ()
+
+
+# ------------------------------------------------------------------------------------------------------- no room
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 4 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", place], capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip("only root can mount a small file system")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(place: Path) -> None:
+    with (place / "filling").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    assert shutil.disk_usage(place).free == 0
+
+
+def test_a_full_disk_is_said_and_passes(small_disk: Path, forks: Forks, tmp_path: Path) -> None:
+    with run_at(small_disk, forks, tmp_path) as run:
+        worker, publisher = run.worker(), run.publisher(0)
+        until(lambda: run.begun() > 20, "work to be under way")
+        fill(small_disk)
+        until_it_passes(run, worker, publisher, (small_disk / "filling").unlink, says="full")
+
+
+def test_a_file_that_may_not_grow_is_said_and_passes(forks: Forks, tmp_path: Path) -> None:
+    """As with a quota: the kernel refuses each write beyond what the file has (RLIMIT_FSIZE)."""
+    with run_at(tmp_path, forks, tmp_path) as run:
+        worker, publisher = run.worker(), run.publisher(0)
+        until(lambda: run.begun() > 20, "work to be under way")
+
+        def limit(size: int) -> None:
+            for member in (worker, publisher):
+                resource.prlimit(member.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+        limit((tmp_path / "todoku.db").stat().st_size)
+        until_it_passes(run, worker, publisher, lambda: limit(resource.RLIM_INFINITY), says="disk")
+
+
+# -------------------------------------------------------------------------------------------------------- read-only
+
+
+@pytest.fixture
+def public_place() -> Iterator[Path]:
+    """A directory that other users can enter."""
+    place = Path(tempfile.mkdtemp(prefix="todoku-read-only-", dir="/tmp"))
+    place.chmod(0o755)
+    yield place
+    shutil.rmtree(place)
+
+
+def permit(place: Path, *, writing: bool) -> None:
+    for file in place.iterdir():
+        file.chmod(0o666 if writing else 0o444)
+    place.chmod(0o777 if writing else 0o555)
+
+
+def test_a_file_that_is_read_only_is_said_and_passes(public_place: Path, forks: Forks, tmp_path: Path) -> None:
+    """Worker and publisher are started before somebody mends its permissions, and begin by themselves when they are."""
+    with run_at(public_place, forks, tmp_path) as run:
+        run.publish(1_000_000, 20)
+        permit(public_place, writing=False)
+        nobody = {"TODOKU_TEST_NOBODY": "1"} if os.geteuid() == 0 else {}
+        worker, publisher = run.worker(**nobody), run.publisher(0, None, **nobody)
+        until(lambda: "WAITING_FOR_DATABASE" in worker.stderr.read_text(), "the worker to say what it waits for")
+        assert "is read-only" in worker.stderr.read_text()
+        until_it_passes(run, worker, publisher, lambda: permit(public_place, writing=True), says="is read-only")
