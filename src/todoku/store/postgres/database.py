@@ -109,7 +109,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _of_its_own(self) -> Iterator[HandlerConnection]:
-        """A connection that nobody uses after the handler: what it does to its session stays there.
+        """A connection on which nobody finds what the handler did to its session.
 
         A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
         no more.
@@ -121,7 +121,7 @@ class PostgresDatabase:
                 try:
                     yield borrowed
                 finally:
-                    borrowed.close()
+                    _cleaned(borrowed)
         else:
             with connection:
                 yield connection
@@ -321,6 +321,20 @@ class PostgresDatabase:
 
 MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
+
+
+def _cleaned(connection: HandlerConnection) -> None:
+    """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
+    connection.lent = False
+    if not connection.closed:
+        connection.execute(_CLEAN)
+
+
+_CLEAN: Final = (
+    "set session authorization default; reset all; close all; unlisten *; select pg_advisory_unlock_all();"
+    " discard temp; discard sequences"
+)
+"""What DISCARD ALL does, except for prepared statements: psycopg would not always hear that they are gone."""
 
 
 def _first_line(error: Exception) -> str:
