@@ -6,7 +6,6 @@ a hundred). Contenders take turns and the median of the rounds counts. `--quick`
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
@@ -16,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 from opentelemetry import trace
@@ -24,13 +22,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
 from bench import bare
-from bench.bars import Bar, compared, report
-from tests.support.postgres import fresh_database, server_dsn, stop_server
+from bench.bars import Bar, compared
+from bench.running import run
+from tests.support.postgres import fresh_database
 from todoku.app import App
 from todoku.store.sqlite.database import file_path
 from todoku.store.values import Filter
 
-SERVER = "-c fsync=on -c shared_buffers=1GB -c max_wal_size=4GB -c max_connections=100"
 TEXT = "x" * 180
 SLOTS = 64
 
@@ -273,24 +271,5 @@ def migrate(url: str) -> None:
     box.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
-    options = parser.parse_args()
-    scale = 10 if options.quick else 1
-    number, rounds = 100_000 // scale, 3
-    bars: list[Bar] = []
-    if options.only != "postgres":
-        bars += bars_of_sqlite(number, rounds)
-    if options.only != "sqlite":
-        home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
-        try:
-            bars += bars_of_postgres(server_dsn(home, SERVER), number, rounds, scale)
-        finally:
-            stop_server(home)
-    report(bars)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, bars_of_sqlite, bars_of_postgres)

@@ -6,21 +6,20 @@ bytes, fsync on. `--quick` is a tenth of the work, to see that it runs.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 import psycopg
 
 from bench import bare
-from bench.bars import Bar, compared, rate, report
-from tests.support.postgres import fresh_database, server_dsn, stop_server
+from bench.bars import Bar, compared, rate
+from bench.running import run
+from tests.support.postgres import fresh_database
 from todoku.app import App, new_id
 from todoku.core.decide import SUCCEEDED
 from todoku.core.identity import lane_id
@@ -29,7 +28,6 @@ from todoku.engine.claim import Claiming
 from todoku.store.publish import Publishing, publish
 from todoku.store.sqlite.database import file_path
 
-SERVER = "-c fsync=on -c shared_buffers=1GB -c max_wal_size=4GB -c max_connections=50"
 BATCH = 500
 
 
@@ -209,24 +207,5 @@ def database(dsn: str, number: int) -> Iterator[Bench]:
             bench.box.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
-    options = parser.parse_args()
-    scale = 10 if options.quick else 1
-    number, rounds = 100_000 // scale, 3
-    bars: list[Bar] = []
-    if options.only != "postgres":
-        bars += bars_of_sqlite(number, rounds)
-    if options.only != "sqlite":
-        home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
-        try:
-            bars += bars_of_postgres(server_dsn(home, SERVER), number, rounds, scale)
-        finally:
-            stop_server(home)
-    report(bars)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, bars_of_sqlite, bars_of_postgres)

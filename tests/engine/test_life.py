@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -380,3 +381,18 @@ def test_H13_the_effect_entry_is_read_again_just_before_a_send(world: World, cre
     assert crew.drain(telemetry=Meanwhile()) == 1
     assert crew.seen == []
     assert [row.status for row in world.history()] == ["succeeded"]
+
+
+@pytest.mark.parametrize("run", ["loop", "thread"])
+def test_a_slot_that_breaks_ends_the_worker_too(world: World, crew: Crew, run: Any) -> None:
+    """What it held would hang for ever, and nobody would know: `run` raises instead."""
+
+    class Broken(Telemetry):
+        def begin(self, claim: Claimed, *, send: bool) -> Any:
+            raise LookupError("broken")
+
+    crew.handles("warehouse", lambda ctx: None, run=run)
+    world.publish(2)
+    with pytest.raises(LookupError, match="broken"):
+        crew.drain(telemetry=Broken())
+    assert "sending" not in statuses(world)

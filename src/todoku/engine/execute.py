@@ -10,7 +10,6 @@ import msgspec
 
 from todoku.core.decide import Settlement, decided_by_ledger
 from todoku.core.errors import InvalidMessage, StoreError
-from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
@@ -21,6 +20,7 @@ from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.breaker import Breakers
 from todoku.engine.work.lease import Lease
 from todoku.engine.work.started import Started
+from todoku.engine.work.thread import OnFailure
 from todoku.store.port import Store
 
 DONE: Final = Done()
@@ -56,6 +56,7 @@ class Executor:
         put: Callable[[Finished], None],
         give_back: Callable[..., None],
         breakers: Breakers,
+        on_failure: OnFailure,
         max_processing: float,
     ) -> None:
         self.store = store
@@ -65,6 +66,7 @@ class Executor:
         self.put = put
         self.give_back = give_back
         self.breakers = breakers
+        self.on_failure = on_failure
         self.max_processing = max_processing
         self.started: Started | None = None
         self.cancelled: set[tuple[int, int]] = set()
@@ -178,11 +180,6 @@ def outcome_of(value: Any, target: Target) -> Outcome:
         # The work is done, and saying otherwise would do it again: only its result is not to be had.
         Log(adapter=target.name).warning("RESULT_NOT_KEPT", error_type=type(error).__name__)
         return DONE
-
-
-def outcome_of_error(error: Exception) -> Outcome:
-    """What an exception means: the one classifier, asked by every pool."""
-    return classify(error)
 
 
 def interrupted(why: str, seconds: float = 0.0) -> Outcome:

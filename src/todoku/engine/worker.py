@@ -124,7 +124,7 @@ class Worker:
         )
         self._executor = Executor(
             store, registry, self._lease, telemetry,
-            put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers,
+            put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
             max_processing=settings.max_processing_sec,
         )  # fmt: skip
         self._pools = self._make_pools()

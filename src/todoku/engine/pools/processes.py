@@ -11,10 +11,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
-from todoku.engine.execute import Unstarted, interrupted, outcome_of_error
+from todoku.engine.execute import Unstarted, interrupted
 from todoku.engine.pools.threads import Ran, called
 from todoku.engine.registry import Target
 from todoku.store.values import Transacted
@@ -82,7 +83,7 @@ def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> Ran:
     try:
         target = _found(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
-        return outcome_of_error(error), error
+        return classify(error), error
     return called(Context(claim, time.monotonic() + seconds), target)
 
 

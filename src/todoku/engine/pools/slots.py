@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from todoku.core.decide import Settlement
+from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.engine.context import Context
-from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of, outcome_of_error
+from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.pool import Ready, Work
 from todoku.engine.pools.send import send
 from todoku.engine.registry import Destination, Target
+from todoku.engine.telling.log import Log
 from todoku.engine.work.pace import Pace
 
 _BREATH: Final = 64
@@ -67,8 +69,15 @@ class SlotPool:
         for _ in range(self.slots):
             slot = Slot()
             slot.task = self._loop.create_task(self._run(slot), name=f"todoku {self.name} slot")
+            slot.task.add_done_callback(self._slot_ended)
             self._slots.append(slot)
         self._watchdog = self._loop.create_task(self._watch(), name="todoku watchdog")
+
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+        """A slot ends when it is cancelled. By an error of ours it must not end silently: what it held would hang."""
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            Log(slot=self.name).error("SLOT_FAILED", error_type=type(error).__name__)
+            self._executor.on_failure(error)
 
     def feed(self, works: list[Work]) -> None:
         self._call(self._feed, works)
@@ -171,7 +180,7 @@ class SlotPool:
                 raise  # not ours: the pool itself is being stopped
             outcome = interrupted(slot.stopped, slot.taking)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
-            error, outcome = raised, outcome_of_error(raised)
+            error, outcome = raised, classify(raised)
         return self._ended(slot, claim, outcome, now, error, span)
 
     def _occupy(self, slot: Slot, claim: Claimed, target: Target, now: float) -> None:

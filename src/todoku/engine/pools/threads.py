@@ -9,14 +9,16 @@ from typing import Any, Final, Protocol
 
 from todoku.core.decide import Settlement
 from todoku.core.errors import StoreError
+from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome, Retry
 from todoku.engine.context import Context
-from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of, outcome_of_error
+from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.pool import Ready, Work, claims_of
 from todoku.engine.registry import Target
 from todoku.engine.telling.log import Log
 from todoku.engine.work.pace import Pace
+from todoku.engine.work.thread import thread
 from todoku.store.values import Transacted
 
 Ran = tuple[Outcome | Transacted | Unstarted, Exception | None]
@@ -57,7 +59,7 @@ def called(context: Context, target: Target) -> Ran:
         value: Any = target.call(context)  # type: ignore[misc]
         return (DONE if value is None else outcome_of(value, target)), None
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
-        return outcome_of_error(error), error
+        return classify(error), error
 
 
 def transacted(executor: Executor, context: Context, target: Target, seconds: float) -> Ran:
@@ -76,7 +78,7 @@ def transacted(executor: Executor, context: Context, target: Target, seconds: fl
             context.flush()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
             errors.append(error)
-            return outcome_of_error(error)
+            return classify(error)
         return outcome_of(value, target)
 
     limit = min(seconds, executor.lease.seconds / 4)
@@ -85,7 +87,7 @@ def transacted(executor: Executor, context: Context, target: Target, seconds: fl
     except Exception as error:  # noqa: BLE001 - the commit failed: it is settled like any other failure, and fenced
         if not begun and isinstance(error, StoreError):  # no connection to be had: the attempt never started (I4)
             return Unstarted(), error
-        return outcome_of_error(error), error
+        return classify(error), error
     return outcome, errors[0] if errors else None
 
 
@@ -168,7 +170,7 @@ class ThreadPool:
 
     def _add(self) -> None:
         one = _Thread()
-        one.thread = threading.Thread(target=self._run, args=(one,), name=f"todoku {self.name}", daemon=True)
+        one.thread = thread(self.name, lambda: self._run(one), self._executor.on_failure)
         self._threads.append(one)
         one.thread.start()
 
