@@ -100,10 +100,6 @@ def publish_one(box: todoku.App, receiver: Receiver, n: int) -> bool:
 
 
 def _configure() -> None:
-    if "TODOKU_TEST_STACKS" in os.environ:
-        import faulthandler
-
-        faulthandler.register(signal.SIGUSR1)
     configure_logging("json")
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # as in a worker process of the daemon
 

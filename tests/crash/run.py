@@ -209,7 +209,7 @@ class Run:
         killed = {fault.pid for fault in self.pack.faults if fault.kind == "kill"}
         failed = Counter(one.delivery for one in evidence.failed if one.reason != "WORKER_LOST")
         files = [*((one.stderr, one.pid in killed) for one in self.pack.members), *((log, False) for log in also)]
-        lines, wrong = line_problems(files, errors, failed)
+        lines, wrong = line_problems(files, errors, failed, unsure=_unsure(evidence))
         return Verdict(
             problems=(*problems(evidence), *self._broken(), *wrong),
             kills=self.pack.kills,
@@ -226,3 +226,9 @@ class Run:
         settings = self.world.settings()
         found = verify(self.world.store, history_ttl=settings.history_ttl, ledger_ttl=settings.ledger_ttl, patience=0.0)
         return [f"{one.check.invariant}: not so: {one.check.sentence}: {one.examples}" for one in found if one.examples]
+
+
+def _unsure(evidence: Evidence) -> set[int]:
+    """Transactional deliveries of a run with an outage: a worker that cannot ask takes a lost reply for a failure."""
+    outage = any(fault.kind == "outage" for fault in evidence.faults)
+    return {row.id for row in evidence.rows if outage and row.destination in evidence.transactional}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,12 +14,16 @@ _FIELDS = list(SettledLine.__struct_fields__)
 
 
 def line_problems(
-    files: Sequence[tuple[Path, bool]], errors: frozenset[str], failed: Mapping[int, int]
+    files: Sequence[tuple[Path, bool]],
+    errors: frozenset[str],
+    failed: Mapping[int, int],
+    *,
+    unsure: Container[int] = (),
 ) -> tuple[int, list[str]]:
     """How many settled attempts were told, and what is wrong with which line. (file, whether its process was killed)
 
     `errors` are events of level error that this run may cause; `failed`, how many failed attempts of each delivery are
-    on record.
+    on record; `unsure`, deliveries whose worker could not know: the database was away before it could tell.
     """
     wrong: list[str] = []
     told: Counter[tuple[int, str]] = Counter()
@@ -34,7 +38,7 @@ def line_problems(
                 number += 1
                 told[settled.outbox_id, settled.status] += 1
     for (id, status), times in told.items():
-        true = 1 if status == "succeeded" else failed.get(id, 0)
+        true = 1 if status == "succeeded" or id in unsure else failed.get(id, 0)
         if times > true:
             wrong.append(f"{times} lines say that {id} was settled as {status}, and {true} can be true")
     return number, wrong
