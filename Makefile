@@ -89,7 +89,7 @@ system-packages: ## as root on Debian: install what some tests want; elsewhere s
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
 	$(UV_COMPILE) --upgrade --extra postgres --extra server -o requirements/runtime.txt pyproject.toml requirements/runtime.in
-	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra sqlalchemy --extra django -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
