@@ -3,6 +3,8 @@ PYTHON ?= python3
 UV ?= uv
 JOBS ?= 2
 CRASH_SECONDS ?= 600
+USERS ?= 10000
+MESSAGES ?= 10000
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -11,7 +13,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast crash bench-store bench-engine system-packages lock clean
+.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos bench-store bench-engine bench-jobs system-packages kafka brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -47,6 +49,15 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
 up: setup-runtime ## start todoku on the embedded default (a SQLite file here)
 	@$(PY) -m todoku up
 
+example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
+	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable "examples/$(NAME)"
+	@cd "examples/$(NAME)" && ../../$(PY) -m $(NAME)_example
+
+example-users-chaos: setup ## post USERS=10000 while workers are killed every second: is anybody forgotten, or written to twice?
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable examples/users
+	@$(PY) -m users_example.chaos --users $(USERS)
+
 # --- checking --------------------------------------------------------------------------------------------------------
 
 check: setup ## lint, format, types, layers
@@ -74,23 +85,35 @@ bench-store: setup ## the store beside a bare SQL loop, one line per bar
 bench-engine: setup ## workers through the public API beside a bare SQL loop, one line per bar
 	$(PY) -m bench.engine
 
+bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and limits under load, one line per bar
+	$(PY) -m bench.jobs
+	@if [ -f bench/limits.py ]; then $(PY) -m bench.limits; fi
+
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@if command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ]; then \
-	  echo "pgbouncer: present"; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer; } >/dev/null 2>&1 \
-	    && echo "pgbouncer: installed" || echo "pgbouncer: could not be installed; the tests through PgBouncer will be skipped"; \
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server
+
+kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
+	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \
+	  echo "kafka: present"; \
+	elif command -v mvn >/dev/null 2>&1 && command -v java >/dev/null 2>&1; then \
+	  rm -rf .cache/kafka .cache/kafka.part; mkdir -p .cache; \
+	  mvn -B -q -f tests/support/kafka.pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.cache/kafka.part" \
+	    && mv .cache/kafka.part .cache/kafka && echo "kafka: fetched" \
+	    || echo "kafka: could not be fetched; the tests on Kafka will be skipped"; \
 	else \
-	  echo "pgbouncer: missing; the tests through PgBouncer will be skipped (Debian, Ubuntu: apt-get install pgbouncer)"; \
+	  echo "kafka: needs java and mvn; the tests on Kafka will be skipped"; \
 	fi
+
+brokers: setup kafka ## 10,000 messages through each broker while it and the relay are killed in turn
+	TODOKU_TEST_BROKER_MESSAGES=$(MESSAGES) $(PYTEST) tests/destinations
 
 # --- upkeep ----------------------------------------------------------------------------------------------------------
 
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
 	$(UV_COMPILE) --upgrade --extra postgres --extra server -o requirements/runtime.txt pyproject.toml requirements/runtime.in
-	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

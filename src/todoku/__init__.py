@@ -3,10 +3,13 @@
 from todoku.app import App
 from todoku.core.backoff import exponential, linear, table
 from todoku.core.destination import Destination, Outgoing
+from todoku.core.ending import Ending
 from todoku.core.errors import (
+    CannotOpen,
     DatabaseUnavailable,
     DurabilityWarning,
     IdempotencyConflict,
+    InProgress,
     InvalidMessage,
     InvalidSetting,
     JobAborted,
@@ -20,25 +23,40 @@ from todoku.core.failure import DeliveryError
 from todoku.core.message import Message
 from todoku.core.outcome import Abort, Done, Retry, Snooze
 from todoku.core.status import Status
+from todoku.destinations.kafka import kafka
 from todoku.destinations.load import destination
 from todoku.destinations.log import log
+from todoku.destinations.nats import nats
+from todoku.destinations.pubsub import pubsub
+from todoku.destinations.rabbitmq import rabbitmq
+from todoku.destinations.redis import redis
+from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
+from todoku.engine.jobs.batch import Batch
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operate import Replayed
+from todoku.engine.schedules import Schedule
+from todoku.engine.secrets.ref import Ref
+from todoku.store.values import BatchStatus
 
 __all__ = [
     "Abort",
     "App",
+    "Batch",
+    "BatchStatus",
     "Call",
+    "CannotOpen",
     "Context",
     "DatabaseUnavailable",
     "DeliveryError",
     "Destination",
     "Done",
     "DurabilityWarning",
+    "Ending",
     "Handle",
     "IdempotencyConflict",
+    "InProgress",
     "InvalidMessage",
     "InvalidSetting",
     "Job",
@@ -47,16 +65,24 @@ __all__ = [
     "NoRoute",
     "NoSuchMessage",
     "Outgoing",
+    "Ref",
     "Replayed",
     "ResultNotKept",
     "Retry",
+    "Schedule",
     "Snooze",
     "Status",
     "TodokuError",
     "UnknownJob",
     "destination",
     "exponential",
+    "kafka",
     "linear",
     "log",
+    "nats",
+    "pubsub",
+    "rabbitmq",
+    "redis",
+    "sqs",
     "table",
 ]

@@ -20,14 +20,19 @@ from todoku.core.outcome import Duration
 from todoku.core.settings import Settings, read_settings
 from todoku.engine import operate
 from todoku.engine.asking.about import About, without_password
+from todoku.engine.block import Block
 from todoku.engine.embedded import beside, drained
-from todoku.engine.jobs.declare import Declarations
+from todoku.engine.inbox import Inbox
+from todoku.engine.jobs.after import HookDeclarations
+from todoku.engine.jobs.batch import Batches, without_tx
 from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle, signed
 from todoku.engine.jobs.job import Call
+from todoku.engine.ledger import Answer, Ledger
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
 from todoku.engine.publish import Options
+from todoku.engine.schedule import declare
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.worker import Worker
 from todoku.store.database import Database
@@ -52,7 +57,7 @@ def load_settings(**given: object) -> Settings:
 def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
     """NAME_FILE names a file that holds NAME: how secrets reach containers."""
     read = dict(environ)
-    for name in ("TODOKU_DATABASE", "DATABASE_URL"):
+    for name in ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS"):
         if path := environ.get(f"{name}_FILE"):
             try:
                 read[name] = Path(path).read_text("utf-8").strip()
@@ -104,7 +109,7 @@ class PublishOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
-class App(Declarations):
+class App(HookDeclarations, Batches):
     """Your messages and where they go. Examples call it `box`.
 
     `database` is `sqlite:///file.db` or `postgresql://…`; None reads TODOKU_DATABASE or DATABASE_URL.
@@ -123,14 +128,26 @@ class App(Declarations):
     ) -> None:
         settings = load_settings(database=database, schema=schema)
         self._database = open_database(settings)
-        self.store = SqlStore(self._database, ledger_ttl=settings.ledger_ttl)
+        self.store = SqlStore(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
         policy = Policy(require_tx=require_tx, no_route=no_route)
         self.telemetry = Telemetry(span_ratio=settings.span_ratio)
         super().__init__(Outbox(self.store, self._database, settings, policy, self.telemetry), settings)
 
     def migrate(self) -> Migrated:
-        """Create or update todoku's tables; does nothing when they are up to date."""
-        return self.store.migrate()
+        """Create or update todoku's tables, and store the schedules declared here; nothing, if all that is there."""
+        done = self.store.migrate()
+        declare(self.store, self.plans)
+        self.store.announce_hooks(self.registry.hooks)
+        return done
+
+    def connect(self, database: str, *, schema: str | None = None) -> None:
+        """Leave this database for another; what is declared stays. Not while a worker of this App runs."""
+        settings = msgspec.structs.replace(self.settings, database=database, schema=schema)
+        opened = open_database(settings)
+        self.store.close()
+        self._database = self.store.database = opened
+        self.settings = settings
+        self.outbox.connect(opened, settings)
 
     def close(self) -> None:
         """Give back every connection."""
@@ -151,7 +168,8 @@ class App(Declarations):
             open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
         worker = Worker(
-            self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit
+            self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
+            plans=self.plans,
         )
         self.outbox.wake = worker.poke
         return worker
@@ -200,15 +218,35 @@ class App(Declarations):
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
         """Store many calls, made by `job.call(…)`, at once, in your transaction: all of them, or none."""
-        calls = _without_tx(calls)
+        calls = without_tx(calls)
         messages = self.outbox.put([call.draft() for call in calls], tx, twin="box.aenqueue_many(…)")
         return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
 
     async def aenqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
         """As `enqueue_many`, for async code."""
-        calls = _without_tx(calls)
+        calls = without_tx(calls)
         messages = await self.outbox.aput([call.draft() for call in calls], tx)
         return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+
+    # -------------------------------------------------------------------------------------------- once
+
+    @property
+    def ledger(self) -> Ledger:
+        """Ledger entries of your own: `once`, `conclude`, `entry`."""
+        return Ledger(self.outbox)
+
+    def once(self, key: str, *, scope: str, tx: Any, body: object = None) -> Block[Answer]:
+        """Do something once for a key: `with box.once(key, scope="refunds", tx=db) as done:`, or `async with`.
+
+        `done.first`: do it, and `done.store(response)`. Otherwise `done.response` is what was stored. The same key with
+        another `body` raises IdempotencyConflict. The entry commits with your rows (I2), and lasts `ledger_ttl`; with
+        `tx=None` it is held while the block runs, and whoever else comes meanwhile is told InProgress.
+        """
+        return self.ledger.once(key, scope=scope, tx=tx, body=body)
+
+    def inbox(self, consumer: str) -> Inbox:
+        """What a consumer has seen: `with box.inbox("points").once(message_id, tx=db) as first:`."""
+        return Inbox(self.outbox, consumer)
 
     # ------------------------------------------------------------------------------- what a person does
 
@@ -260,13 +298,3 @@ def _alone(event: object) -> tuple[Any, None]:
     if isinstance(event, str):
         raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
     return event, None
-
-
-def _without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:
-    calls = list(calls)
-    for call in calls:
-        if call.options.get("tx") is not None or call.options.get("best_effort"):
-            raise InvalidMessage(
-                "a call of many has no tx and no best_effort of its own", hint="enqueue_many(calls, tx=…)"
-            )
-    return calls

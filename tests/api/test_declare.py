@@ -41,7 +41,7 @@ JOBS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "a transaction in another process": (plain, {"transactional": True, "run": "process"}, "transaction belongs"),
     "a lambda in a process": (lambda: None, {"run": "process"}, "cannot be found by another process"),
     "a way to run that there is not": (plain, {"run": "fibre"}, "auto, loop, thread or process"),
-    "an option that there is not": (plain, {"retries": 3}, "no option retries .known: backoff"),
+    "an option that there is not": (plain, {"retries": 3}, "no option retries .known: abort_on, aliases, backoff"),
     "no attempts": (plain, {"max_attempts": 0}, "max_attempts cannot be 0"),
     "half an attempt": (plain, {"max_attempts": 1.5}, "max_attempts cannot be 1.5"),
     "no time": (plain, {"timeout": 0}, "timeout cannot be 0"),

@@ -130,7 +130,11 @@ def test_an_event_that_breaks_its_schema_is_aborted_with_the_field(box: todoku.A
         raise AssertionError("nothing runs")
 
     box.publish("order.created", {"order_id": "7", "amount": 42, "occurred_at": "2026-01-01T00:00:00Z"}, tx=None)
-    assert attempt() == [todoku.Abort("BAD_PAYLOAD", "points: order_id: Invalid UUID")]
+    (outcome,) = attempt()
+    assert outcome.reason == "BAD_PAYLOAD"
+    assert outcome.detail.startswith(
+        "points: order_id: Invalid UUID; sent (order_id: str, amount: int, occurred_at: str)"
+    )
 
 
 def test_one_commit_for_rows_and_event(box: todoku.App, world: World) -> None:

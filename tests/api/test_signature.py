@@ -220,10 +220,16 @@ def test_a_class_declared_beside_its_handler_is_found(box: todoku.App, attempt: 
 # --------------------------------------------------------------------------------- what others have stored
 
 BAD: dict[str, tuple[object, str]] = {
-    "a field of a wrong type": ({"user_id": "7"}, "welcome: user_id: Expected `int`, got `str`"),
-    "a field that is missing": ({}, "welcome: Object missing required field `user_id`"),
-    "a field that nobody knows": ({"user_id": 7, "x": 1}, "welcome: Object contains unknown field `x`"),
-    "no object": ([7], "welcome: Expected `object`, got `array`"),
+    "a field of a wrong type": (
+        {"user_id": "7"},
+        "welcome: user_id: Expected `int`, got `str`; sent (user_id: str), takes (user_id: int)",
+    ),
+    "a field that is missing": ({}, "welcome: Object missing required field `user_id`; sent (), takes (user_id: int)"),
+    "a field that nobody knows": (
+        {"user_id": 7, "x": 1},
+        "welcome: Object contains unknown field `x`; sent (user_id: int, x: int), takes (user_id: int)",
+    ),
+    "no object": ([7], "welcome: Expected `object`, got `array`; sent list, takes (user_id: int)"),
     "no JSON at all": (b"\x00\x01", "welcome takes JSON, and this message is application/octet-stream"),
 }
 
@@ -252,7 +258,8 @@ async def test_an_async_handler_is_refused_its_payload_too(box: todoku.App, atte
 
     box.route("user.created", to=welcome)
     await box.apublish("user.created", {"user_id": None}, tx=None)
-    assert attempt() == [todoku.Abort("BAD_PAYLOAD", "welcome: user_id: Expected `int`, got `null`")]
+    text = "welcome: user_id: Expected `int`, got `null`; sent (user_id: null), takes (user_id: int, **more: Any)"
+    assert attempt() == [todoku.Abort("BAD_PAYLOAD", text)]
 
 
 def test_decoding_is_cheap(box: todoku.App, world: World, claims: Callable[[], list[Claimed]]) -> None:

@@ -16,7 +16,7 @@ from todoku.engine.claim import Claiming
 from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
 from todoku.store.store import SqlStore
-from todoku.store.values import Slice, Waiting
+from todoku.store.values import Counted, Slice, Waiting
 
 
 def numbers(claims: Sequence[Claimed]) -> list[str | None]:
@@ -313,8 +313,8 @@ class Costly:
         self._clock.now += self._cost
         return self._store.waiting(destinations)
 
-    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int) -> list[Claimed]:
-        return self._store.claim(worker, slices, limit=limit)
+    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted) -> list[Claimed]:
+        return self._store.claim(worker, slices, limit=limit, counted=counted)
 
 
 def claiming(

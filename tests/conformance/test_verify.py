@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.asking.verify import CHECKS, verify
 from todoku.store.values import Filter
@@ -47,6 +48,8 @@ def busy(world: World) -> None:
     world.settle(world.claim_lanes(worker, limit=1), failed(delay=30))
     world.claim(world.worker(lease=HOUR), limit=1)
     world.publish(1, delay=HOUR, key="later", ordered=True, to=["bank"])
+    world.publish(3, key="full", per_key=Limit(concurrency=1), to=["press"])
+    world.settle(world.claim_gates(worker, Limit(concurrency=1)), failed(delay=60))
 
 
 def test_everything_holds_whatever_has_happened(world: World) -> None:
@@ -126,6 +129,13 @@ PLANTED: dict[str, Callable[[World], None]] = {
         "update todoku_lane set ready_at = ready_at + 7200000000",
         "update todoku_lane set ready_at = ready_at + interval '2 hours'",
     ),
+    "gate": lambda world: _sql(world, "delete from todoku_gate"),
+    "gate_running": lambda world: _sql(world, "update todoku_gate set running = running + 1"),
+    "gate_time": lambda world: _sql(
+        world,
+        "update todoku_gate set ready_at = ready_at + 7200000000",
+        "update todoku_gate set ready_at = ready_at + interval '2 hours'",
+    ),
     "clock": lambda world: _sql(
         world,
         "update todoku_delivery set updated_at = updated_at + 3600000000 where status = 'failed'",
@@ -144,7 +154,7 @@ def test_a_corruption_is_found_by_its_name(world: World, name: str) -> None:
     PLANTED[name](world)
     found = broken(world)
     assert found[name]
-    assert all(example.split()[0] in ("message", "delivery", "lane", "key") for example in found[name])
+    assert all(example.split()[0] in ("message", "delivery", "lane", "key", "gate") for example in found[name])
     assert set(found) == {name}, "one corruption breaks one invariant"
 
 

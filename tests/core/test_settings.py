@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.core.making import quick
 from todoku.core.backoff import DEFAULT, Backoff, exponential, linear, table
 from todoku.core.errors import InvalidSetting
+from todoku.core.master import MasterKey, MasterKeys, written
 from todoku.core.settings import Settings, read_settings
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -105,8 +106,9 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said: dict[type, tuple[str, object]] = {bool: ("no", False), int: ("77", 77), float: ("7.5", 7.5), str: ("x", "x")}
     said[tuple] = ("pin, Phone Number,", ("pin", "Phone Number"))
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
-    optional["app"] = str
-    text, value = said[optional.get(name) or type(getattr(Settings(), name))]
+    optional["app"] = optional["secrets_dir"] = str
+    said[MasterKeys] = (written("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
+    text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]
     if name == "span_ratio":
         text, value = "0.25", 0.25
     assert getattr(read_settings({f"TODOKU_{name.upper()}": text}), name) == value

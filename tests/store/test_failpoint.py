@@ -10,15 +10,23 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 import todoku
 from tests.support.world import SOMEBODY, World, aborted
+from todoku.core.ending import Following, NewBatch
 from todoku.core.errors import DatabaseUnavailable, InvalidSetting
+from todoku.core.limit import Limit
 from todoku.core.outcome import Done
+from todoku.core.schedule import Every, Plan
+from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
+from todoku.store.batch import begin
 from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
+from todoku.store.publish import Publishing
+from todoku.store.timetable import Firing
 from todoku.store.values import Filter
 
 STORE = Path(todoku.__file__).parent / "store"
@@ -63,18 +71,34 @@ def test_every_operation_has_a_failpoint_before_and_after_its_commit() -> None:
     assert len(NAMES) == 2 * len(OPERATIONS)
 
 
+WRITES = ("write", "_claimed", "_counted", "_ending", "_transaction")
+
+
 def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> None:
     named: set[str] = set()
     for path in STORE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 first = node.args[0]
-                if node.func.attr in ("write", "_claimed", "_transaction") and isinstance(first, ast.Constant):
+                if node.func.attr in WRITES and isinstance(first, ast.Constant):
                     named.add(str(first.value))
     assert named - {"read"} <= OPERATIONS
     # What a person does goes through one function, which names the operation after the act; a handler's own transaction
-    # is committed where it was opened.
-    assert OPERATIONS - named <= {"replay", "cancel", "settle_by_hand", "purge", "transact"}
+    # and a copy's are committed where they were opened.
+    assert OPERATIONS - named <= {"replay", "cancel", "settle_by_hand", "purge", "transact", "copy"}
+
+
+def keep_schedules(world: World) -> None:
+    """Each write of the timetable once."""
+    table = world.store.timetable
+    plan = Plan(when=Every(1), missed="once", message=world.drafts()[0])
+    table.declare({"declared": declared(plan)})
+    table.put("stored", stored(plan), SOMEBODY, action="schedule")
+    table.pause("stored", lambda row: row.next_run_at, SOMEBODY, paused=False)
+    table.failed("stored", "a test")
+    table.run_now("stored", lambda _: world.drafts()[0], SOMEBODY, notify=False)
+    table.fire(lambda row: Firing((), (), 0, row.now), after=600, notify=False)
+    table.remove("stored", lambda _: None, SOMEBODY)
 
 
 def everything(world: World) -> None:
@@ -83,8 +107,10 @@ def everything(world: World) -> None:
     store.migrate()
     world.publish(6)
     world.publish(2, key="k", ordered=True)
+    world.publish(2, key="k", per_key=Limit(concurrency=1))
     claims = world.claim(worker)
     ordered = world.claim_lanes(worker)
+    world.claim_gates(worker, Limit(concurrency=1))
     store.renew(worker, lease=60)
     store.set_state(worker, "idle")
     store.transact(claims[5], lambda _: Done(), limit=10)
@@ -104,10 +130,17 @@ def everything(world: World) -> None:
     store.set_breaker("warehouse", open_for=1)
     store.set_on_abort("warehouse", skip=True)
     store.announce(["warehouse"])
+    following = Following((), NewBatch(id=uuid4(), total=1, on="finished"))
+    store.run(begin(Publishing(store.database.dialect, store.database.queries, store.database.now()), [following]))
+    world.sql("update todoku_batch set open = 0")  # as if what follows could not be published with the last end
+    assert store.follow() == 1
     store.expire(unknown_after=0)
     store.clear_history(SOMEBODY)
     store.prune(history_ttl=1)
+    keep_schedules(world)
     store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))
+    with store.database.bulk() as bulk, bulk.writing():
+        pass
 
 
 def test_every_write_passes_its_two_failpoints_in_order(world: World) -> None:

@@ -16,6 +16,7 @@ import psycopg
 
 from todoku.app import new_id
 from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.route import Route
 from todoku.core.settings import Settings, read_settings
@@ -26,7 +27,7 @@ from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.publish import Publishing, publish
 from todoku.store.sqlite.database import SqliteDatabase, file_path, wall_clock
 from todoku.store.store import SqlStore
-from todoku.store.values import Delivery, Filter, SettleReport, Signed, Slice
+from todoku.store.values import UNCOUNTED, Counted, Delivery, Filter, Gated, SettleReport, Signed, Slice
 
 Backend = Literal["sqlite", "postgres"]
 SOMEBODY = Signed("somebody", "a test")
@@ -89,6 +90,7 @@ class World:
         to: Sequence[str] = ("warehouse",),
         queue: str | None = None,
         ordered: bool = False,
+        per_key: Limit | None = None,
         max_attempts: int = 6,
         payload: Callable[[int], object] = lambda place: {"n": place},
         **options: Any,
@@ -100,6 +102,7 @@ class World:
                 destination=name,
                 queue=queue or name,
                 ordered=ordered,
+                per_key=per_key,
                 max_attempts=max_attempts,
             )
             for name in to
@@ -130,22 +133,39 @@ class World:
         limit: int = 100,
         destinations: Sequence[str] | None = None,
         store: SqlStore | None = None,
+        counted: Counted = UNCOUNTED,
     ) -> list[Claimed]:
         """Claim by a full scan: everything that waits, larger priorities first."""
         store = store or self.store
         places = sorted(store.waiting(destinations).groups, key=lambda place: -place[2])
         slices = [Slice(*place, most=limit) for place in places]
-        return store.claim(worker, slices, limit=limit) if slices else []
+        return store.claim(worker, slices, limit=limit, counted=counted) if slices else []
 
-    def claim_lanes(self, worker: UUID, lanes: int = 100, limit: int = 100) -> list[Claimed]:
+    def claim_lanes(
+        self, worker: UUID, lanes: int = 100, limit: int = 100, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
         """Claim lanes, whatever waits in them."""
         places = self.store.waiting(None).lanes
-        return self.store.claim_lanes(worker, places, lanes=lanes, limit=limit) if places else []
+        return self.store.claim_lanes(worker, places, lanes=lanes, limit=limit, counted=counted) if places else []
 
-    def claim_suspect(self, worker: UUID) -> list[Claimed]:
+    def claim_gates(
+        self,
+        worker: UUID,
+        per_key: Limit | None,
+        limit: int = 100,
+        store: SqlStore | None = None,
+        counted: Counted = UNCOUNTED,
+    ) -> list[Claimed]:
+        """Claim of every key what its limit leaves."""
+        store = store or self.store
+        most = (None, None) if per_key is None else (per_key.concurrency, per_key.rate)
+        places = [Gated(queue, destination, *most) for queue, destination, _ in store.waiting(None).gates]
+        return store.claim_gates(worker, places, number=100, limit=limit, counted=counted) if places else []
+
+    def claim_suspect(self, worker: UUID, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Claim one delivery whose owner died."""
         places = self.store.waiting(None).suspects
-        return self.store.claim_suspect(worker, places) if places else []
+        return self.store.claim_suspect(worker, places, counted=counted) if places else []
 
     def settle(self, claims: Sequence[Claimed], settlement: Settlement = SUCCEEDED) -> SettleReport:
         """Settle all of them the same way."""

@@ -13,7 +13,7 @@ from tests.support.world import World
 from tests.transactions.callers import KINDS, Caller
 from todoku import App
 
-USED = ("message", "delivery", "history", "ledger", "lane", "worker")
+USED = ("message", "delivery", "history", "ledger", "lane", "worker", "inbox", "inbox_sequence")
 
 
 def _parameter(kind: type[Caller]) -> object:

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from todoku.cli import acting, checking, limiting, looking, publishing, run, telling
+from todoku.cli import acting, checking, copying, following, limiting, looking, publishing, run, scheduling, telling
+from todoku.cli.encrypting import encryption_keys
 from todoku.core.errors import TodokuError
 from todoku.store.failpoint import arm_from
 
@@ -18,10 +19,11 @@ def cli() -> None:
     """Makes messages arrive: jobs, outbox events and webhooks, in the database you already have."""
 
 
-for module in (run, checking, looking, telling, publishing, acting, limiting):
+for module in (run, checking, looking, telling, publishing, acting, limiting, copying, scheduling, following):
     for command in vars(module).values():
         if isinstance(command, click.Command):
             cli.add_command(command)
+cli.add_command(encryption_keys)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ def opened(database: str | None, schema: str | None) -> Iterator[App]:
     url, inside = (database, schema) if database is not None else _of_the_app(schema)
     box = App(url, schema=inside)
     try:
-        _refuse_missing(box.settings.database)
+        refuse_missing(box.settings.database)
         yield box
     finally:
         box.close()
@@ -50,7 +50,8 @@ def _of_the_app(schema: str | None) -> tuple[str | None, str | None]:
     return box.settings.database, schema or box.settings.schema
 
 
-def _refuse_missing(url: str) -> None:
+def refuse_missing(url: str) -> None:
+    """Raise if a URL names a SQLite file that is not there: opening it would make it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
         raise SchemaError(f"there is no database {file}", hint="`todoku up` or `todoku migrate` makes it; or say --db")

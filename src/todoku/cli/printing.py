@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from todoku.core.mask import mask
+from todoku.core.sealed import sealed_result, shown
 from todoku.store.views import Preview
 
 _WIDE: Final = 1000
@@ -84,13 +85,15 @@ def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None
     if found is None:
         return None
     if found.payload is None:
-        return f"({found.size} bytes of {found.content_type})"
+        return shown(found.content_type, found.size)
     text = msgspec.json.encode(masked(found.payload, fields)).decode()
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def masked(text: str | None, fields: Iterable[str]) -> object:
     """JSON text as a value, with stars where nobody may look."""
+    if text is not None and (raw := sealed_result(text)) is not None:
+        return f"encrypted ({len(raw)} bytes)"
     return None if text is None else mask(msgspec.json.decode(text), frozenset(fields))
 
 

@@ -79,7 +79,7 @@ def enqueue(
 
     A value is JSON if it can be (7, true, null), else text.
     """
-    args, kwargs = _arguments(arguments)
+    args, kwargs = call_arguments(arguments)
     with usage_errors(), opened_app(app, database, schema) as box:
         if not box.jobs:
             raise click.UsageError("Without an App there are no jobs; name it with --app.")
@@ -90,7 +90,8 @@ def enqueue(
         click.echo(f"{handle.id}" + (" (was enqueued before)" if handle.duplicate else ""))
 
 
-def _arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+def call_arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """What people write after a job's name, as positional and named arguments."""
     if len(texts) == 1 and texts[0].lstrip()[:1] in ("{", "["):
         value = json.loads(json_text(texts[0]))
         return (value, {}) if isinstance(value, list) else ([], value)

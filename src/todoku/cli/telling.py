@@ -13,6 +13,7 @@ from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
 from todoku.cli.printing import masked, nothing, print_json, print_table, show_rows, told
 from todoku.core.identity import key_hash
+from todoku.core.sealed import shown
 from todoku.engine.asking.explain import explain as because
 from todoku.store.values import Filter, Story
 
@@ -67,7 +68,7 @@ def _whole(story: Story, results: dict[int, str | None], fields: tuple[str, ...]
     message = story.message
     inside: object = masked(message.payload, fields)
     if message.payload_bytes is not None:
-        inside = f"({len(message.payload_bytes)} bytes of {message.content_type})"
+        inside = shown(message.content_type, len(message.payload_bytes))
     return {
         "id": message.id,
         "topic": message.topic,

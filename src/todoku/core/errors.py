@@ -5,9 +5,11 @@ TodokuError
 │   ├── NoRoute             no route takes the topic
 │   └── UnknownJob          the App has no job of that name
 ├── IdempotencyConflict     the key was used before, with another body
+├── InProgress              the key is being worked on by somebody else at this moment
 ├── JobAborted              the job one waits for became a dead letter
 ├── NoSuchMessage           there is no such message: rolled back, not committed yet, or pruned
 ├── ResultNotKept           the result of a job that keeps none was asked for
+├── CannotOpen              what is encrypted cannot be read: shredded, changed, or its master key is not here
 ├── IllegalTransition       a delivery was asked to make a step the state machine does not have
 ├── InvalidSetting          a setting cannot be read
 ├── InvalidAct              what a person asked for cannot be done as said; nothing was changed
@@ -53,6 +55,10 @@ class UnknownJob(InvalidMessage, KeyError):
     __str__ = Exception.__str__  # a KeyError shows its message as a literal
 
 
+class InProgress(TodokuError):
+    """The key is being worked on by somebody else at this moment; nothing was done."""
+
+
 class JobAborted(TodokuError):
     """The job one waits for became a dead letter; `reason` says why."""
 
@@ -67,6 +73,14 @@ class NoSuchMessage(TodokuError, LookupError):
 
 class ResultNotKept(TodokuError):
     """The result of a job was asked for that keeps none."""
+
+
+class CannotOpen(TodokuError):
+    """What is encrypted cannot be read; `reason` is SHREDDED, BAD_CIPHERTEXT, UNKNOWN_MASTER_KEY or BAD_MASTER_KEY."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "BAD_CIPHERTEXT") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class IdempotencyConflict(TodokuError):

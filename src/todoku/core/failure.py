@@ -6,6 +6,7 @@ Transient ⇒ Retry. Deterministic ⇒ Abort. Unknown ⇒ Retry, and visible und
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -19,8 +20,11 @@ NON_RETRYABLE_STATUS: Final = 489
 
 _BUSY_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
+Reasons = Mapping[type[BaseException], tuple[str, bool]]
+"""What exceptions mean: the reason, and whether another attempt may succeed."""
+
 # Looked up along the exception's own ancestry, nearest first, so that the order here does not matter.
-_REASONS: Final[dict[type[BaseException], tuple[str, bool]]] = {
+_REASONS: Final[Reasons] = {
     TimeoutError: ("TIMEOUT", True),
     ConnectionError: ("NETWORK", True),
     OSError: ("NETWORK", True),
@@ -46,17 +50,40 @@ class DeliveryError(Exception):
         self.retryable = retryable
 
 
-def classify(error: Exception) -> Retry | Abort | Snooze:
-    """What `error`, raised by a handler, means."""
+class Retrying(msgspec.Struct, frozen=True):
+    """Which exceptions a job retries: `only` these (None: any that may pass), and `never` these."""
+
+    only: tuple[type[Exception], ...] | None = None
+    never: tuple[type[Exception], ...] = ()
+
+    def forbids(self, error: Exception) -> bool:
+        """Whether the next attempt is ruled out, whatever the classifier says."""
+        return isinstance(error, self.never) or (self.only is not None and not isinstance(error, self.only))
+
+
+def classify(
+    error: Exception, retrying: Retrying | None = None, *, reasons: Reasons = _REASONS
+) -> Retry | Abort | Snooze:
+    """What `error`, raised by a handler, means; an outcome that was raised is what it says.
+
+    `reasons`: a destination knows better what the errors of its client library mean.
+    """
     if isinstance(error, Retry | Abort | Snooze):
         return error
+    outcome = _classified(error, reasons)
+    if retrying is not None and isinstance(outcome, Retry) and retrying.forbids(error):
+        return Abort(outcome.reason, outcome.detail)
+    return outcome
+
+
+def _classified(error: Exception, reasons: Reasons) -> Retry | Abort:
     if isinstance(error, DeliveryError):
         reason, detail = (error.reason, error.detail) if is_reason(error.reason) else ("INTERNAL_ERROR", "")
         return _failure(reason, detail or _text(error), retryable=error.retryable)
     detail = f"{type(error).__name__}: {_text(error)}"
     for ancestor in type(error).__mro__:
-        if ancestor in _REASONS:
-            reason, retryable = _REASONS[ancestor]
+        if ancestor in reasons:
+            reason, retryable = reasons[ancestor]
             return _failure(reason, detail, retryable=retryable)
     return Retry(reason="INTERNAL_ERROR", detail=detail)
 

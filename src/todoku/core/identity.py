@@ -24,6 +24,11 @@ def lane_id(destination: str, key: str) -> int:
     return _hash64("lane", destination, key)
 
 
+def gate_id(destination: str, key: str) -> int:
+    """The gate of (destination, key), a signed 64-bit number. A collision only lets less run at once."""
+    return _hash64("gate", destination, key)
+
+
 def destination_lock(destination: str) -> int:
     """The advisory lock of a whole ordered destination, taken when a publish has very many lanes."""
     return _hash64("destination", destination)
@@ -42,6 +47,16 @@ def publish_scope(topic: str) -> str:
 def unique_scope(topic: str) -> str:
     """The ledger scope of jobs that are unique for a while: the key is the digest of the arguments."""
     return f"unique:{topic}"
+
+
+def schedule_scope(name: str) -> str:
+    """The ledger scope of a schedule's slots: each is fired once."""
+    return f"schedule:{name}"
+
+
+def once_scope(scope: str) -> str:
+    """The ledger scope of entries that people make themselves, apart from todoku's own."""
+    return f"once:{scope}"
 
 
 def effect_scope(destination: str) -> str:

@@ -40,6 +40,11 @@ def telling(name: str, fields: frozenset[str]) -> bool:
     return any(f"-{field}-" in words for field in (_words(field)[1:-1] for field in fields) if field)
 
 
+def words(name: str) -> list[str]:
+    """The words of a name, without case and plural: `userEmails` is `user`, `email`."""
+    return [word.lower().removesuffix("s") for word in _WORD.findall(name)]
+
+
 def _words(name: str) -> str:
-    """The words of a name between dashes, without case and plural: `userEmails` is `-user-email-`."""
-    return "-" + "".join(f"{word.lower().removesuffix('s')}-" for word in _WORD.findall(name))
+    """Its words between dashes: `userEmails` is `-user-email-`."""
+    return "-" + "".join(f"{word}-" for word in words(name))

@@ -12,6 +12,8 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.sealed import WrappedKey
+
 PRIORITIES: Final = range(16)
 """Whole numbers; larger is sooner. Few, because claim looks into each by equality (H20)."""
 
@@ -25,6 +27,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     destination: str
     queue: str = "default"
     lane: int | None = None
+    gate: int | None = None
     priority: int = 0
     max_attempts: int = 6
     timeout: float | None = None
@@ -44,6 +47,8 @@ class Idempotency(msgspec.Struct, frozen=True):
     lasts: float | None = None
     """Seconds after which the key is free again, whatever became of the message; None: as long as the ledger keeps it.
     Such an entry deduplicates publishes only: the message carries no key, so none of its effects is ever skipped."""
+    alike: tuple[str, ...] = ()
+    """Other digests of the same body: of an encrypted one, those that other master keys would make."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     at: datetime | None = None
     expires: float | None = None
+    sealed_with: WrappedKey | None = None
+    """The data key that the payload is sealed with, to be stored with it; None: it is stored already, or needless."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +99,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     queue: str
     priority: int
     lane: int | None
+    gate: int | None
     attempt: int
     max_attempts: int
     lost: int

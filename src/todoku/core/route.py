@@ -9,17 +9,19 @@ from functools import lru_cache
 import msgspec
 
 from todoku.core.errors import InvalidMessage
+from todoku.core.limit import Limit
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_:\-]+")
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """What matches `pattern` goes to `destination`, through `queue`; `ordered` by key."""
+    """What matches `pattern` goes to `destination`, through `queue`; `ordered` by key, or each key with its limit."""
 
     pattern: str
     destination: str
     queue: str
     ordered: bool = False
+    per_key: Limit | None = None
     max_attempts: int = 6
     timeout: float | None = None
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
 from todoku.core.mask import MASKED
+from todoku.core.master import MasterKeys, master_keys
 
 DAY: Final = 86_400.0
 
@@ -61,6 +62,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sqlite_wal: bool | None = None
     """None: WAL where the linked SQLite is safe in it. True insists on WAL; False forbids it."""
     mask_fields: tuple[str, ...] = MASKED
+    master_keys: MasterKeys = MasterKeys()
+    """Wrap the data keys of encrypted messages, the current one first. Their bytes are in no repr."""
+    encrypt: Literal["declared", "all"] = "declared"
+    secrets_dir: str | None = None
+    """Where `Ref("file:…")` finds its files."""
 
 
 ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
@@ -142,6 +148,7 @@ def _checked(values: dict[str, object]) -> Settings:
               for name, value in values.items()}  # fmt: skip
     if isinstance(masked := fields.get("mask_fields"), str):
         fields["mask_fields"] = [name.strip() for name in masked.split(",") if name.strip()]
+    keys = master_keys(fields.pop("master_keys", ""))
     policy = fields.pop("backoff", DEFAULT)
     if not isinstance(policy, Backoff):
         raise InvalidSetting("`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential")
@@ -163,7 +170,7 @@ def _checked(values: dict[str, object]) -> Settings:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
-    return msgspec.structs.replace(settings, backoff=policy)
+    return msgspec.structs.replace(settings, backoff=policy, master_keys=keys)
 
 
 def _boolean(value: object) -> object:

@@ -8,12 +8,26 @@ from typing import Any, Final
 
 from todoku.core.destination import Destination
 from todoku.core.errors import InvalidSetting
+from todoku.destinations.kafka import kafka
 from todoku.destinations.log import log
+from todoku.destinations.nats import nats
+from todoku.destinations.pubsub import pubsub
+from todoku.destinations.rabbitmq import rabbitmq
+from todoku.destinations.redis import redis
+from todoku.destinations.sqs import sqs
 
 GROUP: Final = "todoku.destinations"
 """The group of entry points: each names a function that makes a destination of keyword options."""
 
-_OWN: Final[Mapping[str, Callable[..., Destination]]] = {"log": log}
+_OWN: Final[Mapping[str, Callable[..., Destination]]] = {
+    "kafka": kafka,
+    "log": log,
+    "nats": nats,
+    "pubsub": pubsub,
+    "rabbitmq": rabbitmq,
+    "redis": redis,
+    "sqs": sqs,
+}
 
 
 def destination(kind: str, /, **options: Any) -> Destination:

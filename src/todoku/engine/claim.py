@@ -8,13 +8,14 @@ the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from todoku.core.limit import Limit
 from todoku.core.message import Claimed
 from todoku.store.port import Store
-from todoku.store.values import Slice, Waiting
+from todoku.store.values import UNCOUNTED, Counted, Gated, Slice, Waiting
 
 _SHARE: Final = 19
 """A full scan that took a second is followed by at least 19 without one: 5 %."""
@@ -25,11 +26,14 @@ _SOONEST: Final = 0.25
 _PLACES: Final = 64
 """So many places that had work are asked without looking whether they have any."""
 
+_REMEMBERED: Final = 60.0
+"""A place whose keys had work is asked for so many seconds more: a gate that was full at a look may not be any more."""
+
 Place = tuple[str, str, int]
 
 
 Room = Callable[[str, str], int]
-"""How many more of a queue and for a destination may be held: limits, breakers and pauses say so."""
+"""How many more of a queue and for a destination may be held: breakers and pauses say so. Limits are counted."""
 
 
 def boundless(_queue: str, _destination: str) -> int:
@@ -48,12 +52,17 @@ class Claiming:
         *,
         monotonic: Callable[[], float],
         room: Room = boundless,
+        per_key: Mapping[str, Limit] | None = None,
     ) -> None:
         self._store = store
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
         self._room = room
+        self._per_key = per_key or {}
+        self._gates: dict[tuple[str, str], float] = {}
+        self.next_gate = float("inf")
+        """When a key may start something again, by the clock of this worker."""
         self._waiting = Waiting((), (), ())
         self._seen: dict[Place, None] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
@@ -71,15 +80,40 @@ class Claiming:
         """Whether lanes have work."""
         return bool(self._waiting.lanes)
 
-    def claim(self, limit: int) -> list[Claimed]:
+    @property
+    def sees_gates(self) -> bool:
+        """Whether keys with a limit have work, or had it a moment ago."""
+        return bool(self._gates)
+
+    def claim(self, limit: int, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Up to `limit` due deliveries: from the positions, or by a full scan if that is due."""
-        if self._monotonic() < self._next_scan and (found := self._ask(limit)):
+        if self._monotonic() < self._next_scan and (found := self._ask(limit, counted)):
             return found
         if self._monotonic() < self._next_scan and not self._scan_is_cheap:
             return []
-        return self._scan(limit)
+        return self._scan(limit, counted)
 
-    def claim_lanes(self, *, lanes: int, limit: int) -> list[Claimed]:
+    def claim_counted(self, limit: int, *, counted: Counted) -> list[Claimed]:
+        """Up to `limit` due deliveries of places that have a limit, and of no others."""
+        return self._ask(limit, counted, only=counted)
+
+    def claim_gates(self, *, gates: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
+        """Up to `limit` deliveries of up to `gates` keys that have a limit, of each as many as it leaves."""
+        places = self._with_room(list(self._gates))
+        if not places:
+            return []
+        tightest = min(self._room(*place) for place in places)
+        gated = [self._gated(*place) for place in places]
+        most = min(limit, tightest)
+        return self._store.claim_gates(self.worker, gated, number=min(gates, tightest), limit=most, counted=counted)
+
+    def _gated(self, queue: str, destination: str) -> Gated:
+        limit = self._per_key.get(destination)
+        if limit is None:  # it has none any more
+            return Gated(queue, destination)
+        return Gated(queue, destination, limit.concurrency, limit.rate)
+
+    def claim_lanes(self, *, lanes: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
         if not self._waiting.lanes:
             self._look()
@@ -87,17 +121,19 @@ class Claiming:
         if not places:
             return []
         tightest = min(self._room(*place) for place in places)
-        found = self._store.claim_lanes(self.worker, places, lanes=min(lanes, tightest), limit=min(limit, tightest))
+        found = self._store.claim_lanes(
+            self.worker, places, lanes=min(lanes, tightest), limit=min(limit, tightest), counted=counted
+        )
         if not found:
             self._look()
         return found
 
-    def claim_suspect(self) -> list[Claimed]:
+    def claim_suspect(self, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """One delivery whose owner died before."""
         if not self._waiting.suspects:
             self._look()
         places = self._with_room(self._waiting.suspects)
-        found = self._store.claim_suspect(self.worker, places) if places else []
+        found = self._store.claim_suspect(self.worker, places, counted=counted) if places else []
         if not found:
             self._look()
         return found
@@ -105,11 +141,11 @@ class Claiming:
     def _with_room(self, places: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         return [place for place in places if self._room(*place) > 0]
 
-    def _scan(self, limit: int) -> list[Claimed]:
+    def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         began = self._monotonic()
         self._positions.clear()
         self._look()
-        found = self._ask(limit)
+        found = self._ask(limit, counted)
         cost = self._monotonic() - began
         self._scan_is_cheap = cost < _SOONEST / _SHARE
         self._next_scan = self._monotonic() + max(_SOONEST, _SHARE * cost)
@@ -121,13 +157,17 @@ class Claiming:
         self._seen.update(dict.fromkeys(self._waiting.groups))
         while len(self._seen) > _PLACES:
             del self._seen[next(iter(self._seen))]
+        now = self._monotonic()
+        self._gates.update({(queue, name): now + _REMEMBERED for queue, name, _ in self._waiting.gates})
+        self._gates = {place: until for place, until in self._gates.items() if until > now}
+        self.next_gate = now + min((seconds for *_, seconds in self._waiting.gates), default=float("inf"))
 
-    def _ask(self, limit: int) -> list[Claimed]:
-        places = self._in_turn()
+    def _ask(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
+        places = [place for place in self._in_turn() if only is None or only.has(*place[:2])]
         slices = [self._slice(place, most) for place in places if (most := min(limit, self._room(*place[:2]))) > 0]
         if not slices:
             return []
-        found = self._store.claim(self.worker, slices, limit=limit)
+        found = self._store.claim(self.worker, slices, limit=limit, counted=counted)
         # Rows of one place come in order, so its last one is the position.
         for claim in found[-1:] if len(slices) == 1 else found:
             self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)

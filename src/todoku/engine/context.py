@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from todoku.core.ending import BATCH
 from todoku.core.errors import NoTransaction
 from todoku.core.message import Claimed
 from todoku.engine.telling.log import Log
 
 S = TypeVar("S")
+
+SCHEDULED_AT: Final = "todoku-scheduled-at"
+"""The header that tells a scheduled message which slot it is for."""
 
 
 class Context:
@@ -39,6 +44,11 @@ class Context:
         return f"{self.claim.message_id}:{self.claim.destination}"
 
     @property
+    def delivery_id(self) -> int:
+        """The number of the delivery: the same on every attempt, and what `todoku list` shows."""
+        return self.claim.id
+
+    @property
     def topic(self) -> str:
         """The topic of the message."""
         return self.claim.topic
@@ -50,8 +60,21 @@ class Context:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers the message was published with."""
-        return msgspec.json.decode(self.claim.headers, type=dict[str, str]) if self.claim.headers else {}
+        """The headers the message was published with; they may be handed on."""
+        headers = msgspec.json.decode(self.claim.headers, type=dict[str, str]) if self.claim.headers else {}
+        headers.pop(BATCH, None)  # who belongs to a batch is not for handlers to say
+        return headers
+
+    @property
+    def priority(self) -> int:
+        """0 to 15, larger is sooner."""
+        return self.claim.priority
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """Of a message that a schedule published: the time of its slot, however late it runs. Else None."""
+        at = self.headers.get(SCHEDULED_AT)
+        return None if at is None else datetime.fromisoformat(at)
 
     @property
     def attempt(self) -> int:
@@ -102,9 +125,9 @@ class Context:
             self._session = session_on(self.tx, kind)
         return self._session  # type: ignore[no-any-return]
 
-    def join(self, tx: Any) -> None:
-        """The handler's transaction is open."""
-        self._tx = tx
+    def join(self, tx: Any, session: Any = None) -> None:
+        """The handler's transaction is open; `session`: there is one on it already."""
+        self._tx, self._session = tx, session
 
     def flush(self) -> None:
         """The handler is done: what its session has not written yet is written now, before the settle."""

@@ -9,12 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from todoku.core.decide import Settlement, decided_by_ledger
-from todoku.core.errors import InvalidMessage, StoreError
+from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
+from todoku.engine.sealing.open import Opener, unopened
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.breaker import Breakers
@@ -58,6 +59,7 @@ class Executor:
         breakers: Breakers,
         on_failure: OnFailure,
         max_processing: float,
+        opener: Opener,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -68,6 +70,7 @@ class Executor:
         self.breakers = breakers
         self.on_failure = on_failure
         self.max_processing = max_processing
+        self.opener = opener
         self.started: Started | None = None
         self.cancelled: set[tuple[int, int]] = set()
         """Tokens of attempts that somebody asked to stop."""
@@ -93,13 +96,25 @@ class Executor:
 
     def needs_a_look(self, claim: Claimed) -> bool:
         """Whether anything may be decided already: most deliveries have no key, and nobody cancels them."""
-        return claim.key_hash is not None or bool(self.cancelled)
+        return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas)
 
     def decided(self, claim: Claimed) -> Outcome | Settlement | None:
-        """What is already decided before anything is sent: the ledger knows it, or somebody cancelled it."""
+        """What is decided before anything is sent: somebody cancelled it, the ledger knows it, it breaks its schema."""
         if self.cancelled and (claim.id, claim.epoch) in self.cancelled:
             return Abort("CANCELLED", "cancelled before it started")
-        return decided_by_ledger(claim) if claim.effect_state is not None else None
+        if claim.effect_state is not None and (decided := decided_by_ledger(claim)) is not None:
+            return decided
+        return self.registry.schemas.refused(claim) if self.registry.schemas else None
+
+    def opened(self, claim: Claimed) -> Claimed | None:
+        """A claim as its handler may see it. Blocks if its key is not known. None: it cannot be opened, and ended."""
+        try:
+            return self.opener.opened(claim)
+        except CannotOpen as error:
+            self._put(claim, unopened(error, claim), time.monotonic(), type(error).__name__)
+        except StoreError:  # its data key cannot be read now; the heartbeat counts and reports it
+            self.give_back([claim])
+        return None
 
     def must_look_again(self, claim: Claimed) -> bool:
         """Whether the effect entry may have changed since the claim: it may have been sent before (H13)."""
@@ -161,8 +176,16 @@ class Executor:
             self.telemetry.leave(span)
         if self.started is not None:
             self.started.end(claim.id)
+        if outcome is not DONE and not isinstance(outcome, Settlement):
+            outcome = self.opener.closed(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.ended(claim.destination, outcome)
+        self._put(claim, outcome, started, name, span, settled=settled)
+
+    def _put(
+        self, claim: Claimed, outcome: Outcome | Settlement, started: float, name: str | None, span: Any = None, *,
+        settled: bool = False,
+    ) -> None:  # fmt: skip
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
 
 

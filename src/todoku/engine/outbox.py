@@ -6,20 +6,26 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
+from todoku.core.ending import Following, NewBatch, later
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Message
 from todoku.core.route import Route
 from todoku.core.settings import Settings
-from todoku.engine.publish import Options, draft
+from todoku.engine.jobs.schema import Schemas
+from todoku.engine.publish import Encoded, Options, draft, encode
+from todoku.engine.sealing.open import Opener
+from todoku.engine.sealing.seal import Sealer
+from todoku.engine.secrets.ref import Secrets
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.telling.tracing import inject
+from todoku.store.batch import begin
 from todoku.store.database import Database
 from todoku.store.join import run, run_async
 from todoku.store.port import Steps, Store
@@ -34,6 +40,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     no_route: Literal["error", "dead_letter"] = "error"
 
 
+class Instead(Protocol):
+    """Somebody who takes drafts in the store's place: a test that runs jobs where they are enqueued."""
+
+    def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
+        """As `Outbox.put`."""
+
+    async def aput(self, drafts: list[Draft], tx: Any) -> list[Message]:
+        """As `Outbox.aput`."""
+
+
 class Outbox:
     """Takes drafts: of events and of jobs, from blocking and from async code, with `tx` and without."""
 
@@ -45,13 +61,28 @@ class Outbox:
         self.telemetry = telemetry
         self._database = database
         self._policy = policy
+        self.schemas = Schemas()
+        """What payloads must look like, by topic."""
+        self.sealer = Sealer(settings)
+        self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
+        self.secrets = Secrets(settings.secrets_dir)
+        self.instead: Instead | None = None
         self.wake: Callable[[], None] = _nothing
         """Called after a commit of our own: a worker in this process need not wait for its next poll."""
+
+    def connect(self, database: Database, settings: Settings) -> None:
+        """From now on, another database; the store is on it already."""
+        self._database, self.settings = database, settings
+        self.sealer.forget()
+        self.opener = Opener(settings.master_keys, self.store, monotonic=time.monotonic)
 
     def draft(self, topic: str, payload: object, options: Options, routes: Sequence[Route]) -> Draft:
         """A checked draft that carries the current trace, or InvalidMessage and nothing stored."""
         headers = inject(options.headers)
-        return draft(
+        if not isinstance(payload, bytes | Encoded):
+            with self.secrets.near():
+                payload = Encoded(encode(payload))
+        made = draft(
             new_id(),
             topic,
             payload,
@@ -60,28 +91,40 @@ class Outbox:
             max_payload_bytes=self.settings.max_payload_bytes,
             no_route=self._policy.no_route,
         )
+        if self.schemas and made.payload is not None:
+            self.schemas.check(topic, made.payload)
+        # Nobody stores what is taken in the store's place.
+        return self.sealer.sealed(made) if self.sealer.seals(topic) and self.instead is None else made
 
-    def put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message]:
-        """Store drafts, all or none. `twin` names the call to await instead where an event loop runs."""
+    def put(self, drafts: list[Draft], tx: Any, *, twin: str, batch: NewBatch | None = None) -> list[Message]:
+        """Store drafts, all or none. `twin` names the call to await instead where an event loop runs.
+
+        `batch`: the one they are the members of, stored with them.
+        """
         self._check(tx, twin)
+        if self.instead is not None:
+            return self.instead.put(_with_later(drafts, batch), tx)[: len(drafts)]
         try:
-            messages = (
-                self._put(drafts) if tx is None else run(tx, self._database.dialect, self._joining(drafts), twin=twin)
-            )
+            if tx is None:
+                messages = self._put(drafts, batch)
+            else:
+                messages = run(tx, self._database.dialect, self._joining(drafts, batch), twin=twin)
         except Exception as error:
             self.telemetry.publish_failed(error, len(drafts))
             raise
         self.telemetry.published(drafts, messages)
         return messages
 
-    async def aput(self, drafts: list[Draft], tx: Any) -> list[Message]:
+    async def aput(self, drafts: list[Draft], tx: Any, *, batch: NewBatch | None = None) -> list[Message]:
         """As `put`, for async code."""
         self._check(tx, None)
+        if self.instead is not None:
+            return (await self.instead.aput(_with_later(drafts, batch), tx))[: len(drafts)]
         try:
             if tx is None:
-                messages = await asyncio.to_thread(self._put, drafts)
+                messages = await asyncio.to_thread(self._put, drafts, batch)
             else:
-                messages = await run_async(tx, self._database.dialect, self._joining(drafts))
+                messages = await run_async(tx, self._database.dialect, self._joining(drafts, batch))
         except Exception as error:
             self.telemetry.publish_failed(error, len(drafts))
             raise
@@ -91,10 +134,12 @@ class Outbox:
     def try_put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message] | None:
         """As `put`, but what the database cannot do is logged, and None: the caller's own work goes on (S3-72)."""
         self._check(tx, twin)
+        if self.instead is not None:
+            return self.instead.put(drafts, tx)
         try:
             if tx is None:
                 return self.put(drafts, None, twin=twin)
-            with savepoint(tx, self._publishing(), twin=twin):
+            with savepoint(tx, self.publishing(), twin=twin):
                 return self.put(drafts, tx, twin=twin)
         except TransactionError:
             raise  # a mistake in the program, or the caller's own rows are gone
@@ -105,10 +150,12 @@ class Outbox:
     async def atry_put(self, drafts: list[Draft], tx: Any) -> list[Message] | None:
         """As `try_put`, for async code."""
         self._check(tx, None)
+        if self.instead is not None:
+            return await self.instead.aput(drafts, tx)
         try:
             if tx is None:
                 return await self.aput(drafts, None)
-            async with asavepoint(tx, self._publishing()):
+            async with asavepoint(tx, self.publishing()):
                 return await self.aput(drafts, tx)
         except TransactionError:
             raise
@@ -126,26 +173,33 @@ class Outbox:
         if twin is not None:
             refuse_in_event_loop(twin)
 
-    def _put(self, drafts: list[Draft]) -> list[Message]:
-        messages = self.store.run(self._steps(drafts))
+    def _put(self, drafts: list[Draft], batch: NewBatch | None) -> list[Message]:
+        messages = self.store.run(self._steps(drafts, batch))
+        self.sealer.committed(_with_later(drafts, batch))
         self.wake()
         return messages
 
-    def _publishing(self) -> Publishing:
+    def publishing(self) -> Publishing:
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
-    def _steps(self, drafts: list[Draft]) -> Steps[list[Message]]:
-        return publish(self._publishing(), drafts)
+    def _steps(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
+        to = self.publishing()
+        return publish(to, drafts) if batch is None else begin(to, [Following(tuple(drafts), batch)])
 
-    def _joining(self, drafts: list[Draft]) -> Steps[list[Message]]:
+    def _joining(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
         yield from self._database.check_tx()
-        return (yield from self._steps(drafts))
+        return (yield from self._steps(drafts, batch))
 
     def _fell_back(self, drafts: list[Draft], error: Exception) -> None:
         self.telemetry.fell_back(len(drafts))
         for each in drafts:
             Log(message_id=str(each.id), topic=each.topic).error("ENQUEUE_FAILED", error_type=type(error).__name__)
+
+
+def _with_later(drafts: list[Draft], batch: NewBatch | None) -> list[Draft]:
+    """Who takes drafts in the store's place gets what follows them, too."""
+    return drafts if batch is None else [*drafts, *later(batch)]
 
 
 def refuse_in_event_loop(twin: str) -> None:

@@ -18,11 +18,13 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.digest import digest, digest_bytes
+from todoku.core.ending import BATCH
 from todoku.core.errors import InvalidMessage, NoRoute
-from todoku.core.identity import key_hash, lane_id, publish_scope, unique_scope
+from todoku.core.identity import gate_id, key_hash, lane_id, publish_scope, unique_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
 from todoku.core.route import Route, check_topic, resolve
+from todoku.engine.secrets.ref import Ref
 
 MAX_DEPTH: Final = 100
 """Deeper JSON is refused: somebody's decoder would fall over it long after it was acknowledged."""
@@ -63,10 +65,10 @@ def draft(
     no_route: Literal["error", "dead_letter"] = "error",
 ) -> Draft:
     """A checked draft with its deliveries, or InvalidMessage."""
-    _check_text(topic, "topic", MAX_TOPIC_LENGTH)
+    check_text(topic, "topic", MAX_TOPIC_LENGTH)
     check_topic(topic)
     if options.key is not None:
-        _check_text(options.key, "key", MAX_KEY_LENGTH)
+        check_text(options.key, "key", MAX_KEY_LENGTH)
     text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
     size = len(raw) if raw is not None else len((text or "").encode())
     if size > max_payload_bytes:
@@ -100,6 +102,8 @@ def encode(payload: object) -> str:
         text = _ENCODER.encode(payload)
     except RecursionError:
         raise _too_deep() from None
+    except InvalidMessage:
+        raise
     except (TypeError, ValueError) as error:
         if "Circular" in str(error):
             raise _too_deep() from None
@@ -121,7 +125,9 @@ def _plain(value: Any) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    if isinstance(value, Ref):
+        return value.encoded()
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     match value:
@@ -174,7 +180,8 @@ def _has_nul(value: object) -> bool:
             return False
 
 
-def _check_text(text: object, what: str, longest: int, *, empty: bool = False) -> None:
+def check_text(text: object, what: str, longest: int, *, empty: bool = False) -> None:
+    """InvalidMessage unless this is a text that both databases can store, and not too long."""
     if not isinstance(text, str):
         raise InvalidMessage(f"the {what} must be text, not {type(text).__name__}", hint=f"pass str({what})")
     if len(text) > longest or not (text or empty):
@@ -200,8 +207,10 @@ def _headers(headers: Mapping[str, str] | None) -> str | None:
     if not isinstance(headers, Mapping):
         raise InvalidMessage(f"headers cannot be {type(headers).__name__}", hint='pass a mapping: {"name": "value"}')
     for name, value in headers.items():
-        _check_text(name, "name of a header", 256)
-        _check_text(value, f"header {name!r}", 65536, empty=True)
+        check_text(name, "name of a header", 256)
+        if name == BATCH:
+            raise InvalidMessage(f"the header {BATCH} is todoku's own", hint="leave it out; box.batch(…) sets it")
+        check_text(value, f"header {name!r}", 65536, empty=True)
     return encode(dict(headers)) if headers else None
 
 
@@ -212,7 +221,7 @@ def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | No
     body = digest(json.loads(text)) if text is not None else digest_bytes(raw or b"")
     if key is None:
         return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=options.unique_for)
-    _check_text(key, "idempotency key", MAX_KEY_LENGTH)
+    check_text(key, "idempotency key", MAX_KEY_LENGTH)
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 
 
@@ -229,6 +238,7 @@ def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) 
             destination=route.destination,
             queue=route.queue,
             lane=lane_id(route.destination, options.key) if route.ordered and options.key is not None else None,
+            gate=gate_id(route.destination, options.key) if route.per_key and options.key is not None else None,
             priority=options.priority,
             max_attempts=route.max_attempts,
             timeout=route.timeout,

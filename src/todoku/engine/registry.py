@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from todoku.core.backoff import Backoff
 from todoku.core.destination import Destination, Outgoing
+from todoku.core.ending import Hook
 from todoku.core.errors import InvalidSetting
+from todoku.core.failure import Retrying
+from todoku.core.limit import Limit
 from todoku.core.message import Claimed
+from todoku.core.sealed import inner_type
 from todoku.engine.context import Context
+from todoku.engine.jobs.schema import Schemas
 
 __all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
 
@@ -39,24 +44,43 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds one attempt may take; None: `max_processing_sec`."""
     transactional: bool = False
     keep_result: bool = False
+    retrying: Retrying | None = None
+    """Which exceptions of the handler are retried; None: as the classifier says."""
+    per_key: Limit | None = None
+    """How much of one key may run, of all workers together."""
     reference: str | None = None
     """`module:qualname` of the handler, by which another process finds it (`run="process"`)."""
 
 
 class Registry:
-    """Targets by name."""
+    """Targets by name, and the schemas of what they are sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, schemas: Schemas | None = None) -> None:
+        self.schemas = Schemas() if schemas is None else schemas
         self._targets: dict[str, Target] = {}
+        self.hooks: list[Hook] = []
+        """Those of the targets that are told how deliveries end, and of which."""
+        self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
         """Register a target; a name can be taken once."""
-        if target.name in self._targets:
-            raise InvalidSetting(
-                f"there are two destinations named {target.name!r}", hint="give one of them another name="
-            )
+        self.free((target.name,))
+        for around in self._around:
+            target = around(target)
         self._targets[target.name] = target
         return target
+
+    def wrap(self, around: Callable[[Target], Target]) -> None:
+        """Change every target, those that are here and those to come: what a framework puts around each handler."""
+        self._around.append(around)
+        self._targets = {name: around(target) for name, target in self._targets.items()}
+
+    def free(self, names: Sequence[str]) -> Sequence[str]:
+        """These names, none of which is taken."""
+        for place, name in enumerate(names):
+            if name in self._targets or name in names[:place]:
+                raise InvalidSetting(f"there are two destinations named {name!r}", hint="give one of them another name=")
+        return names
 
     def __getitem__(self, name: str) -> Target:
         return self._targets[name]
@@ -87,7 +111,7 @@ def outgoing(claim: Claimed) -> Outgoing:
         topic=claim.topic,
         key=claim.key,
         payload=body or b"",
-        content_type=claim.content_type,
+        content_type=inner_type(claim.content_type),
         headers=headers,
         attempt=claim.attempt,
         created_at=claim.created_at,

@@ -15,7 +15,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
@@ -24,6 +24,7 @@ import msgspec
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
+from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
 from todoku.engine.execute import Executor, Finished
 from todoku.engine.pools.pool import Pool
@@ -31,6 +32,7 @@ from todoku.engine.pools.processes import Apart
 from todoku.engine.pools.slots import SlotPool
 from todoku.engine.pools.threads import Here, ThreadPool
 from todoku.engine.registry import Registry, Target
+from todoku.engine.sealing.open import Opener
 from todoku.engine.settle import BATCH, Settler
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
@@ -39,9 +41,9 @@ from todoku.engine.work.claimer import Claimer
 from todoku.engine.work.heart import Heart
 from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
+from todoku.engine.work.limiting import Limiting
 from todoku.engine.work.maintain import Maintainer
 from todoku.engine.work.pinging import Pinging
-from todoku.engine.work.sharing import Sharing
 from todoku.engine.work.started import Started
 from todoku.engine.work.watch import Watch
 from todoku.store.port import Listener, Store
@@ -81,6 +83,7 @@ class Worker:
         telemetry: Telemetry,
         name: str | None = None,
         limit: int | None = None,
+        plans: Mapping[str, Plan] | None = None,
     ) -> None:
         self._store = store
         self._heart_store = heart_store
@@ -88,6 +91,7 @@ class Worker:
         self._settings = settings
         self._telemetry = telemetry
         self._limit = limit
+        self._plans = plans or {}
         self._state: State = "starting"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drained: asyncio.Event | None = None
@@ -109,7 +113,7 @@ class Worker:
         telemetry = self._telemetry
         self._hold = Hold()
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
-        self._sharing = Sharing(self._hold, self._breakers, monotonic=time.monotonic)
+        self._limiting = Limiting(self._hold, self._breakers)
         self._lease = Lease(
             self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
         )
@@ -126,13 +130,15 @@ class Worker:
             store, registry, self._lease, telemetry,
             put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
             max_processing=settings.max_processing_sec,
+            opener=Opener(settings.master_keys, store, monotonic=time.monotonic),
         )  # fmt: skip
         self._pools = self._make_pools()
         self._pool_of = {destination: pool for pool in self._pools for destination in pool.destinations}
         self._pinging = Pinging(registry, on_change=self._breakers.pinged)
         self._maintainer = Maintainer(
-            store, registry.names, settings, telemetry, chance=random.random, on_failure=self._fail
-        )
+            store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
+            plans=self._plans, on_fired=self.poke,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ its life
 
@@ -189,7 +195,7 @@ class Worker:
             held=len(self._hold),
             running=sum(pool.running() for pool in self._pools),
             settled=self._settler.settled,
-            breakers=self._sharing.open_breakers(),
+            breakers=self._limiting.open_breakers(),
             pings=self._pinging.failing,
         )
 
@@ -220,6 +226,7 @@ class Worker:
         wait, said = 0.1, 0.0
         while not self._draining.is_set():
             try:
+                await asyncio.to_thread(self._store.announce_hooks, self._registry.hooks)  # before anything can end
                 self.on_incarnation(await asyncio.to_thread(self._lease.begin))
             except (DatabaseUnavailable, DatabaseBusy) as error:
                 if self._until_idle:
@@ -247,13 +254,14 @@ class Worker:
             on_failure=self._fail,
         )  # fmt: skip
         self._heart = Heart(
-            self._heart_store, self._lease, self._hold, self._sharing, self._executor, self._pools,
+            self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive, state=self._say,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
             patient=not self._until_idle,
         )  # fmt: skip
         self._claimer = Claimer(
-            self._store, self._lease, self._hold, self._sharing, self._pools, self._telemetry,
+            self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
+            per_key={target.name: target.per_key for target in self._registry if target.per_key is not None},
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
             on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None, limit=self._limit,
             on_failure=self._fail,
@@ -291,6 +299,7 @@ class Worker:
             and self._settings.enabled
             and heart is not None
             and not heart.tripped
+            and self._limiting.known
             and time.monotonic() < self._lease.until
         )
 

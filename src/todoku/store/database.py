@@ -10,6 +10,7 @@ from uuid import UUID
 
 from todoku.core.errors import StoreError
 from todoku.store.port import Listener, Row, Statement, Steps
+from todoku.store.table import Bulk
 from todoku.store.values import Migrated, Slice
 from todoku.store.views import Facts
 
@@ -77,6 +78,9 @@ class Database(Protocol):
     def opened(self, limit: float) -> AbstractContextManager[Opened]:
         """A transaction on a connection of its own, for somebody's handler. It is rolled back unless committed."""
 
+    def bulk(self) -> AbstractContextManager[Bulk]:
+        """A connection of its own that reads and writes whole tables."""
+
     def listen(self, notice: Callable[[], None]) -> Listener:
         """As `Store.listen`."""
 
@@ -100,3 +104,15 @@ class Database(Protocol):
 
     def close(self) -> None:
         """As `Store.close`."""
+
+    def set_clock(self, at: float | None) -> None:
+        """Let the clock stand still at a moment (unix seconds); None: let it go again. For tests.
+
+        Whoever uses this database sees it: on SQLite everybody in this process, on PostgreSQL everybody.
+        """
+
+    def empty(self) -> None:
+        """Remove every row, but for the audit's and the keys' of encryption. For tests. Nobody may be working."""
+
+    def remove(self) -> None:
+        """Remove the file, or the schema that was named, with everything in it. For tests. Nothing may be open."""

@@ -26,11 +26,14 @@ OPERATIONS: Final = frozenset(
         "claim",
         "claim_suspect",
         "claim_lanes",
+        "claim_gates",
         "settle",
         "release",
     }
     | {"replay", "cancel", "settle_by_hand", "purge", "clear_history", "set_queue", "set_limit", "set_breaker"}
-    | {"set_on_abort", "announce", "expire", "prune", "count", "migrate"}
+    | {"set_on_abort", "announce", "expire", "follow", "prune", "count", "migrate", "rewrap", "shred", "copy"}
+    | {"fire", "fail_schedule", "declare_schedules", "put_schedule", "pause_schedule", "remove_schedule"}
+    | {"run_schedule"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

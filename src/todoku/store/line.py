@@ -10,7 +10,9 @@ from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.identity import destination_lock, effect_scope, publish_scope
 from todoku.core.message import Claimed
 from todoku.core.status import Status
+from todoku.store import gates
 from todoku.store.database import Tx
+from todoku.store.ending import Endings
 from todoku.store.values import Held, Waiting
 
 Settled = tuple[Claimed, Settlement]
@@ -19,11 +21,12 @@ GONE: Final = frozenset({"CANCELLED", "EXPIRED", "BY_HAND", "UNKNOWN_DESTINATION
 
 
 def waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
-    """Where work waits: three walks over small sets of places, never over rows."""
+    """Where work waits: walks over small sets of places, never over rows."""
     return Waiting(
         tuple(tx.rows("waiting", destinations=destinations)),
         tuple(tx.rows("waiting_suspects", destinations=destinations)),
         tuple(tx.rows("waiting_lanes", destinations=destinations)),
+        gates.waiting(tx, destinations),
     )
 
 
@@ -32,12 +35,14 @@ def places_of(places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"queue": queue, "destination": destination} for queue, destination in places]
 
 
-def claim_lanes(tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int) -> list[Any]:
-    """Take lanes, then of each its first rows. Lanes with nothing to run are given back at once."""
+def claim_lanes(
+    tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int, *, alone: bool = False
+) -> list[Any]:
+    """Take lanes, then of each its first rows, or one `alone`. Lanes with nothing to run are given back at once."""
     taken = dict(tx.rows("take_lanes", worker=worker, places=places_of(places), lanes=min(lanes, limit)))
     if not taken:
         return []
-    each = max(1, limit // len(taken))
+    each = 1 if alone else max(1, limit // len(taken))
     mosts = {str(lane): 1 if failures else each for lane, failures in taken.items()}
     rows = tx.rows("claim_lane_rows", worker=worker, mosts=mosts, most=each)
     if idle := taken.keys() - {row[_LANE] for row in rows}:
@@ -48,18 +53,23 @@ def claim_lanes(tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: 
 _LANE = Claimed.__struct_fields__.index("lane")
 
 
-def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float) -> set[int]:
-    """Ledger, then delivery, then history (I5). Returns the ids that were not ours; sorted locks (H11)."""
+def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float, endings: Endings) -> set[int]:
+    """Ledger, then delivery, then history (I5). Returns the ids that were not ours; sorted locks (H11).
+
+    What follows the ends among them is published last, in the same transaction.
+    """
     settled = sorted(settled, key=_by_id)
     settled = _settle_ledger(tx, worker, settled, ledger_ttl)
     done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
     lost: set[int] = set()
+    cancelled: set[int] = set()
     if done:
         owned = tokens(claim for claim, _ in done)
         lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
     if len(done) < len(settled):
         rows = [_rest_row(*pair) for pair in settled if pair[1].status is not Status.SUCCEEDED]
-        lost.update(id for (id,) in tx.rows("settle_rest", worker=worker, rows=rows))
+        for id, ours in tx.rows("settle_rest", worker=worker, rows=rows):
+            (cancelled if ours else lost).add(id)
     results = [
         {"delivery_id": claim.id, "message_seq": claim.message_seq, "result": settlement.result}
         for claim, settlement in done
@@ -70,6 +80,8 @@ def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: floa
     if lanes := sorted({claim.lane for claim, _ in settled if claim.lane is not None}):
         tx.rows("lock_lanes", lanes=lanes)
         settle_lanes(tx, worker, lanes, [pair for pair in settled if pair[0].id not in lost])
+    gates.refresh(tx, (claim.gate for claim, _ in settled))
+    endings.settled(tx, [pair for pair in settled if pair[0].id not in lost] if lost else settled, cancelled)
     return lost
 
 
@@ -77,14 +89,16 @@ def _by_id(pair: Settled) -> int:
     return pair[0].id
 
 
-def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float) -> set[int]:
+def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float, *, endings: Endings) -> set[int]:
     """Give back what never started. Returns the ids that were ours."""
     ordered = sorted(claims, key=lambda claim: claim.id)
-    ours = {row[0] for row in tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay)}
+    ours = dict(tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay))
     if lanes := sorted({claim.lane for claim in ordered if claim.lane is not None}):
         tx.rows("lock_lanes", lanes=lanes)
         settle_lanes(tx, worker, lanes, ())
-    return ours
+    gates.refresh(tx, (claim.gate for claim in ordered))
+    endings.aborted(tx, [id for id, status in ours.items() if status == Status.ABORTED])  # cancelled meanwhile
+    return set(ours)
 
 
 def settle_lanes(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[Settled]) -> None:

@@ -11,9 +11,10 @@ from todoku.store.database import Tx
 from todoku.store.line import GONE
 from todoku.store.reading import uuid, uuid_or_none
 from todoku.store.values import Delivery, Filter, moment
-from todoku.store.views import DeadGroup, Event, Known, LaneRow, Preview, Situation
+from todoku.store.views import DeadGroup, Event, FullGate, GateRow, Known, LaneRow, Preview, Situation
 
 _DEAD_COUNTED: Final = 100_000
+_GATE_COUNTED: Final = 1000
 
 
 def previews(tx: Tx, message_ids: Sequence[UUID], largest: int) -> dict[UUID, Preview]:
@@ -45,7 +46,7 @@ def situation(tx: Tx, delivery_id: int) -> Situation | None:
     facts = tx.rows("situation", id=delivery_id)
     if delivery is None or not facts:
         return None
-    ((expires_at, claimed_at, in_queue, in_destination),) = facts
+    ((expires_at, claimed_at, in_queue, in_destination, gate),) = facts
     return Situation(
         now=float(tx.rows("clock")[0][0]),
         delivery=delivery,
@@ -57,7 +58,13 @@ def situation(tx: Tx, delivery_id: int) -> Situation | None:
         lane=None if delivery.lane is None else _lane(tx, delivery.lane),
         queue_in_flight=in_queue,
         destination_in_flight=in_destination,
+        gate=None if gate is None else next((GateRow(*row) for row in tx.rows("gate", gate=gate)), None),
     )
+
+
+def full_gates(tx: Tx, limit: int) -> tuple[FullGate, ...]:
+    """Keys at their limit, those with the most behind them first."""
+    return tuple(FullGate(*row) for row in tx.rows("full_gates", counted=_GATE_COUNTED, most=limit))
 
 
 def _lane(tx: Tx, lane: int) -> LaneRow | None:

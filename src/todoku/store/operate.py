@@ -9,8 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from todoku.core.identity import destination_lock, effect_scope
+from todoku.store import gates
 from todoku.store.database import Tx
+from todoku.store.ending import Endings
 from todoku.store.line import GONE
+from todoku.store.over import loaded, succeeding
 from todoku.store.values import Acted, Filter, Signed
 
 
@@ -19,10 +22,12 @@ class Picked(msgspec.Struct, frozen=True):
 
     id: int
     lane: int | None
+    gate: int | None
     destination: str
     queue: str
     status: str
     reason: str | None
+    key: str | None
     key_hash: str | None
     digest: str | None
     message_id: Any
@@ -79,19 +84,24 @@ def replay(tx: Tx, rows: list[Picked]) -> list[int]:
         tx.rows("replay_lanes", lanes=lanes)
     changed = [row[0] for row in tx.rows("replay", ids=[row.id for row in free])]
     refresh_lanes(tx, free, unpark=True)
+    if gated := [(row.gate, row.queue, row.destination, row.key or "") for row in free if row.gate is not None]:
+        gates.opened(tx, gated)
     return changed
 
 
-def cancel(tx: Tx, rows: list[Picked], why: str) -> list[int]:
+def cancel(tx: Tx, rows: list[Picked], why: str, *, endings: Endings) -> list[int]:
     """What waits → aborted; what runs is asked."""
-    changed = [id for id, _ in tx.rows("cancel", ids=[row.id for row in rows], why=why)]
+    changed = dict(tx.rows("cancel", ids=[row.id for row in rows], why=why))
     refresh_lanes(tx, rows, unpark=False)
-    return changed
+    gates.refresh(tx, (row.gate for row in rows))
+    endings.aborted(tx, [id for id, status in changed.items() if status == "aborted"])
+    return list(changed)
 
 
-def settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: float) -> list[int]:
+def settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: float, endings: Endings) -> list[int]:
     """Ledger first (I5), then the rows, with the result a person gives them."""
     ids = [row.id for row in rows]
+    over = succeeding(tx, ids)
     if entries := _entries(rows):
         tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded", response=result, ttl=ttl)
     _let_expire(tx, rows, ttl)
@@ -99,28 +109,34 @@ def settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: 
         tx.rows("settle_by_hand_result", ids=ids, result=result)
     changed = [row[0] for row in tx.rows("settle_by_hand_done", ids=ids)]
     refresh_lanes(tx, rows, unpark=True)
+    gates.refresh(tx, (row.gate for row in rows))
+    endings.follow(tx, [each for each in over if each.delivery_id in set(changed)])
     return changed
 
 
-def settle_as_aborted(tx: Tx, rows: list[Picked], why: str, *, ttl: float) -> list[int]:
+def settle_as_aborted(tx: Tx, rows: list[Picked], why: str, *, ttl: float, endings: Endings) -> list[int]:
     """Ledger first (I5), then the rows."""
     if entries := _entries(rows):
         tx.rows("settle_by_hand_ledger", entries=entries, state="failed", response=None, ttl=ttl)
     changed = [row[0] for row in tx.rows("settle_by_hand_aborted", ids=[row.id for row in rows], why=why)]
     refresh_lanes(tx, rows, unpark=False)
+    gates.refresh(tx, (row.gate for row in rows))
+    endings.aborted(tx, changed)
     return changed
 
 
-def purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float) -> list[int]:
+def purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float, endings: Endings) -> list[int]:
     """Dead letters are removed; a lane one of them blocked goes on, and the key is remembered as after a success.
 
     The audit names their messages too: nothing else says why a message has no delivery any more (I1).
     """
     _let_expire(tx, rows, ttl)
+    removed = loaded(tx, [row.id for row in rows])
     changed = [row[0] for row in tx.rows("purge", ids=[row.id for row in rows])]
     targets = sorted({f"message:{row.message_id}" for row in rows})
     tx.rows("audit", by=signed.by, why=signed.why, action="purge", targets=targets)
     refresh_lanes(tx, rows, unpark=True)
+    endings.purged(tx, removed)
     return changed
 
 

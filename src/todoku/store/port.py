@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.decide import Settlement
+from todoku.core.ending import Hook
 from todoku.core.message import Claimed
 from todoku.core.outcome import Outcome
 from todoku.store.values import (
+    UNCOUNTED,
     Acted,
+    BatchStatus,
     Cleared,
+    Counted,
     Counts,
     Entry,
     Filter,
+    Gated,
     Held,
     Lag,
     Limits,
@@ -38,7 +43,11 @@ from todoku.store.values import (
     Waiting,
     WorkerRow,
 )
-from todoku.store.views import DeadGroup, Event, Facts, Known, Preview, Situation
+from todoku.store.views import DeadGroup, Event, Facts, FullGate, Known, Preview, Situation
+
+if TYPE_CHECKING:
+    from todoku.store.datakeys import DataKeys
+    from todoku.store.timetable import Timetable
 
 T = TypeVar("T")
 Token = TypeVar("Token", Claimed, Held)
@@ -87,6 +96,14 @@ class Store(Protocol):
     def run(self, steps: Steps[T]) -> T:
         """Run `steps` in a transaction of their own: all of them are committed, or none."""
 
+    @property
+    def timetable(self) -> Timetable:
+        """The schedules."""
+
+    @property
+    def data_keys(self) -> DataKeys:
+        """The wrapped keys of what is encrypted."""
+
     # ---------------------------------------------------------------------------------------- the lease
 
     def register(self, worker: UUID, *, name: str, lease: float) -> None:
@@ -122,17 +139,41 @@ class Store(Protocol):
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
         """Where work waits for these destinations (None: all), due or not. Cost: the number of places, not rows."""
 
-    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int) -> list[Claimed]:
+    def claim(
+        self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
         """Take up to `limit` due deliveries, slice by slice, each slice in time order.
 
         Each row goes to one worker (I3), with `attempt` and `epoch` raised. A worker whose lease ended gets nothing.
-        Paused queues, open breakers, expired and future rows, lanes and suspects are passed over.
+        Paused queues, open breakers, expired and future rows, lanes, gates and suspects are passed over.
+
+        Of the names `counted`, here and in the other claims, no more is taken than their limits leave: exactly,
+        whoever else claims at the same moment. What is at its limit is passed over, and not waited for.
         """
 
-    def claim_suspect(self, worker: UUID, places: Sequence[tuple[str, str]]) -> list[Claimed]:
-        """Take one due delivery whose owner died before, if there is one."""
+    def claim_suspect(
+        self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        """Take one due delivery whose owner died before, if there is one; not past the limit of its key."""
 
-    def claim_lanes(self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int) -> list[Claimed]:
+    def claim_gates(
+        self, worker: UUID, places: Sequence[Gated], *, number: int, limit: int, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        """Take up to `limit` due deliveries of up to `number` gates: of each key as many as its limit leaves.
+
+        Exactly so many of a key run at once, and start a second, whoever else claims. Larger priorities first, and
+        gates take turns. What a full gate holds back is not looked at. The limit of the last claim is the gate's.
+        """
+
+    def claim_lanes(
+        self,
+        worker: UUID,
+        places: Sequence[tuple[str, str]],
+        *,
+        lanes: int,
+        limit: int,
+        counted: Counted = UNCOUNTED,
+    ) -> list[Claimed]:
         """Take up to `lanes` lanes and of each the first rows in order: one if its head has failed before.
 
         Rows of a lane come in order, and must be run in turn (I10). A head that may not run yet blocks its lane.
@@ -229,7 +270,8 @@ class Store(Protocol):
     ) -> None:
         """Let all workers together run at most `concurrency` at once and start `rate` a second; None: no such limit.
 
-        With `lasts`, both end after so many seconds by themselves. Workers read `limits` and obey.
+        With `lasts`, both end after so many seconds by themselves. Workers read `limits`, and then claim no more than
+        is left: exactly, and whatever workers come and go.
         """
 
     def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
@@ -248,6 +290,17 @@ class Store(Protocol):
 
     def expire(self, *, unknown_after: float, limit: int = 5000) -> tuple[int, int]:
         """Abort what waited past `expires_at`, and what nobody has registered for so long. Returns both numbers."""
+
+    def announce_hooks(self, hooks: Sequence[Hook]) -> None:
+        """Say that a worker here serves these hooks: from now on each is told of every end that it hears of.
+
+        Its message commits with the end itself, whoever makes it, so it is neither lost nor doubled. A hook that nobody
+        has announced for a day, while other things were, is forgotten. Other stores know of it after a second.
+        """
+
+    def follow(self) -> int:
+        """Publish what follows complete batches wherever that could not be published with the end of their last member
+        (its lane was being published to), once, however many ask. Returns how many they were."""
 
     def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
         """Remove what its retention has passed: never a message with a delivery, never a ledger entry in use."""
@@ -277,6 +330,12 @@ class Store(Protocol):
     def standing(self, message_id: UUID, destination: str) -> Standing | None:
         """Where one delivery of a message is, with its result if one was kept; None: there is no such delivery."""
 
+    def hooks(self) -> tuple[Hook, ...]:
+        """The hooks that are told of ends now."""
+
+    def batch(self, id: UUID) -> BatchStatus | None:
+        """How far a batch is. None: there is none, or its retention has passed."""
+
     def entry(self, scope: str, key_hash: str) -> Entry | None:
         """A ledger entry."""
 
@@ -291,6 +350,9 @@ class Store(Protocol):
 
     def situation(self, delivery_id: int) -> Situation | None:
         """What decides when a delivery runs: one consistent look. None: it is not there, or it succeeded."""
+
+    def full_gates(self, *, limit: int = 100) -> tuple[FullGate, ...]:
+        """Keys that are at their limit while more of them waits, those with the most behind them first."""
 
     def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
         """What happened after `since` (unix seconds of the database), oldest first: of each kind the last `limit`."""

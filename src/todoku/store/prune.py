@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from todoku.store import line
+from todoku.store import gates, line
 from todoku.store.database import Database, Tx
+from todoku.store.ending import FORGOTTEN_AFTER, Endings
 from todoku.store.values import Pruned
 
 _INBOX_TTL: Final = 90 * 86_400.0
@@ -15,15 +16,18 @@ _DAYS_AHEAD: Final = 7
 def prune(database: Database, *, history_ttl: float, limit: int) -> Pruned:
     """Everything whose retention has passed; and partitions for the days to come."""
     database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
-    return Pruned(
+    pruned = Pruned(
         messages=_messages(database, history_ttl, limit),
         ledger=_repeated(database, "prune_ledger", limit),
         attempts=_repeated(database, "prune_attempts", limit, ttl=history_ttl),
         results=_repeated(database, "prune_results", limit, ttl=history_ttl),
         inbox=_repeated(database, "prune_inbox", limit, ttl=_INBOX_TTL),
+        batches=_repeated(database, "prune_batches", limit, ttl=history_ttl),
         history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
         stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),
     )
+    database.write("prune", lambda tx: tx.rows("prune_hooks", forgotten_after=FORGOTTEN_AFTER))
+    return pruned
 
 
 def _messages(database: Database, ttl: float, limit: int) -> int:
@@ -48,20 +52,33 @@ def _repeated(database: Database, query: str, limit: int, **values: float) -> in
             return removed
 
 
-def abort_unknown(database: Database, *, after: float, limit: int) -> int:
+def expire(tx: Tx, *, limit: int, endings: Endings) -> int:
+    """Abort what waited past its expiry."""
+    return _over(tx, tx.rows("expire", most=limit), endings)
+
+
+def _over(tx: Tx, rows: list[tuple[int, int | None, int | None]], endings: Endings) -> int:
+    """(id, lane, gate) of what became dead letters: their lanes and gates look anew, then what follows is published."""
+    if lanes := sorted({lane for _, lane, _ in rows if lane is not None}):
+        tx.rows("refresh_lanes", lanes=lanes, unpark=False)
+    gates.refresh(tx, (gate for _, _, gate in rows))
+    endings.aborted(tx, sorted(id for id, _, _ in rows))
+    return len(rows)
+
+
+def abort_unknown(database: Database, *, after: float, limit: int, endings: Endings) -> int:
     """Abort what has waited `after` seconds for a destination that no worker has announced in that time."""
 
     def strangers(tx: Tx) -> set[tuple[str, str]]:
         known = {name for (name,) in tx.rows("announced", after=after)}
         waiting = line.waiting(tx, None)
-        places = {(queue, name) for queue, name, _ in waiting.groups} | {*waiting.suspects, *waiting.lanes}
+        places = {(queue, name) for queue, name, _ in (*waiting.groups, *waiting.gates)}
+        places |= {*waiting.suspects, *waiting.lanes}
         return {(queue, name) for queue, name in places if name not in known}
 
     def abort(tx: Tx, queue: str, destination: str) -> int:
         rows = tx.rows("abort_unknown", queue=queue, destination=destination, after=after, most=limit)
-        if lanes := sorted({lane for _, lane in rows if lane is not None}):
-            tx.rows("refresh_lanes", lanes=lanes, unpark=False)
-        return len(rows)
+        return _over(tx, rows, endings)
 
     places = sorted(database.read(strangers))
     return sum(database.write("expire", lambda tx: abort(tx, *place)) for place in places)  # noqa: B023 - runs at once

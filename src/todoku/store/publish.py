@@ -57,6 +57,8 @@ def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
     fresh = [draft for draft in drafts if _is_fresh(draft, earlier)]
     created = EPOCH
     if fresh:
+        yield from keep_keys(to, fresh)
+        yield from _call_gates(to, fresh)
         created = yield from (_insert_postgres if to.dialect == "postgresql" else _insert_sqlite)(to, fresh)
     reopened = [draft for draft in drafts if not _is_fresh(draft, earlier) and _key(draft).reopen]
     if reopened:
@@ -160,16 +162,24 @@ def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     key = _key(draft)
     if entry is None:
         raise StoreError(f"the ledger entry of key {key.key!r} came and went three times", hint="publish again")
-    if entry.digest == key.digest:
+    if entry.digest == key.digest or entry.digest in key.alike:
         return
     fields = ""
     if entry.payload is not None and draft.payload is not None:
         names = differing_fields(msgspec.json.decode(entry.payload), msgspec.json.decode(draft.payload))
         fields = f"; differs in: {', '.join(names)}" if names else ""
-    raise IdempotencyConflict(
-        f"key {key.key!r} was used at {entry.created_at:%Y-%m-%d %H:%M:%S} UTC with another body{fields}",
-        hint="use a new key for a new message",
-    )
+    used = f"key {key.key!r} was used at {entry.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    if _kind(entry.digest) not in map(_kind, (key.digest, *key.alike)):
+        raise IdempotencyConflict(
+            f"{used}, and the two bodies cannot be compared: one was encrypted, or with a master key that is not here",
+            hint="keep old master keys as long as ledger_ttl, or use a new key",
+        )
+    raise IdempotencyConflict(f"{used} with another body{fields}", hint="use a new key for a new message")
+
+
+def _kind(digest: str) -> str:
+    """How a digest was made: with which version, and with which master key."""
+    return digest.rpartition(":")[0]
 
 
 def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
@@ -177,7 +187,7 @@ def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
         yield to.one("publish_reopen", message_ids="{" + ",".join(map(str, message_ids)) + "}")
         return
     for message_id in message_ids:
-        for query in ("audit_reopen", "reopen_ledger", "reopen_lanes", "reopen"):
+        for query in ("audit_reopen", "reopen_ledger", "reopen_lanes", "reopen_gates", "reopen"):
             yield to.one(f"publish_{query}", message_id=str(message_id))
 
 
@@ -203,6 +213,20 @@ def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
     return [{"lane": lane, "queue": leg.queue, "destination": leg.destination} for lane, leg in sorted(legs.items())]
 
 
+def _call_gates(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+    """Say at which gates something waits: appended, so that publishers of one key never wait for each other."""
+    rows: dict[int, dict[str, Value]] = {
+        leg.gate: {"gate": leg.gate, "queue": leg.queue, "destination": leg.destination, "key": draft.key}
+        for draft in drafts
+        for leg in draft.legs
+        if leg.gate is not None and leg.dead is None
+    }
+    if rows and to.dialect == "postgresql":
+        yield to.one("publish_gate_calls", gates=_json(list(rows.values())))
+    elif rows:
+        yield to.many("publish_gate_calls", list(rows.values()))
+
+
 def _array(numbers: Sequence[int]) -> str:
     """An array literal: text, which every driver takes, and cast where it is used."""
     return "{" + ",".join(map(str, numbers)) + "}"
@@ -226,6 +250,19 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     deliveries = [_delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs]
     rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries), notify=to.notify)
     return moment(cast("float", rows[0][0]))
+
+
+def keep_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+    """Store the data keys that drafts were sealed with: in this transaction, so that neither is without the other."""
+    keys = {str(key.id): key for draft in drafts if (key := draft.sealed_with) is not None}
+    rows: list[dict[str, Value]] = [
+        {"id": id, "day": key.day, "master_key_id": key.master_key_id, "wrapped": key.wrapped}
+        for id, key in sorted(keys.items())
+    ]
+    if rows and to.dialect == "postgresql":
+        yield to.one("publish_data_keys", keys=_json(rows))
+    elif rows:
+        yield to.many("publish_data_keys", [row | {"now": to.now} for row in rows])
 
 
 def _message_document(place: int, draft: Draft) -> dict[str, object]:
@@ -265,7 +302,8 @@ def _delivery_document(place: int, draft: Draft, leg: Leg) -> dict[str, object]:
         "max_attempts": leg.max_attempts,
         "delay": draft.delay,
     }
-    optional = {"lane": leg.lane, "timeout": leg.timeout, "expires": draft.expires, "dead": leg.dead}
+    optional: dict[str, object] = {"lane": leg.lane, "gate": leg.gate, "timeout": leg.timeout}
+    optional |= {"expires": draft.expires, "dead": leg.dead}
     optional["at"] = None if draft.at is None else draft.at.timestamp()
     return document | {name: value for name, value in optional.items() if value is not None}
 
@@ -305,6 +343,7 @@ def _delivery_row(draft: Draft, leg: Leg, now: int) -> dict[str, Value]:
         "destination": leg.destination,
         "queue": leg.queue,
         "lane": leg.lane,
+        "gate": leg.gate,
         "priority": leg.priority,
         "max_attempts": leg.max_attempts,
         "timeout": leg.timeout,

@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
-import msgspec
-
 from todoku.core.decide import Settlement
-from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError
+from todoku.core.ending import Hook
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.core.status import Status
-from todoku.store import clear, line, looking, operate, reading, verify
+from todoku.store import clear, gates, line, operate, reading
 from todoku.store import lease as leases
+from todoku.store.answers import Answers
+from todoku.store.counting import P, Spot, by_place, spots
 from todoku.store.database import Database, Tx
-from todoku.store.lag import lag
+from todoku.store.datakeys import DataKeys
+from todoku.store.ending import Endings
 from todoku.store.port import Listener, Steps, Token
-from todoku.store.prune import abort_unknown, prune
+from todoku.store.prune import abort_unknown, expire, prune
+from todoku.store.steps import taken
+from todoku.store.timetable import Timetable
 from todoku.store.values import (
+    UNCOUNTED,
     Acted,
     Cleared,
-    Counts,
-    Entry,
+    Counted,
     Filter,
+    Gated,
     Held,
-    Lag,
     Limits,
     Migrated,
-    Page,
     Pruned,
     Reclaimed,
     SettleReport,
     Signed,
     Slice,
-    Standing,
-    Story,
     Transacted,
     Waiting,
-    WorkerRow,
 )
-from todoku.store.views import DeadGroup, Event, Facts, Known, Preview, Situation
 
 T = TypeVar("T")
 
 
-class SqlStore:
+class SqlStore(Answers):
     """`Store` on a SQL database."""
 
-    def __init__(self, database: Database, *, ledger_ttl: float) -> None:
+    def __init__(self, database: Database, *, ledger_ttl: float, notify: bool = True) -> None:
         self.database = database
         self._ledger_ttl = ledger_ttl
+        self._endings = Endings(lambda: self.database, notify=notify)
 
     # ---------------------------------------------------------------------------------------- its life
 
@@ -67,15 +67,15 @@ class SqlStore:
         self.database.close()
 
     def run(self, steps: Steps[T]) -> T:
-        def work(tx: Tx) -> T:
-            try:
-                statement = next(steps)
-                while True:
-                    statement = steps.send(tx.statement(statement))
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+        return self.database.write("publish", lambda tx: taken(tx, steps))
 
-        return self.database.write("publish", work)
+    @property
+    def timetable(self) -> Timetable:
+        return Timetable(self.database)
+
+    @property
+    def data_keys(self) -> DataKeys:
+        return DataKeys(self.database)
 
     # ---------------------------------------------------------------------------------------- the lease
 
@@ -96,32 +96,78 @@ class SqlStore:
 
     def bury(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
         def work(tx: Tx, *, waits: bool) -> Reclaimed:
-            return leases.bury(tx, worker, lost=lost, max_lost=max_lost, waits=waits)
+            return leases.bury(tx, worker, lost=lost, max_lost=max_lost, waits=waits, endings=self._endings)
 
         try:
-            return self.database.write("bury", lambda tx: work(tx, waits=True))
+            return self._ending("bury", lambda tx: work(tx, waits=True))
         except DatabaseBusy:  # the lease must end now; what somebody keeps locked is left to reclaim
-            return self.database.write("bury", lambda tx: work(tx, waits=False))
+            return self._ending("bury", lambda tx: work(tx, waits=False))
 
     def reclaim(self, *, max_lost: int = 3, signed: Signed | None = None) -> Reclaimed:
-        return self.database.write("reclaim", lambda tx: leases.reclaim(tx, max_lost, signed))
+        return self._ending("reclaim", lambda tx: leases.reclaim(tx, max_lost, signed, endings=self._endings))
 
     # ----------------------------------------------------------------------------------------- the line
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
         return self.database.read(lambda tx: line.waiting(tx, destinations))
 
-    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int) -> list[Claimed]:
-        return self._claimed("claim", worker, lambda tx: self.database.claim(tx, worker, slices, limit))
+    def claim(
+        self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        def take(tx: Tx, some: Sequence[Slice], most: int) -> list[Any]:
+            return self.database.claim(tx, worker, some, most)
 
-    def claim_suspect(self, worker: UUID, places: Sequence[tuple[str, str]]) -> list[Claimed]:
-        document = line.places_of(places)
-        return self._claimed(
-            "claim_suspect", worker, lambda tx: tx.rows("claim_suspect", worker=worker, places=document)
-        )
+        return self._counted("claim", worker, slices, counted, limit, take)
 
-    def claim_lanes(self, worker: UUID, places: Sequence[tuple[str, str]], *, lanes: int, limit: int) -> list[Claimed]:
-        return self._claimed("claim_lanes", worker, lambda tx: line.claim_lanes(tx, worker, places, lanes, limit))
+    def claim_suspect(
+        self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        def take(tx: Tx, some: Sequence[Spot], _most: int) -> list[Any]:
+            return gates.claim_suspect(tx, worker, line.places_of(some))
+
+        return self._counted("claim_suspect", worker, spots(places), counted, 1, take)
+
+    def claim_lanes(
+        self,
+        worker: UUID,
+        places: Sequence[tuple[str, str]],
+        *,
+        lanes: int,
+        limit: int,
+        counted: Counted = UNCOUNTED,
+    ) -> list[Claimed]:
+        def take(tx: Tx, some: Sequence[Spot], most: int) -> list[Any]:
+            # What waits behind the head of a lane would count as running: of a place with a limit only heads are taken.
+            return line.claim_lanes(tx, worker, some, lanes, most, alone=counted.has(*some[0]))
+
+        return self._counted("claim_lanes", worker, spots(places), counted, limit, take)
+
+    def claim_gates(
+        self, worker: UUID, places: Sequence[Gated], *, number: int, limit: int, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        def take(tx: Tx, some: Sequence[Gated], most: int) -> list[Any]:
+            return gates.claim(tx, worker, some, number, most)
+
+        return self._counted("claim_gates", worker, places, counted, limit, take)
+
+    def _counted(
+        self,
+        operation: str,
+        worker: UUID,
+        places: Sequence[P],
+        counted: Counted,
+        limit: int,
+        take: Callable[[Tx, Sequence[P], int], list[Any]],
+    ) -> list[Claimed]:
+        try:
+            return self._claimed(
+                operation, worker, lambda tx: by_place(tx, places, counted, limit, partial(take, tx))
+            )  # fmt: skip
+        except DatabaseBusy:  # somebody stands still with the lock of a limit: what has none goes on
+            free = [place for place in places if not counted.has(place.queue, place.destination)]
+            if not free or len(free) == len(places):
+                raise
+            return self._claimed(operation, worker, lambda tx: take(tx, free, limit))
 
     def _claimed(self, operation: str, worker: UUID, work: Callable[[Tx], list[Any]]) -> list[Claimed]:
         made: Callable[..., Claimed] = Claimed
@@ -139,9 +185,7 @@ class SqlStore:
             one, other = self.settle(list(first.values())), self.settle([p for p in settled if first[p[0].id] is not p])
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
         try:
-            lost = self.database.write(
-                "settle", lambda tx: line.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl)
-            )
+            lost = self._ending("settle", lambda tx: self._settle(tx, worker, settled))
         except DatabaseBusy:
             # Somebody holds one of these rows. Halve until it is alone, so that it holds up nobody else (H11).
             # SQLite has one lock for all of them: smaller parts would only wait for it again and again.
@@ -155,6 +199,11 @@ class SqlStore:
         )
 
     def transact(self, claim: Claimed, work: Callable[[Any], Outcome], *, limit: float) -> Outcome | Transacted:
+        result = self._transact(claim, work, limit)
+        self._endings.catch_up()
+        return result
+
+    def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:
         try:
             with self.database.opened(limit) as opened:
                 outcome = work(opened.connection)
@@ -163,7 +212,7 @@ class SqlStore:
                 opened.check()
                 opened.tx.rows("mark_inbox", consumer=claim.destination, message_id=claim.message_id)
                 done = Settlement(status=Status.SUCCEEDED, result=outcome.result)
-                if line.settle(opened.tx, claim.worker, [(claim, done)], ledger_ttl=self._ledger_ttl):
+                if self._settle(opened.tx, claim.worker, [(claim, done)]):
                     return Transacted.LOST
                 opened.commit()
                 return Transacted.SETTLED
@@ -171,6 +220,15 @@ class SqlStore:
             if self._lost(claim.worker, [claim]):  # raises in its turn if nobody answers: then it stays unknown
                 raise
             return Transacted.SETTLED  # the commit had happened, only its reply was lost
+
+    def _settle(self, tx: Tx, worker: UUID, settled: Sequence[tuple[Claimed, Settlement]]) -> set[int]:
+        return line.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl, endings=self._endings)
+
+    def _ending(self, operation: str, work: Callable[[Tx], T]) -> T:
+        """A write that may end deliveries; then what had to wait for its commit."""
+        result = self.database.write(operation, work)
+        self._endings.catch_up()
+        return result
 
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:
@@ -186,7 +244,7 @@ class SqlStore:
         if len(first) < len(claims):  # as in settle
             rest = [claim for claim in claims if first[claim.id] is not claim]
             return self.release(list(first.values()), delay=delay) + self.release(rest, delay=delay)
-        ours = self.database.write("release", lambda tx: line.release(tx, worker, claims, delay))
+        ours = self._ending("release", lambda tx: line.release(tx, worker, claims, delay, endings=self._endings))
         return tuple(claim for claim in claims if claim.id not in ours)
 
     # ------------------------------------------------------------------------------- what a person does
@@ -201,7 +259,7 @@ class SqlStore:
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
     ) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.cancel(tx, rows, signed.why)
+            return operate.cancel(tx, rows, signed.why, endings=self._endings)
 
         act = operate.Act("cancel", ("pending", "failed", "sending"), change)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
@@ -218,10 +276,10 @@ class SqlStore:
         dry_run: bool = False,
     ) -> Acted:
         def done(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.settle_as_succeeded(tx, rows, result, ttl=self._ledger_ttl)
+            return operate.settle_as_succeeded(tx, rows, result, ttl=self._ledger_ttl, endings=self._endings)
 
         def over(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.settle_as_aborted(tx, rows, signed.why, ttl=self._ledger_ttl)
+            return operate.settle_as_aborted(tx, rows, signed.why, ttl=self._ledger_ttl, endings=self._endings)
 
         if succeeded:
             act = operate.Act("settle as succeeded", ("pending", "failed", "aborted"), done)
@@ -233,7 +291,7 @@ class SqlStore:
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
     ) -> Acted:
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
-            return operate.purge(tx, rows, signed, ttl=self._ledger_ttl)
+            return operate.purge(tx, rows, signed, ttl=self._ledger_ttl, endings=self._endings)
 
         act = operate.Act("purge", ("aborted",), change)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
@@ -249,7 +307,7 @@ class SqlStore:
         dry_run: bool,
         operation: str | None = None,
     ) -> Acted:
-        return self.database.write(
+        return self._ending(
             operation or act.name,
             lambda tx: operate.act(tx, which, signed, act, limit=limit, after=after, dry_run=dry_run),
         )
@@ -311,75 +369,16 @@ class SqlStore:
         self.database.write("announce", lambda tx: tx.rows("announce", destinations=list(destinations)))
 
     def expire(self, *, unknown_after: float, limit: int = 5000) -> tuple[int, int]:
-        def work(tx: Tx) -> int:
-            rows = tx.rows("expire", most=limit)
-            if lanes := sorted({lane for _, lane in rows if lane is not None}):
-                tx.rows("refresh_lanes", lanes=lanes, unpark=False)
-            return len(rows)
+        late = self._ending("expire", lambda tx: expire(tx, limit=limit, endings=self._endings))
+        unknown = abort_unknown(self.database, after=unknown_after, limit=limit, endings=self._endings)
+        self._endings.catch_up()
+        return late, unknown
 
-        return self.database.write("expire", work), abort_unknown(self.database, after=unknown_after, limit=limit)
+    def announce_hooks(self, hooks: Sequence[Hook]) -> None:
+        self._endings.announce(hooks)
+
+    def follow(self) -> int:
+        return self._endings.catch_up(all=True)
 
     def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
         return prune(self.database, history_ttl=history_ttl, limit=limit)
-
-    # ------------------------------------------------------------------------------------------ reading
-
-    def counts(self, *, max_age: float = 0.0) -> Counts:
-        if max_age > 0 and (known := self.database.read(lambda tx: reading.remembered(tx, max_age))) is not None:
-            return known
-        counts = self.database.read(lambda tx: reading.counted(tx, random.random))
-        if not counts.exact:
-            self.database.write("count", lambda tx: reading.remember(tx, counts))
-        return counts
-
-    def lag(self, *, stuck_after: float) -> Lag:
-        return self.database.read(lambda tx: lag(tx, stuck_after=stuck_after, draw=random.random))
-
-    def find(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        return self.database.read(lambda tx: reading.find(tx, which, cursor, limit))
-
-    def story(self, message_id: UUID) -> Story | None:
-        return self.database.read(lambda tx: reading.story(tx, message_id))
-
-    def workers(self) -> tuple[WorkerRow, ...]:
-        return self.database.read(reading.workers)
-
-    def result(self, delivery_id: int) -> str | None:
-        rows = self.database.read(lambda tx: tx.rows("result", id=delivery_id))
-        return rows[0][0] if rows else None
-
-    def standing(self, message_id: UUID, destination: str) -> Standing | None:
-        rows = self.database.read(lambda tx: tx.rows("standing", message_id=message_id, destination=destination))
-        return Standing(*rows[0]) if rows else None
-
-    def entry(self, scope: str, key_hash: str) -> Entry | None:
-        return self.database.read(lambda tx: reading.entry(tx, scope, key_hash))
-
-    def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
-        return self.database.read(lambda tx: looking.previews(tx, message_ids, largest)) if message_ids else {}
-
-    def dead(self) -> tuple[DeadGroup, ...]:
-        return self.database.read(looking.dead)
-
-    def known(self) -> Known:
-        return self.database.read(looking.known)
-
-    def situation(self, delivery_id: int) -> Situation | None:
-        return self.database.snapshot(lambda tx: looking.situation(tx, delivery_id))
-
-    def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
-        return self.database.read(lambda tx: looking.tail(tx, since, limit))
-
-    def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
-        return self.database.snapshot(
-            lambda tx: verify.broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most)
-        )
-
-    def facts(self) -> Facts:
-        facts = self.database.facts()
-        try:
-            version = self.database.read(lambda tx: tx.rows("schema_version"))[0][0]
-            stray = self.database.read(lambda tx: tx.rows("stray_history"))[0][0]
-        except SchemaError:
-            return facts
-        return msgspec.structs.replace(facts, version=version, stray=stray)

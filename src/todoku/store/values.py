@@ -25,12 +25,41 @@ class Slice(msgspec.Struct, frozen=True):
     most: int = 500
 
 
+class Gated(msgspec.Struct, frozen=True):
+    """A (queue, destination) whose keys have a limit each: so many at once, so many a second; None: any number."""
+
+    queue: str
+    destination: str
+    concurrency: int | None = None
+    rate: float | None = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The names a claim has to count, because they have limits; `most` of what they hold back, all together."""
+
+    queues: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
+    most: int = 1 << 30
+
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.destinations)
+
+    def has(self, queue: str, destination: str) -> bool:
+        """Whether a limit is on this place."""
+        return queue in self.queues or destination in self.destinations
+
+
+UNCOUNTED: Final = Counted()
+
+
 class Waiting(msgspec.Struct, frozen=True):
     """Where work waits, due or not: (queue, destination, priority), and (queue, destination) of the others."""
 
     groups: tuple[tuple[str, str, int], ...]
     suspects: tuple[tuple[str, str], ...]
     lanes: tuple[tuple[str, str], ...]
+    gates: tuple[tuple[str, str, float], ...] = ()
+    """Where a key may start something, with the seconds until it is to be looked at."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -41,6 +70,7 @@ class Held(msgspec.Struct, frozen=True):
     cancel_requested: bool
     lane: int | None
     worker: UUID
+    gate: int | None = None
 
 
 class SettleReport(msgspec.Struct, frozen=True):
@@ -261,7 +291,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Every limit in force, and the workers that share them: the ids of live leases, sorted."""
+    """Every limit in force, and the workers there are: the ids of live leases, sorted."""
 
     queues: tuple[Limit, ...]
     destinations: tuple[Limit, ...]
@@ -289,6 +319,21 @@ class Pruned(msgspec.Struct, frozen=True):
     inbox: int = 0
     history: int = 0
     stray: int = 0
+    batches: int = 0
+
+
+class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a batch is: its members that are `open`, `succeeded` or `aborted`. `done`: nothing follows any more."""
+
+    id: UUID
+    on: str
+    total: int
+    open: int
+    succeeded: int
+    aborted: int
+    done: bool
+    created_at: datetime
+    done_at: datetime | None
 
 
 class Migrated(msgspec.Struct, frozen=True):

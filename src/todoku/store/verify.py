@@ -29,6 +29,10 @@ def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[
         "lane",
         "parked",
         "lane_time",
+        "gate",
+        "gate_running",
+        "gate_time",
+        "batch",
         "clock",
     ):
         if rows := tx.rows(f"verify_{name}", **values):

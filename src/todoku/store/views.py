@@ -48,6 +48,28 @@ class LaneRow(msgspec.Struct, frozen=True):
     blocker: Delivery | None
 
 
+class GateRow(msgspec.Struct, frozen=True):
+    """The limit of one key: so many at once, so many a second; `running` now, and no start before `paced_until`."""
+
+    key: str
+    concurrency: int | None
+    rate: float | None
+    running: int
+    paced_until: float | None
+
+
+class FullGate(msgspec.Struct, frozen=True):
+    """A key at its limit, and how many of its deliveries wait: counted up to a thousand."""
+
+    queue: str
+    destination: str
+    key: str
+    concurrency: int
+    rate: float | None
+    running: int
+    waiting: int
+
+
 class Situation(msgspec.Struct, frozen=True):
     """Everything that decides when a delivery runs, as of one moment. Times are unix seconds of the database."""
 
@@ -61,6 +83,7 @@ class Situation(msgspec.Struct, frozen=True):
     lane: LaneRow | None
     queue_in_flight: int
     destination_in_flight: int
+    gate: GateRow | None = None
 
 
 class Event(msgspec.Struct, frozen=True):

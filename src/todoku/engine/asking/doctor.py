@@ -9,13 +9,18 @@ from typing import Final, Literal
 import msgspec
 
 from todoku.core.errors import TodokuError
+from todoku.core.master import MasterKey
 from todoku.core.settings import Settings
+from todoku.engine.asking.personal import personal_topics
 from todoku.store.port import Store
 from todoku.store.views import Facts
 
 Level = Literal["ok", "warn", "problem"]
 _SKEW: Final = 2.0
 _LITTLE_SPACE: Final = 256 << 20
+_OVERDUE: Final = 60.0
+_SOME: Final = 8
+_NOBODY: Final = MasterKey("", b"")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -44,8 +49,11 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
     yield _clock(store)
     yield from _leases(store, settings)
     yield from _unregistered(store, settings)
+    yield from _schedules(store, settings)
     yield _history(facts)
     yield from _dead(store)
+    yield from _personal(store)
+    yield from _keys(store, settings)
 
 
 def _kept(facts: Facts) -> Iterator[Finding]:
@@ -133,6 +141,25 @@ def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
             yield Finding("problem", "destinations", text, todo)
 
 
+def _schedules(store: Store, settings: Settings) -> Iterator[Finding]:
+    rows, found = store.timetable.rows(), False
+    for row in rows:
+        late = 0.0 if row.next_run_at is None or row.paused else (row.now - row.next_run_at).total_seconds()
+        if row.error is not None:
+            found = True
+            yield Finding("problem", "schedules", f"{row.name} cannot be fired: {row.error}", "todoku schedules")
+        elif not row.kept(settings.unknown_after_sec) and not row.paused:
+            found = True
+            text = f"{row.name} is not declared by any App any more, and does not fire"
+            yield Finding("warn", "schedules", text, f"run its App, or: todoku schedule remove {row.name}")
+        elif late > _OVERDUE:
+            found = True
+            text = f"{row.name} has been due for {late:.0f} s, and nobody has fired it"
+            yield Finding("warn", "schedules", text, "is a worker alive and enabled?")
+    if rows and not found:
+        yield Finding("ok", "schedules", f"{len(rows)}, none of them overdue")
+
+
 def _history(facts: Facts) -> Finding:
     if facts.stray:
         text = f"{facts.stray} history rows found no partition of their day"
@@ -144,3 +171,25 @@ def _dead(store: Store) -> Iterator[Finding]:
     if number := sum(group.number for group in store.dead()):
         text = f"{number} dead letters"
         yield Finding("warn", "dead letters", text, "`todoku reasons` tells why, `todoku replay` sends them again")
+
+
+def _personal(store: Store) -> Iterator[Finding]:
+    for topic, fields in personal_topics(store).items():
+        text = f"{topic} is not encrypted, and has fields that look personal: {', '.join(fields[:_SOME])}"
+        text += f" and {len(fields) - _SOME} more" if len(fields) > _SOME else ""
+        todo = "declare it with encrypted=True, or send a todoku.Ref instead of the value: docs/encryption.md"
+        yield Finding("warn", "personal data", text, todo)
+
+
+def _keys(store: Store, settings: Settings) -> Iterator[Finding]:
+    found = store.data_keys.days()
+    unknown = sorted({row.master_key_id for row in found if settings.master_keys.get(row.master_key_id) is None})
+    stale = sum(row.number for row in found if row.master_key_id != next(iter(settings.master_keys), _NOBODY).id)
+    if unknown:
+        text = f"data keys are wrapped by {', '.join(unknown)}, which is not configured here"
+        yield Finding("warn", "encryption", text, "add it to TODOKU_MASTER_KEYS, behind the current one")
+    elif stale:
+        text = f"{stale} data keys are wrapped by an older master key"
+        yield Finding("warn", "encryption", text, "run `todoku encryption-keys rotate`")
+    elif found:
+        yield Finding("ok", "encryption", "every data key is wrapped by the current master key")

@@ -41,6 +41,9 @@ CHECKS: Final = (
     Check("lane", "I10", "what waits in a lane has its lane"),
     Check("parked", "I10", "a parked lane has the dead letter that parks it"),
     Check("lane_time", "I10", "a lane is ready when its first delivery is due", heals=True),
+    Check("gate", "I1", "what waits at the limit of its key has its gate"),
+    Check("gate_running", "I3", "a gate knows how many of its deliveries run"),
+    Check("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
     Check("clock", "I12", "nothing was changed in the future"),
 )
 

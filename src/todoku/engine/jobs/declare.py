@@ -14,9 +14,11 @@ from todoku.core.settings import Settings
 from todoku.engine.context import Context
 from todoku.engine.jobs.event import E, Events
 from todoku.engine.jobs.handler import is_async, made
-from todoku.engine.jobs.job import Job, JobOptions
+from todoku.engine.jobs.job import Job
+from todoku.engine.jobs.options import JobOptions
 from todoku.engine.outbox import Outbox
 from todoku.engine.registry import SEND_BATCH, Registry, Target, outgoing
+from todoku.engine.secrets.providers import Resolve
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,14 +54,15 @@ class Jobs(Mapping[str, Job[..., Any]]):
             raise UnknownJob(f"there is no job {name!r}", hint=f"known: {known}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._jobs)
+        return (name for name, job in self._jobs.items() if name == job.name)
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return sum(1 for _ in self)
 
     def add(self, job: Job[..., Any]) -> None:
         """Keep a job whose name the registry has taken."""
-        self._jobs[job.name] = job
+        for name in (job.name, *job.aliases):
+            self._jobs[name] = job
 
 
 class Declarations:
@@ -68,11 +71,16 @@ class Declarations:
     def __init__(self, outbox: Outbox, settings: Settings) -> None:
         self.outbox = outbox
         self.settings = settings
-        self.registry = Registry()
+        self.registry = Registry(outbox.schemas)
         self.jobs = Jobs()
         self._events = Events()
         self._routes: list[Route] = []
         self._served: dict[str, object] = {}
+
+    @property
+    def events(self) -> Events:
+        """The event classes declared here."""
+        return self._events
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -95,14 +103,22 @@ class Declarations:
         The name is the function's unless you give one. `timeout`, `backoff`, `max_attempts`: of its attempts. `run`:
         "loop" (async), "thread" (sync), "process" (killed at its timeout). `transactional`: hand it an open
         transaction that commits with its success. `ordered`: calls with the same key run in turn. `unique_for`: an
-        equal call within that time is a duplicate. `keep_result`: what it returns can be asked for.
+        equal call within that time is a duplicate. `keep_result`: what it returns can be asked for. `max_retries`:
+        `max_attempts` less the first. `retry_on`: only these exceptions are retried; `abort_on`: these never.
+        `aliases`: names it had before. `schema`: a JSON Schema of its arguments, or of the event. `encrypted`: its
+        arguments and its result are stored encrypted, and of an error only the type.
         """
         if callable(name):
             return self._job(name, None, options)
         return lambda function: self._job(function, name, options)
 
     def _job(self, function: Callable[..., Any], name: str | None, options: JobOptions) -> Job[..., Any]:
-        return self._add(Job(self.outbox, made(function, name, options, self.settings)))
+        handler = made(function, name, options, self.settings, secrets=self.outbox.secrets)
+        job: Job[..., Any] = Job(self.outbox, handler)
+        if options.get("encrypted"):
+            self.outbox.sealer.declare(handler.topic)
+        self._schema_of(options, job.name)
+        return self._add(job)
 
     def on(self, topic: str | type[Any], *, name: str | None = None, **options: Unpack[JobOptions]) -> Declare:
         """Consume what is published under a topic, a pattern, or as an event class; the options are those of `job`.
@@ -113,7 +129,10 @@ class Declarations:
         kind, text = (Any, topic) if isinstance(topic, str) else (topic, self._events.of(topic).topic)
 
         def declared(function: Callable[..., Any]) -> Job[..., Any]:
-            handler = made(function, name, options, self.settings, consumes=text, kind=kind)
+            handler = made(
+                function, name, options, self.settings, consumes=text, kind=kind, secrets=self.outbox.secrets
+            )  # fmt: skip
+            self._schema_of(options, text)
             job = self._add(Job(self.outbox, handler))
             self._route(msgspec.structs.replace(handler.route, pattern=text))
             return job
@@ -122,13 +141,36 @@ class Declarations:
         return cast("Declare", declared)
 
     def _add(self, job: Job[..., Any]) -> Job[..., Any]:
-        self.registry.add(job.target)
+        names = (job.name, *job.aliases)
+        for name in self.registry.free(names):
+            self.registry.add(msgspec.structs.replace(job.target, name=name))
         self.jobs.add(job)
         return job
 
-    def event(self, topic: str, *, key: str | None = None) -> Callable[[E], E]:
-        """Make a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it."""
-        return self._events.declare(topic, key)
+    def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
+        """What is published under `topic`, or a pattern, must fit this JSON Schema: a mapping, or JSON text.
+
+        Checked at publish, where nothing is stored if it does not fit, and again before anything is run or sent.
+        """
+        self.outbox.schemas.declare(topic, schema)
+
+    def _schema_of(self, options: JobOptions, topic: str) -> None:
+        if (schema := options.get("schema")) is not None:
+            self.schema(topic, schema)
+
+    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
+        """Make a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
+
+        `encrypted`: whatever is published under this topic is stored encrypted; its key is not.
+        """
+        declared = self._events.declare(topic, key)
+        if encrypted:
+            self.outbox.sealer.declare(topic)
+        return declared
+
+    def secrets(self, provider: str, resolve: Resolve) -> None:
+        """Let `Ref("provider:path")` ask this function, plain or async, for the secret behind `path`."""
+        self.outbox.secrets.add(provider, resolve)
 
     def route(
         self,

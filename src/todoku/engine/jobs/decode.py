@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Abort, Done, Retry, Snooze
+from todoku.engine.secrets.ref import Ref, Secrets
 
 _OUTCOMES: Final = (Done, Retry, Abort, Snooze)
 _AT: Final = re.compile(r"(?P<what>.*) - at `\$?\.?(?P<where>.*)`", re.DOTALL)
@@ -31,13 +33,14 @@ def at(name: str, decode: Callable[[Any], Any], raw: Any) -> Any:
         raise msgspec.ValidationError(f"{name}: {told(error)}") from None
 
 
-def decoder(kind: Any, name: str) -> Callable[[str | bytes | msgspec.Raw], Any]:
-    """Decodes JSON as `kind`: msgspec's types by msgspec, pydantic's by pydantic."""
+def decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str | bytes | msgspec.Raw], Any]:
+    """Decodes JSON as `kind`: msgspec's types by msgspec, pydantic's by pydantic. A Ref in it belongs to `secrets`."""
+    secrets = secrets or Secrets()
     try:
         _refuse_unknown(kind)
-        return msgspec.json.Decoder(kind, dec_hook=_foreign).decode
+        return msgspec.json.Decoder(kind, dec_hook=partial(_foreign, secrets)).decode
     except TypeError as error:
-        if (adapted := _adapted(kind)) is not None:
+        if (adapted := _adapted(kind, secrets)) is not None:
             return adapted
         raise InvalidSetting(
             f"{name}: {error}", hint="use plain types, dataclasses, msgspec structs, or models with pydantic installed"
@@ -47,24 +50,29 @@ def decoder(kind: Any, name: str) -> Callable[[str | bytes | msgspec.Raw], Any]:
 def _refuse_unknown(kind: Any) -> None:
     for part in get_args(kind):
         _refuse_unknown(part)
-    if not isinstance(kind, type) or hasattr(kind, "model_validate_json"):
+    if not isinstance(kind, type) or kind is Ref or hasattr(kind, "model_validate_json"):
         return
     if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
         raise TypeError(f"{kind.__name__} cannot be read from JSON")
 
 
-def result_decoder(kind: Any, name: str) -> Callable[[str], Any]:
+def result_decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str], Any]:
     """Decodes a kept result as the return annotation says; outcomes in it are no results."""
     if get_origin(kind) in (Union, types.UnionType):
         left = [each for each in get_args(kind) if each not in _OUTCOMES]
         kind = Union[tuple(left)] if left else Any  # noqa: UP007 - made of a list
-    return decoder(Any if kind in _OUTCOMES else kind, name)
+    return decoder(Any if kind in _OUTCOMES else kind, name, secrets)
 
 
-def _foreign(kind: type, value: Any) -> Any:
-    """A type msgspec does not know: pydantic's models know themselves."""
+def _foreign(secrets: Secrets, kind: type, value: Any) -> Any:
+    """A type msgspec does not know: pydantic's models know themselves, a Ref is its id."""
     if isinstance(value, kind):
         return value
+    with secrets.near():
+        return Ref(value) if kind is Ref else _model(kind, value)
+
+
+def _model(kind: type, value: Any) -> Any:
     if (validate := getattr(kind, "model_validate_json", None)) is None:
         raise TypeError(f"{kind.__name__} cannot be read from JSON")
     try:
@@ -82,23 +90,25 @@ def _pydantic_told(error: ValueError) -> str:
 class Adapted:
     """Decodes what msgspec cannot take at all (a model or a number), by pydantic."""
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, secrets: Secrets) -> None:
         self._adapter = adapter
+        self._secrets = secrets
 
     def __call__(self, text: Any) -> Any:
         """The value; ValidationError as msgspec's."""
         try:
-            return self._adapter.validate_json(bytes(text) if isinstance(text, msgspec.Raw) else text)
+            with self._secrets.near():
+                return self._adapter.validate_json(bytes(text) if isinstance(text, msgspec.Raw) else text)
         except ValueError as error:
             raise msgspec.ValidationError(_pydantic_told(error)) from None
 
 
-def _adapted(kind: Any) -> Adapted | None:
+def _adapted(kind: Any, secrets: Secrets) -> Adapted | None:
     try:
         from pydantic import PydanticSchemaGenerationError, TypeAdapter  # noqa: PLC0415 - optional
     except ImportError:
         return None
     try:
-        return Adapted(TypeAdapter(kind))
+        return Adapted(TypeAdapter(kind), secrets)
     except PydanticSchemaGenerationError:
         return None

@@ -40,6 +40,11 @@ class EventKind(msgspec.Struct, frozen=True):
     topic: str
     key: str | None
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of its fields."""
+        return _fields(self.kind)
+
     def key_of(self, event: Any) -> str | None:
         """The key of one event."""
         if self.key is None:

@@ -15,6 +15,7 @@ from todoku.core.outcome import Duration, seconds
 from todoku.core.status import Status
 from todoku.engine import operate
 from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.sealing.open import Opener
 from todoku.store.port import Store
 from todoku.store.values import Filter, Signed, Standing
 
@@ -33,13 +34,15 @@ class Kept(msgspec.Struct, frozen=True):
 class Handle(Generic[R_co]):
     """One enqueued job. `duplicate`: it was there already. `stored`: False only where best effort was not enough."""
 
-    __slots__ = ("_kept", "_store", "duplicate", "id", "job", "stored")
+    __slots__ = ("_kept", "_opener", "_store", "duplicate", "id", "job", "stored")
 
     def __init__(
-        self, store: Store, id: UUID, job: str, kept: Kept, *, duplicate: bool = False, stored: bool = True
-    ) -> None:
+        self, store: Store, id: UUID, job: str, kept: Kept, *, duplicate: bool = False, stored: bool = True,
+        opener: Opener | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._kept = kept
+        self._opener = opener
         self.id = id
         self.job = job
         self.duplicate = duplicate
@@ -61,7 +64,7 @@ class Handle(Generic[R_co]):
         """What the job returned, once it has: waits up to `timeout` (None: as long as it takes).
 
         JobAborted if it became a dead letter, TimeoutError if it takes longer, ResultNotKept if the job was declared
-        without `keep_result=True`.
+        without `keep_result=True`, CannotOpen if it is encrypted and its key is gone or not here.
         """
         refuse_in_event_loop("handle.aresult(…)")
         for wait in self._waits(timeout):
@@ -94,7 +97,11 @@ class Handle(Generic[R_co]):
     # ------------------------------------------------------------------------------------------- inside
 
     def _look(self) -> Standing | None:
-        return self._store.standing(self.id, self.job)
+        standing = self._store.standing(self.id, self.job)
+        if standing is None or standing.result is None or self._opener is None:
+            return standing
+        opened = self._opener.result(standing.result, str(self.id), self.job)
+        return msgspec.structs.replace(standing, result=opened)
 
     def _status(self) -> Status:
         standing = self._look()

@@ -11,11 +11,21 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.route import Route, check_topic
 from todoku.core.settings import Settings
+from todoku.engine.context import Context
 from todoku.engine.jobs.decode import result_decoder
 from todoku.engine.jobs.handle import Kept
-from todoku.engine.jobs.job import Handler, JobOptions, checked_attempts, checked_duration, checked_queue
+from todoku.engine.jobs.job import Handler
+from todoku.engine.jobs.options import (
+    JobOptions,
+    checked_attempts,
+    checked_duration,
+    checked_per_key,
+    checked_queue,
+    checked_retrying,
+)
 from todoku.engine.jobs.signature import Arguments, Hints, OneEvent
 from todoku.engine.registry import Run, Target
+from todoku.engine.secrets.ref import Secrets
 
 
 def made(
@@ -26,37 +36,52 @@ def made(
     *,
     consumes: str | None = None,
     kind: Any = Any,
+    secrets: Secrets | None = None,
 ) -> Handler:
     """A handler of `function`: of a job, or of a consumer of the topic (or pattern) `consumes`."""
     called = _named(function, name)
     _check_options(called, options)
-    hints = Hints(function, called)
+    hints = Hints(function, called, secrets)
     signature = Arguments(hints) if consumes is None else OneEvent(hints, kind)
-    run = _run(function, called, options)
     keep = options.get("keep_result", False)
     route = _route(called, options, settings)
     unique_for = options.get("unique_for")
-    if unique_for is not None and consumes is not None:
-        raise InvalidSetting(f"{called}: unique_for is for jobs", hint="publish events with an idempotency_key")
+    if consumes is not None:
+        _check_consumer(called, options)
     return Handler(
         function=function,
         signature=signature,
         takes_context=hints.takes_context,
         topic=called if consumes is None or "*" in consumes else consumes,
         route=route,
-        target=Target(
-            name=called,
-            queue=route.queue,
-            backoff=options.get("backoff") or settings.backoff,
-            run=run,
-            call=signature.caller(function),
-            timeout=route.timeout,
-            transactional=options.get("transactional", False),
-            keep_result=keep,
-            reference=f"{function.__module__}:{function.__qualname__}" if run == "process" else None,
-        ),
-        kept=Kept(result_decoder(hints.returns, called) if keep else None),
+        target=_target(function, signature.caller(function), options, settings, route),
+        kept=Kept(result_decoder(hints.returns, called, secrets) if keep else None),
         unique_for=None if unique_for is None else checked_duration(unique_for, "unique_for", InvalidSetting),
+        aliases=_aliases(called, options),
+    )
+
+
+def _target(
+    function: Callable[..., Any],
+    call: Callable[[Context], Any],
+    options: JobOptions,
+    settings: Settings,
+    route: Route,
+) -> Target:
+    """How a worker runs it. The route's destination is its name."""
+    called, run = route.destination, _run(function, route.destination, options)
+    return Target(
+        name=called,
+        queue=route.queue,
+        backoff=options.get("backoff") or settings.backoff,
+        run=run,
+        call=call,
+        timeout=route.timeout,
+        transactional=options.get("transactional", False),
+        keep_result=options.get("keep_result", False),
+        retrying=checked_retrying(called, options),
+        per_key=route.per_key,
+        reference=f"{function.__module__}:{function.__qualname__}" if run == "process" else None,
     )
 
 
@@ -85,17 +110,34 @@ def _check_options(name: str, options: JobOptions) -> None:
         raise InvalidSetting(f"{name}: backoff cannot be {backoff!r}", hint="use todoku.table, linear or exponential")
 
 
+def _check_consumer(name: str, options: JobOptions) -> None:
+    """What is said of the event, not of who consumes it."""
+    if options.get("unique_for") is not None:
+        raise InvalidSetting(f"{name}: unique_for is for jobs", hint="publish events with an idempotency_key")
+    if "encrypted" in options:
+        raise InvalidSetting(f"{name}: encrypted is the event's to say", hint="@box.event(topic, encrypted=True)")
+
+
 def _route(name: str, options: JobOptions, settings: Settings) -> Route:
     """The route of what is enqueued: straight to this handler, whatever the topic."""
-    attempts, timeout = options.get("max_attempts"), options.get("timeout")
+    attempts = checked_attempts(options.get("max_attempts"), options.get("max_retries"), InvalidSetting)
+    timeout = options.get("timeout")
     return Route(
         pattern="**",
         destination=name,
         queue=checked_queue(options.get("queue", "default"), InvalidSetting),
         ordered=options.get("ordered", False),
-        max_attempts=settings.max_attempts if attempts is None else checked_attempts(attempts, InvalidSetting),
+        per_key=checked_per_key(name, options),
+        max_attempts=settings.max_attempts if attempts is None else attempts,
         timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidSetting),
     )
+
+
+def _aliases(name: str, options: JobOptions) -> tuple[str, ...]:
+    given = options.get("aliases", ())
+    if isinstance(given, str) or not all(0 < len(alias) <= MAX_TOPIC_LENGTH for alias in given):
+        raise InvalidSetting(f"{name}: aliases cannot be {given!r}", hint='a list of names: aliases=["old.name"]')
+    return tuple(check_topic(alias) for alias in given)
 
 
 def _run(function: Callable[..., Any], name: str, options: JobOptions) -> Run:

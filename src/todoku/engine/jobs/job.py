@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.backoff import Backoff
-from todoku.core.errors import InvalidMessage, InvalidSetting, TodokuError
-from todoku.core.message import MAX_TOPIC_LENGTH, Claimed, Draft, Message
-from todoku.core.outcome import Duration, seconds
+from todoku.core.errors import InvalidMessage
+from todoku.core.message import Claimed, Draft, Message
 from todoku.core.route import Route
 from todoku.engine.context import Context
 from todoku.engine.jobs.handle import Handle, Kept
+from todoku.engine.jobs.options import CallOptions, checked_attempts, checked_duration, checked_queue
 from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, Options
 from todoku.engine.registry import Target
+from todoku.store.values import EPOCH
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class JobOptions(TypedDict, total=False):
-    """How a job is run: the keywords of `@box.job` and `@box.on`."""
-
-    queue: str
-    max_attempts: int | None
-    backoff: Backoff | None
-    timeout: Duration | None
-    run: Literal["auto", "loop", "thread", "process"]
-    transactional: bool
-    ordered: bool
-    unique_for: Duration | None
-    keep_result: bool
-
-
-class CallOptions(TypedDict, total=False):
-    """How one call is stored: the keywords of `Job.using`."""
-
-    tx: Any
-    delay: Duration | None
-    at: datetime | None
-    expires: Duration | None
-    queue: str | None
-    priority: int | None
-    key: str | None
-    idempotency_key: str | None
-    max_attempts: int | None
-    timeout: Duration | None
-    headers: Mapping[str, str] | None
-    labels: Sequence[str]
-    best_effort: bool
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +35,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     kept: Kept
     unique_for: float | None = None
+    aliases: tuple[str, ...] = ()
+    """Names it had before: what was stored under them still runs."""
 
 
 class Job(Generic[P, R]):
@@ -88,6 +57,21 @@ class Job(Generic[P, R]):
         return self._handler.target.name
 
     @property
+    def aliases(self) -> tuple[str, ...]:
+        """Names it had before."""
+        return self._handler.aliases
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where its calls go."""
+        return self._outbox
+
+    @property
+    def handler(self) -> Handler:
+        """The function as it was declared."""
+        return self._handler
+
+    @property
     def target(self) -> Target:
         """How a worker runs it."""
         return self._handler.target
@@ -100,7 +84,7 @@ class Job(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now, as if it were not a job; of an async one this is the coroutine."""
         if self._handler.takes_context:
-            here = Context(_here_and_now(self._handler), float("inf"), self._options.get("tx"))
+            here = Context(here_and_now(self._handler), float("inf"), self._options.get("tx"))
             return self._handler.function(here, *args, **kwargs)
         return self._handler.function(*args, **kwargs)
 
@@ -171,8 +155,13 @@ class Call(Generic[R]):
         """The handle of the stored call."""
         handler = self._handler
         return Handle(
-            self._outbox.store, message.id, handler.target.name, handler.kept, duplicate=message.duplicate
+            self._outbox.store, message.id, handler.target.name, handler.kept,
+            duplicate=message.duplicate, opener=self._outbox.opener,
         )  # fmt: skip
+
+    def handle_of(self, draft: Draft) -> Handle[R]:
+        """The handle of a call that will be stored with this draft's id."""
+        return self.handle(Message(id=draft.id, topic=draft.topic, key=draft.key, duplicate=False, created_at=EPOCH))
 
     def handle_or_none(self, draft: Draft, messages: list[Message] | None) -> Handle[R]:
         """The handle of a call that may not have been stored; then it says so, and has the id it would have had."""
@@ -184,51 +173,29 @@ class Call(Generic[R]):
 
 def routed(route: Route, given: CallOptions) -> Route:
     """A job's own route with what one call wants otherwise."""
-    queue, attempts, timeout = given.get("queue"), given.get("max_attempts"), given.get("timeout")
+    queue, timeout = given.get("queue"), given.get("timeout")
+    attempts = checked_attempts(given.get("max_attempts"), given.get("max_retries"), InvalidMessage)
     if queue is None and attempts is None and timeout is None:
         return route
+    if queue is not None and route.per_key is not None and queue != route.queue:
+        raise InvalidMessage(
+            f"queue cannot be {queue!r} for a call: {route.destination} has a limit per key",
+            hint="say the queue where the job is declared: a key has one",
+        )
     return msgspec.structs.replace(
         route,
         queue=route.queue if queue is None else checked_queue(queue, InvalidMessage),
-        max_attempts=route.max_attempts if attempts is None else checked_attempts(attempts, InvalidMessage),
+        max_attempts=route.max_attempts if attempts is None else attempts,
         timeout=route.timeout if timeout is None else checked_duration(timeout, "timeout", InvalidMessage),
     )
 
 
-Refusal = type[InvalidMessage] | type[InvalidSetting]
-
-
-def checked_queue(queue: object, refusal: Refusal) -> str:
-    """A name of a queue, or the refusal."""
-    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_TOPIC_LENGTH or not queue.isprintable():
-        raise refusal(f"queue cannot be {queue!r}", hint=f"a name of 1 to {MAX_TOPIC_LENGTH} characters")
-    return queue
-
-
-def checked_attempts(attempts: object, refusal: Refusal) -> int:
-    """A number of attempts, or the refusal."""
-    if type(attempts) is not int or not 0 < attempts <= 10_000:
-        raise refusal(f"max_attempts cannot be {attempts!r}", hint="1 to 10000; the first attempt counts too")
-    return attempts
-
-
-def checked_duration(duration: Duration, what: str, refusal: Refusal) -> float:
-    """Seconds above 0, or the refusal."""
-    try:
-        value = seconds(duration, what=what)
-    except TodokuError:
-        value = 0.0
-    if value <= 0:
-        raise refusal(f"{what} cannot be {duration!r}", hint="give seconds > 0 or a timedelta, at most 10 years")
-    return value
-
-
-def _here_and_now(handler: Handler) -> Claimed:
+def here_and_now(handler: Handler) -> Claimed:
     """The claim of a call that no worker makes: the first attempt, of a message that is stored nowhere."""
     return Claimed(
         id=0, epoch=0, message_seq=0, message_id=str(new_id()), topic=handler.topic, key=None, payload=None,
         payload_bytes=None, content_type="application/json", headers=None, destination=handler.target.name,
-        queue=handler.route.queue, priority=0, lane=None, attempt=1, max_attempts=1, lost=0, snoozes=0,
+        queue=handler.route.queue, priority=0, lane=None, gate=None, attempt=1, max_attempts=1, lost=0, snoozes=0,
         replay_count=0, next_run_at=0.0, created_at=0.0, expires_at=None, timeout=handler.target.timeout, key_hash=None,
         digest=None, effect_state=None, effect_digest=None, worker=UUID(int=0),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from todoku.core.outcome import Abort
 from todoku.engine.context import Context
 from todoku.engine.jobs.decode import Adapted, at, decoder, told
 from todoku.engine.publish import Encoded, encode
+from todoku.engine.secrets.ref import Secrets
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -37,8 +38,9 @@ class Signature(Protocol):
 class Hints:
     """The annotations of a function, resolved, and whether it takes the context first."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, secrets: Secrets | None = None) -> None:
         self.name = name
+        self.secrets = secrets
         shape = inspect.signature(function)
         hints = _resolved(function, name)
         parameters = list(shape.parameters.values())
@@ -49,7 +51,9 @@ class Hints:
             raise InvalidSetting(f"{name}: ctx has no annotation", hint="write ctx: todoku.Context")
         if self.takes_context:
             parameters = parameters[1:]
-        self.shape = shape.replace(parameters=parameters)
+        # As people wrote it: types by their names also where annotations are postponed, and what is returned left out.
+        told_as = [each.replace(annotation=hints.get(each.name, each.empty)) for each in parameters]
+        self.shape = shape.replace(parameters=told_as, return_annotation=shape.empty)
         self.parameters = parameters
         self.types = {each.name: hints.get(each.name, Any) for each in parameters}
         self.returns = hints.get("return", Any)
@@ -85,8 +89,9 @@ class Arguments:
         self._named = [each for each in hints.parameters if each is not self._extra]
         self._positional = [each.name for each in hints.parameters if each.kind in _POSITIONAL]
         self._adapted: dict[str, Callable[[Any], Any]] = {}
-        self._decode = decoder(self._record(), hints.name)
-        self._decode_extra = decoder(hints.types[self._extra.name], hints.name) if self._extra else None
+        self._decode = decoder(self._record(), hints.name, hints.secrets)
+        extra = self._extra
+        self._decode_extra = decoder(hints.types[extra.name], hints.name, hints.secrets) if extra else None
 
     def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
         """As Signature.encoded."""
@@ -110,7 +115,7 @@ class Arguments:
             return self._plain_caller(function)
 
         def call(context: Context) -> Any:
-            args, kwargs = readable(self._arguments, context.claim)
+            args, kwargs = readable(self._arguments, context.claim, self._hints.shape)
             return function(context, *args, **kwargs) if self._hints.takes_context else function(*args, **kwargs)
 
         return call
@@ -124,7 +129,7 @@ class Arguments:
             try:
                 args = values(decode(payload))  # type: ignore[arg-type]  # None is no payload, and said below
             except (msgspec.DecodeError, TypeError) as error:
-                raise unreadable(context.claim, error) from None
+                raise unreadable(context.claim, error, self._hints.shape) from None
             return function(context, *args) if takes_context else function(*args)
 
         return call
@@ -151,7 +156,7 @@ class Arguments:
         """The type of its field. What msgspec does not take stays raw, and is decoded by itself."""
         kind = self._hints.types[parameter.name]
         kind = types.GenericAlias(tuple, (kind, ...)) if parameter is self._rest else kind
-        decode = decoder(kind, f"{self._hints.name}, {parameter.name}")
+        decode = decoder(kind, f"{self._hints.name}, {parameter.name}", self._hints.secrets)
         if isinstance(decode, Adapted) and parameter is not self._extra:
             self._adapted[parameter.name] = decode
             return msgspec.Raw
@@ -191,7 +196,7 @@ class OneEvent:
             )
         said = hints.types[hints.parameters[0].name] if hints.parameters else Any
         self._kind = kind if said is Any else said
-        self._decode = decoder(self._kind, hints.name)
+        self._decode = decoder(self._kind, hints.name, hints.secrets)
 
     def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
         """As Signature.encoded."""
@@ -219,22 +224,41 @@ class OneEvent:
     def _event(self, claim: Claimed) -> Any:
         if claim.payload is None and self._kind in (Any, bytes):
             return claim.payload_bytes
-        return readable(self._decode, claim)
+        return readable(self._decode, claim, self._hints.shape)
 
 
-def readable(decode: Callable[[str], Any], claim: Claimed) -> Any:
+def readable(decode: Callable[[str], Any], claim: Claimed, takes: inspect.Signature) -> Any:
     """The decoded payload, or Abort("BAD_PAYLOAD", what is wrong with it)."""
     try:
         return decode(claim.payload)  # type: ignore[arg-type]  # None is no JSON, which `unreadable` says
     except (msgspec.DecodeError, TypeError) as error:
-        raise unreadable(claim, error) from None
+        raise unreadable(claim, error, takes) from None
 
 
-def unreadable(claim: Claimed, error: Exception) -> Abort:
-    """The outcome of an attempt whose payload its handler cannot take: nothing of it has run."""
+def unreadable(claim: Claimed, error: Exception, takes: inspect.Signature) -> Abort:
+    """The outcome of an attempt whose payload its handler cannot take: nothing of it has run.
+
+    Both signatures are told, that of the message and that of the handler: one of them is from another deploy.
+    """
     if claim.payload is None:
         return Abort("BAD_PAYLOAD", f"{claim.destination} takes JSON, and this message is {claim.content_type}")
-    return Abort("BAD_PAYLOAD", f"{claim.destination}: {told(error)}")
+    return Abort("BAD_PAYLOAD", f"{claim.destination}: {told(error)}; sent {_shape(claim.payload)}, takes {takes}")
+
+
+def _shape(text: str) -> str:
+    """The names and kinds of what a payload has, never its values: "(user_id: str, hobby: null)"."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return "no JSON"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name}: {_KINDS[type(item)]}' for name, item in value.items())})"
+    return _KINDS[type(value)]
+
+
+_KINDS: Final = {
+    str: "str", int: "int", float: "float", bool: "bool", list: "list", dict: "dict", type(None): "null",
+}  # fmt: skip
 
 
 def _encoded(document: dict[str, Any], name: str) -> str:

@@ -32,11 +32,20 @@ def works_of(claims: Sequence[Claimed]) -> list[Work]:
     return works
 
 
+_Queue = deque[tuple[int, float, Work]]
+"""(priority, since when, work)"""
+
+
 class Ready:
-    """Work that was claimed and has not started: larger priorities first, else as it came. Thread-safe."""
+    """Work that was claimed and has not started: larger priorities first, else as it came. Thread-safe.
+
+    Work that presses, because others wait for its place at a limit, and the rest take turns.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._queue: deque[tuple[int, float, Work]] = deque()
+        self._queue: _Queue = deque()
+        self._pressing: _Queue = deque()
+        self._pressed = False
         self._monotonic = monotonic
         self._deliveries = 0
         self._lock = threading.Lock()
@@ -44,49 +53,66 @@ class Ready:
     def __len__(self) -> int:
         return self._deliveries
 
-    def add(self, works: Iterable[Work]) -> None:
+    def pressing(self) -> int:
+        """How many pieces of work here press."""
+        return len(self._pressing)
+
+    def add(self, works: Iterable[Work], *, presses: bool = False) -> None:
         """Queue work that was just claimed."""
         now = self._monotonic()
         with self._lock:
+            queue = self._pressing if presses else self._queue
             in_order = True
             for work in works:
                 priority = work.priority if isinstance(work, Claimed) else 0
-                in_order = in_order and (not self._queue or self._queue[-1][0] >= priority)
-                self._queue.append((priority, now, work))
+                in_order = in_order and (not queue or queue[-1][0] >= priority)
+                queue.append((priority, now, work))
                 self._deliveries += len(claims_of(work))
             if not in_order:
-                self._queue = deque(sorted(self._queue, key=_larger_first))
+                ordered = sorted(queue, key=_larger_first)
+                queue.clear()
+                queue.extend(ordered)
 
     def next(self) -> Work | None:
         """The next piece of work, if there is any."""
         with self._lock:
-            if not self._queue:
+            queue = self._whose_turn() if self._pressing else self._queue
+            if not queue:
                 return None
-            work = self._queue.popleft()[2]
+            work = queue.popleft()[2]
             self._deliveries -= 1 if isinstance(work, Claimed) else len(work)
             return work
+
+    def _whose_turn(self) -> _Queue:
+        if not self._queue or self._queue[0][0] < self._pressing[0][0]:
+            return self._pressing
+        if self._queue[0][0] > self._pressing[0][0]:
+            return self._queue
+        self._pressed = not self._pressed
+        return self._pressing if self._pressed else self._queue
 
     def next_if(self, fits: Callable[[Claimed], bool]) -> Claimed | None:
         """The next delivery, if it is one by itself and fits: to fill up a batch."""
         with self._lock:
-            if not self._queue or not isinstance(work := self._queue[0][2], Claimed) or not fits(work):
-                return None
-            self._queue.popleft()
-            self._deliveries -= 1
-            return work
+            for queue in (self._pressing, self._queue):
+                if queue and isinstance(work := queue[0][2], Claimed) and fits(work):
+                    queue.popleft()
+                    self._deliveries -= 1
+                    return work
+            return None
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
         """Take out what has not started: all of it, what `which` says, or what has waited since before a moment."""
-        kept: deque[tuple[int, float, Work]] = deque()
         taken: list[Claimed] = []
         with self._lock:
-            for entry in self._queue:
-                claims = claims_of(entry[2])
-                if (which is None or which(claims[0])) and (before is None or entry[1] < before):
-                    taken += claims
-                else:
-                    kept.append(entry)
-            self._queue = kept
+            for queue in (self._pressing, self._queue):
+                for _ in range(len(queue)):
+                    entry = queue.popleft()
+                    claims = claims_of(entry[2])
+                    if (which is None or which(claims[0])) and (before is None or entry[1] < before):
+                        taken += claims
+                    else:
+                        queue.append(entry)
             self._deliveries -= len(taken)
         return taken
 
@@ -106,11 +132,14 @@ class Pool(Protocol):
     def start(self) -> None:
         """Begin to run work."""
 
-    def feed(self, works: list[Work]) -> None:
-        """Queue work that was claimed."""
+    def feed(self, works: list[Work], *, presses: bool = False) -> None:
+        """Queue work that was claimed; it presses if others wait for its place at a limit."""
 
     def waiting(self) -> int:
         """How many deliveries are here and have not started."""
+
+    def pressing(self) -> int:
+        """How many pieces of these press."""
 
     def running(self) -> int:
         """How many attempts run now."""

@@ -93,7 +93,7 @@ def _found(reference: str, name: str) -> Target:
     for part in path.split("."):
         found = getattr(found, part)
     target: Target = found.target
-    if target.name != name:
+    if name not in (target.name, *found.aliases):
         raise LookupError(f"{reference} is {target.name}, not {name}")
     return target
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from todoku.core.decide import Settlement
@@ -19,6 +19,7 @@ from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcom
 from todoku.engine.pools.pool import Ready, Work
 from todoku.engine.pools.send import send
 from todoku.engine.registry import Destination, Target
+from todoku.engine.sealing.open import is_closed
 from todoku.engine.telling.log import Log
 from todoku.engine.work.pace import Pace
 
@@ -79,11 +80,14 @@ class SlotPool:
             Log(slot=self.name).error("SLOT_FAILED", error_type=type(error).__name__)
             self._executor.on_failure(error)
 
-    def feed(self, works: list[Work]) -> None:
-        self._call(self._feed, works)
+    def feed(self, works: list[Work], *, presses: bool = False) -> None:
+        self._call(self._feed, works, presses)
 
     def waiting(self) -> int:
         return len(self._ready)
+
+    def pressing(self) -> int:
+        return self._ready.pressing()
 
     def running(self) -> int:
         return self._running
@@ -119,8 +123,8 @@ class SlotPool:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _feed(self, works: list[Work]) -> None:
-        self._ready.add(works)
+    def _feed(self, works: list[Work], presses: bool) -> None:
+        self._ready.add(works, presses=presses)
         left = len(works)
         for slot in self._slots:
             if left and slot.resting is not None and not slot.resting.done():
@@ -138,7 +142,7 @@ class SlotPool:
                 slot.resting = None
                 continue
             if isinstance(work, Claimed):
-                await self._one(slot, work)
+                await self._made(slot, work)
             else:
                 await self._in_turn(slot, work)
             in_a_row += 1
@@ -148,7 +152,7 @@ class SlotPool:
     async def _in_turn(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
         """The rows of a lane. After the first that fails the rest waits its turn, with its attempt back (I10)."""
         for place, claim in enumerate(lane):
-            if not await self._one(slot, claim):
+            if not await self._made(slot, claim):
                 self._executor.give_back(list(lane[place + 1 :]))
                 break
 
@@ -180,8 +184,18 @@ class SlotPool:
                 raise  # not ours: the pool itself is being stopped
             outcome = interrupted(slot.stopped, slot.taking)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
-            error, outcome = raised, classify(raised)
+            error, outcome = raised, classify(raised, target.retrying)
         return self._ended(slot, claim, outcome, now, error, span)
+
+    def _made(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
+        """The attempt to be made of a claim: of a sealed one, what opens it first."""
+        return self._unseal(slot, claim) if is_closed(claim) else self._one(slot, claim)
+
+    async def _unseal(self, slot: Slot, claim: Claimed) -> bool:
+        """As _one, of what can be opened; what needs the database for that does not hold up the loop."""
+        opening, known = self._executor.opened, self._executor.opener.knows(claim)
+        opened = opening(claim) if known else await asyncio.to_thread(opening, claim)
+        return opened is not None and await self._one(slot, opened)
 
     def _occupy(self, slot: Slot, claim: Claimed, target: Target, now: float) -> None:
         slot.taking = self._executor.timeout(target, claim)
@@ -232,10 +246,13 @@ class SlotPool:
         executor = self._executor
 
         def fits(claim: Claimed) -> bool:
-            return claim.destination == target.name and not executor.must_look_again(claim)
+            at_once = not executor.must_look_again(claim) and (not is_closed(claim) or executor.opener.knows(claim))
+            return claim.destination == target.name and at_once
 
         number = 1
-        while number < target.batch and (claim := self._ready.next_if(fits)) is not None:
+        while number < target.batch and (found := self._ready.next_if(fits)) is not None:
+            if (claim := executor.opened(found) if is_closed(found) else found) is None:
+                continue
             if (decided := executor.decided(claim)) is not None:
                 executor.finish(claim, decided, now)
             elif executor.may_start(claim, now):

@@ -16,6 +16,7 @@ from todoku.engine.context import Context
 from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.pool import Ready, Work, claims_of
 from todoku.engine.registry import Target
+from todoku.engine.sealing.open import is_closed
 from todoku.engine.telling.log import Log
 from todoku.engine.work.pace import Pace
 from todoku.engine.work.thread import thread
@@ -59,7 +60,7 @@ def called(context: Context, target: Target) -> Ran:
         value: Any = target.call(context)  # type: ignore[misc]
         return (DONE if value is None else outcome_of(value, target)), None
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
-        return classify(error), error
+        return classify(error, target.retrying), error
 
 
 def transacted(executor: Executor, context: Context, target: Target, seconds: float) -> Ran:
@@ -78,8 +79,8 @@ def transacted(executor: Executor, context: Context, target: Target, seconds: fl
             context.flush()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
             errors.append(error)
-            return classify(error)
-        return outcome_of(value, target)
+            return classify(error, target.retrying)
+        return executor.opener.closed(context.claim, outcome_of(value, target), None)
 
     limit = min(seconds, executor.lease.seconds / 4)
     try:
@@ -128,13 +129,16 @@ class ThreadPool:
         for _ in range(self.slots):
             self._add()
 
-    def feed(self, works: list[Work]) -> None:
-        self._ready.add(works)
+    def feed(self, works: list[Work], *, presses: bool = False) -> None:
+        self._ready.add(works, presses=presses)
         with self._fed:
             self._fed.notify(len(works))
 
     def waiting(self) -> int:
         return len(self._ready)
+
+    def pressing(self) -> int:
+        return self._ready.pressing()
 
     def running(self) -> int:
         return sum(one.context is not None and not one.abandoned for one in self._threads)
@@ -186,11 +190,16 @@ class ThreadPool:
                             self._fed.wait(timeout=1.0)
                     continue
                 for place, claim in enumerate(claims_of(work)):
-                    if not self._one(one, claim, runner):
+                    if not self._unseal(one, claim, runner):
                         self._executor.give_back(list(claims_of(work)[place + 1 :]))
                         break
         finally:
             runner.close()
+
+    def _unseal(self, one: _Thread, claim: Claimed, runner: Runner) -> bool:
+        """As _one, of what can be opened if it is sealed."""
+        opened = self._executor.opened(claim) if is_closed(claim) else claim
+        return opened is not None and self._one(one, opened, runner)
 
     def _one(self, one: _Thread, claim: Claimed, runner: Runner) -> bool:
         """One attempt, from the last checks to its outcome. Whether what follows it in its lane may run."""

@@ -71,6 +71,8 @@ PUBLISHED: Final = Counter(
     "outbox_publish_total", "Messages published.", "result", ("ok", "duplicate", "conflict", "error")
 )
 FALLBACK: Final = Counter("queue_fallback_total", "Best-effort messages that could not be queued.")
+SCHEDULE_FIRED: Final = Counter("schedule_fired_total", "Slots of schedules that were fired.")
+SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and passed over.")
 
 LATENCY: Final = Histogram(
     "outbox_latency_ms",
@@ -87,7 +89,7 @@ END_TO_END: Final = Histogram(
 
 COUNTERS: Final = (
     ENQUEUED, CLAIMED, PROCESSED, RETRIED, RETRY_SCHEDULED, TERMINAL_FAILED, LEASE_EXPIRED, LEDGER_WRITES, CONFLICTS,
-    PUBLISHED, FALLBACK,
+    PUBLISHED, FALLBACK, SCHEDULE_FIRED, SCHEDULE_MISSED,
 )  # fmt: skip
 HISTOGRAMS: Final = (LATENCY, END_TO_END)
 

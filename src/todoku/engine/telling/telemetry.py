@@ -98,6 +98,12 @@ class Telemetry:
         """So many best-effort messages could not be queued, and their caller went on without them."""
         self.metrics.add(counting.FALLBACK, number)
 
+    @_quietly
+    def fired(self, fired: int, passed: int) -> None:
+        """A schedule was due: so many slots were fired, so many had been missed and were passed over."""
+        self.metrics.add(counting.SCHEDULE_FIRED, fired)
+        self.metrics.add(counting.SCHEDULE_MISSED, passed)
+
     # ------------------------------------------------------------------------------------------ the line
 
     @_quietly

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from todoku.core.limit import Limit
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming
 from todoku.engine.pools.pool import Pool, works_of
@@ -15,17 +16,23 @@ from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
-from todoku.engine.work.sharing import Sharing
+from todoku.engine.work.limiting import OFTEN, Limiting
 from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
+from todoku.store.values import UNCOUNTED, Counted
 
 _SOONEST: Final = 0.001
 _ASLEEP: Final = 0.008
 """Idle for so long, a worker says that it sleeps and wants to be woken."""
 
 _LANES: Final = 50
+_GATES: Final = 50
 _EMPTYING: Final = 10.0
 """A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
+
+
+_Take = Callable[[Pool, Claiming, int], int]
+"""Claims for a pool at most so many of one kind, and says how many."""
 
 
 class Claimer:
@@ -36,10 +43,11 @@ class Claimer:
         store: Store,
         lease: Lease,
         hold: Hold,
-        sharing: Sharing,
+        limiting: Limiting,
         pools: Sequence[Pool],
         telemetry: Telemetry,
         *,
+        per_key: Mapping[str, Limit],
         poll_interval: float,
         give_back: Callable[[list[Claimed]], None],
         may_claim: Callable[[], bool],
@@ -51,7 +59,8 @@ class Claimer:
         self._store = store
         self._lease = lease
         self._hold = hold
-        self._sharing = sharing
+        self._limiting = limiting
+        self._per_key = per_key
         self._pools = pools
         self._telemetry = telemetry
         self._poll_interval = poll_interval
@@ -117,8 +126,14 @@ class Claimer:
             if self._wait >= _ASLEEP and self._announces and self._state == "running":
                 self._say("idle")
                 continue  # claim once more: what was committed before we said so gave no notice (H25)
-            self._event.wait(self._wait)
+            self._event.wait(min(self._wait, self._soonest()))
             self._wait = min(self._wait * 2, self._poll_interval)
+
+    def _soonest(self) -> float:
+        """The longest wait: nobody gives notice when a rate allows more, or when the time of a key has come."""
+        now, longest = time.monotonic(), OFTEN if self._limiting.paced else self._poll_interval
+        coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
+        return max(_SOONEST, min([longest, *coming]))
 
     def _round(self) -> int:
         found = 0
@@ -128,6 +143,8 @@ class Claimer:
             wanted = pool.pace.wanted(running=pool.running(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
                 found += self._claim(pool, wanted if self._left is None else min(wanted, self._left))
+            elif self._left is None:
+                found += self._press(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
                 found += self._suspects(pool)
         return found
@@ -137,24 +154,59 @@ class Claimer:
         claiming, worker = self._claimings.get(pool.name), self._lease.worker
         if claiming is None or claiming.worker != worker:
             claiming = self._claimings[pool.name] = Claiming(
-                self._store, worker, pool.destinations, monotonic=time.monotonic, room=self._sharing.room
-            )
+                self._store, worker, pool.destinations, monotonic=time.monotonic, room=self._limiting.room,
+                per_key=self._per_key,
+            )  # fmt: skip
         return claiming
 
     def _claim(self, pool: Pool, wanted: int) -> int:
-        """Half of it from lanes if there are any, so that neither they nor the others ever wait for ever."""
-        claiming, laned = self._claiming(pool), 0
+        """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
+        claiming, found = self._claiming(pool), 0
         self._turn += 1
-        if claiming.sees_lanes and (most := (wanted + self._turn % 2) // 2):
-            laned = self._claim_lanes(pool, claiming, most)
-        claims = self._taken(pool, lambda: claiming.claim(wanted - laned)) if laned < wanted else []
-        found = laned + len(claims)
-        if found < wanted and not laned and claiming.sees_lanes:
-            found += self._claim_lanes(pool, claiming, wanted - found)
+        parts = 1 + claiming.sees_lanes + claiming.sees_gates
+        takes: tuple[_Take, ...] = (self._claim_lanes, self._claim_gates)
+        without: list[_Take] = []
+        for place, take in enumerate(takes):
+            some = take(pool, claiming, (wanted + (self._turn + place) % parts) // parts)
+            found += some
+            if not some:
+                without.append(take)
+        if found < wanted:
+            counted = self._counted(pool)
+            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted)))
+        for take in without:  # a look may have found them meanwhile
+            if found < wanted:
+                found += take(pool, claiming, wanted - found)
         return found
 
+    def _press(self, pool: Pool) -> int:
+        """Enough is here, but what has a limit must not wait behind it: whoever else could run it may be as busy."""
+        claiming = self._claiming(pool)
+        found = self._claim_gates(pool, claiming, pool.slots)
+        if self._limiting.counts and (counted := self._counted(pool)).most:
+            found += len(self._taken(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
+        return found
+
+    def _counted(self, pool: Pool) -> Counted:
+        return self._limiting.counted(self._startable(pool)) if self._limiting.counts else UNCOUNTED
+
+    def _startable(self, pool: Pool) -> int:
+        """How much that presses can start soon: a slot each, and one more where other work keeps all of them busy."""
+        held = self._hold.some(lambda claim: claim.destination in pool.destinations and self._limiting.presses(claim))
+        return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
+
+    def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
+        startable = self._startable(pool) if most and claiming.sees_gates else 0
+        if not startable:
+            return 0
+        counted, limit = self._limiting.counted(startable), min(most, startable)
+        return len(self._taken(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
+
     def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
-        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most), feed=False)
+        if not most or not claiming.sees_lanes:
+            return 0
+        counted = self._counted(pool)
+        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False)
         if claims and claims[0].lost and len(self._hold) > len(claims):
             self._give_back(claims)  # its owner died: it runs when nothing else is held
             self._next_suspect = 0.0
@@ -180,7 +232,6 @@ class Claimer:
         if not claims:
             return claims
         self._telemetry.claimed(claims, seconds=time.monotonic() - began)
-        self._sharing.taken(claims)
         if self._left is not None:
             self._left -= len(claims)
         if self._stopping or not self._may_claim():
@@ -191,6 +242,9 @@ class Claimer:
         return claims
 
     def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
+        if claims and (self._limiting.counts or claims[0].gate is not None):
+            pool.feed(works_of([claim for claim in claims if self._limiting.presses(claim)]), presses=True)
+            claims = [claim for claim in claims if not self._limiting.presses(claim)]
         if claims:
             pool.feed(works_of(claims))
 
@@ -202,9 +256,10 @@ class Claimer:
         found = 0
         while not self._stopping and self._may_claim():
             claiming = self._claiming(pool)
-            claims = self._taken(pool, claiming.claim_suspect)
+            counted = self._limiting.counted(1)
+            claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
             if not claims:
-                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1))  # noqa: B023 - runs at once
+                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
             if not claims:
                 self._next_suspect = time.monotonic() + 1.0
                 break

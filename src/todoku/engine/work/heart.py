@@ -13,7 +13,7 @@ from todoku.engine.pools.pool import Pool
 from todoku.engine.telling.log import Log
 from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
-from todoku.engine.work.sharing import Sharing
+from todoku.engine.work.limiting import Limiting
 from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
@@ -29,7 +29,7 @@ class Heart:
         store: Store,
         lease: Lease,
         hold: Hold,
-        sharing: Sharing,
+        limiting: Limiting,
         executor: Executor,
         pools: Sequence[Pool],
         *,
@@ -44,7 +44,7 @@ class Heart:
         self._store = store
         self._lease = lease
         self._hold = hold
-        self._sharing = sharing
+        self._limiting = limiting
         self._executor = executor
         self._pools = pools
         self._failures_allowed = failures_allowed
@@ -113,9 +113,9 @@ class Heart:
 
     def _obey(self) -> None:
         """Limits, pauses and breakers as they are now; what must not start is given back."""
-        self._sharing.update(self._store.limits(), self._lease.worker)
+        self._limiting.update(self._store.limits())
         for pool in self._pools:
-            self._give_back(pool.take(self._sharing.closed))
+            self._give_back(pool.take(self._limiting.closed))
 
     def _look(self) -> None:
         """What the database says is ours: strangers are released, and requests to stop are heard."""

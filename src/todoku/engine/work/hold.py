@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from todoku.core.message import Claimed
 
@@ -47,6 +47,11 @@ class Hold:
                 (queue is None or claim.queue == queue) and (destination is None or claim.destination == destination)
                 for claim in self._held.values()
             )
+
+    def some(self, which: Callable[[Claimed], bool]) -> int:
+        """How many are held of which this is true."""
+        with self._lock:
+            return sum(map(which, self._held.values()))
 
     def tokens(self) -> set[tuple[int, int]]:
         """What is held now, as (id, epoch)."""

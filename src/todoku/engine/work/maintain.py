@@ -1,16 +1,20 @@
-"""What anyone may do for all, now and then: reclaim, expire, prune, and say which destinations are served here."""
+"""What anyone may do for all, now and then: reclaim, expire, prune, say which destinations are served here, and fire
+schedules."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from todoku.core.errors import StoreError
+from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
+from todoku.engine.registry import Registry
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.work.scheduling import Scheduling
 from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
 
@@ -24,28 +28,34 @@ class Maintainer:
     def __init__(
         self,
         store: Store,
-        destinations: Sequence[str],
+        registry: Registry,
         settings: Settings,
         telemetry: Telemetry,
         *,
         chance: Callable[[], float],
         on_failure: OnFailure,
+        plans: Mapping[str, Plan],
+        on_fired: Callable[[], None],
     ) -> None:
         self._store = store
-        self._destinations = destinations
+        self._registry = registry
         self._settings = settings
         self._telemetry = telemetry
         self._chance = chance
         self._stopping = threading.Event()
         self._thread = thread("maintainer", self._run, on_failure)
+        # Not one of the duties: a slot does not wait until something large is pruned.
+        self._scheduling = Scheduling(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+        self._scheduling.start()
 
     def stop(self) -> None:
         """Stop; a duty that runs is awaited."""
         self._stopping.set()
+        self._scheduling.stop()
         self._thread.join()
 
     def _run(self) -> None:
@@ -53,10 +63,11 @@ class Maintainer:
         duties: list[tuple[float, Callable[[], None]]] = [
             (every, self._reclaim),
             (every * 2, self._expire),
+            (every, self._follow),
             (min(_ANNOUNCE, self._settings.unknown_after_sec / 3), self._announce),
             (_PRUNE, self._prune),
         ]
-        due = [0.0, 0.0, 0.0, time.monotonic() + _PRUNE * self._chance()]
+        due = [0.0] * len(duties[:-1]) + [time.monotonic() + _PRUNE * self._chance()]
         while not self._stopping.is_set():
             now = time.monotonic()
             for place, (interval, duty) in enumerate(duties):
@@ -82,8 +93,12 @@ class Maintainer:
         late, unknown = self._store.expire(unknown_after=self._settings.unknown_after_sec)
         self._telemetry.expired(late, unknown)
 
+    def _follow(self) -> None:
+        self._store.follow()
+
     def _announce(self) -> None:
-        self._store.announce(self._destinations)
+        self._store.announce(self._registry.names)
+        self._store.announce_hooks(self._registry.hooks)
 
     def _prune(self) -> None:
         self._store.prune(history_ttl=self._settings.history_ttl)

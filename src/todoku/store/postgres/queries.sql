@@ -23,7 +23,8 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todo
  order by scope, key_hash
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
-           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at, state = excluded.state,
+           http_status = null, response = null
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
@@ -61,6 +62,12 @@ select distinct on (lane) lane, queue, destination, todoku_now()
  order by lane
     on conflict (id) do nothing
 
+-- name: publish_gate_calls
+-- Only appends: no publisher waits for another or for a claim, nor they for him. Who claims heeds what was committed.
+insert into todoku_gate_call (queue, destination, gate, key)
+select queue, destination, gate, key
+  from json_to_recordset(cast(cast(:gates as text) as json)) as s(gate bigint, queue text, destination text, key text)
+
 -- name: publish
 -- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19).
 with draft as materialized (
@@ -75,15 +82,15 @@ with draft as materialized (
            decode(payload_bytes, 'base64'), content_type, headers, labels, scope, key_hash, digest, todoku_now()
       from draft
 ), delivery as (
-    insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, max_attempts, timeout,
+    insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
                                  next_run_at, expires_at, updated_at, reason)
-    select draft.seq, s.destination, s.queue, s.lane, s.priority,
+    select draft.seq, s.destination, s.queue, s.lane, s.gate, s.priority,
            case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
            coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
            coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
       from json_to_recordset(cast(cast(:deliveries as text) as json))
-           as s(n int, destination text, queue text, lane bigint, priority int, max_attempts int, timeout float8,
-                delay float8, at float8, expires float8, dead text)
+           as s(n int, destination text, queue text, lane bigint, gate bigint, priority int, max_attempts int,
+                timeout float8, delay float8, at float8, expires float8, dead text)
       join draft using (n)
      order by n
 )
@@ -96,7 +103,7 @@ select date_part('epoch', todoku_now()),
 -- name: publish_reopen
 -- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
 with dead as materialized (
-    select d.id, d.destination, d.lane, d.queue, m.key_hash, m.digest
+    select d.id, d.destination, d.lane, d.gate, d.queue, m.key, m.key_hash, m.digest
       from todoku_message m join todoku_delivery d on d.message_seq = m.seq
      where m.id = any (cast(cast(:message_ids as text) as uuid[])) and d.status = 'aborted'
      order by d.id for update of d
@@ -115,9 +122,51 @@ with dead as materialized (
     insert into todoku_lane (id, queue, destination, ready_at)
     select distinct on (lane) lane, queue, destination, todoku_now() from dead where lane is not null order by lane
         on conflict (id) do update set parked = false, ready_at = excluded.ready_at
+), call as (
+    insert into todoku_gate_call (queue, destination, gate, key)
+    select queue, destination, gate, key from dead where gate is not null
 )
 insert into todoku_audit (at, by, action, target, why)
 select todoku_now(), 'publisher', 'replay', 'delivery:' || id, 'published again with the same key' from reopened
+
+-- name: once_found
+-- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
+select digest, state, message_id::text, http_status, response::text, date_part('epoch', created_at)
+  from todoku_ledger where scope = cast(:scope as text) and key_hash = cast(:key_hash as text)
+
+-- name: once_record
+-- Only by whoever reserved the key: the token is his own.
+update todoku_ledger
+   set state = cast(:state as text), http_status = cast(cast(:status as text) as integer),
+       response = cast(cast(:response as text) as json), updated_at = todoku_now(),
+       expires_at = todoku_now() + make_interval(secs => cast(cast(:lasts as text) as float8))
+ where scope = cast(:scope as text) and key_hash = cast(:key_hash as text)
+   and message_id = cast(cast(:token as text) as uuid)
+returning 1
+
+-- name: once_conclude
+-- Only what waits for its end: what has succeeded or failed stays as it is, and of two that tell, one does.
+update todoku_ledger
+   set state = cast(:state as text), http_status = cast(cast(:status as text) as integer),
+       response = cast(cast(:response as text) as json), updated_at = todoku_now(),
+       expires_at = todoku_now() + make_interval(secs => cast(cast(:lasts as text) as float8))
+ where scope = cast(:scope as text) and key_hash = cast(:key_hash as text) and state = 'accepted'
+returning 1
+
+-- name: inbox_once
+-- The primary key decides; whoever comes second waits for the first one's commit and inserts nothing.
+insert into todoku_inbox (consumer, message_id, seen_at)
+values (cast(:consumer as text), cast(cast(:message_id as text) as uuid), todoku_now())
+    on conflict do nothing
+returning 1
+
+-- name: inbox_newer
+-- The row's lock puts those of one key in a row; each compares with what the one before it has left.
+insert into todoku_inbox_sequence as s (consumer, key, sequence, seen_at)
+values (cast(:consumer as text), cast(:key as text), cast(cast(:sequence as text) as bigint), todoku_now())
+    on conflict (consumer, key) do update set sequence = excluded.sequence, seen_at = excluded.seen_at
+ where s.sequence < excluded.sequence
+returning 1
 
 -- name: savepoint_open
 -- Changes nothing; on SQLite it makes sure that there is a transaction for the savepoint to be in.
@@ -154,7 +203,7 @@ update todoku_worker set state = :state where id = :worker and expires_at > todo
 
 -- name: owned
 -- Reads the small index of rows in flight.
-select id, epoch, cancel_requested, lane from todoku_delivery where worker_id = :worker and status = 'sending'
+select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: bury_expired
 -- The row's lock decides against a renewal (H1). Who holds his own row, stopped in the middle of a renewal or a claim, is
@@ -206,7 +255,7 @@ update todoku_delivery d
   from held
  where d.id = any (array(select id from held)) and d.id = held.id
 returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,
-          case when d.reason = 'CANCELLED' then null else d.lane end
+          case when d.reason = 'CANCELLED' then null else d.lane end, d.gate
 
 -- name: record_lost
 -- Append-only; one row per owner that died under a delivery.
@@ -240,12 +289,12 @@ update todoku_lane l set parked = true
 -- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
 with recursive groups as (
     (select queue, destination, priority from todoku_delivery
-      where status in ('pending', 'failed') and lane is null and lost = 0
+      where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
       order by queue, destination, priority limit 1)
     union all
     select later.* from groups g cross join lateral (
         select queue, destination, priority from todoku_delivery d
-         where status in ('pending', 'failed') and lane is null and lost = 0
+         where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
            and (d.queue, d.destination, d.priority) > (g.queue, g.destination, g.priority)
          order by queue, destination, priority limit 1) later
 )
@@ -282,6 +331,31 @@ with recursive groups as (
 select queue, destination from groups
  where :destinations::text[] is null or destination = any (:destinations::text[])
 
+-- name: waiting_gates
+-- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
+-- the first gate of each place is to be looked at.
+with recursive groups as (
+    (select queue, destination, ready_at from todoku_gate where {able}
+      order by queue, destination, ready_at limit 1)
+    union all
+    select later.* from groups g cross join lateral (
+        select queue, destination, ready_at from todoku_gate l
+         where {able} and (l.queue, l.destination) > (g.queue, g.destination)
+         order by queue, destination, ready_at limit 1) later
+), called as (
+    (select queue, destination from todoku_gate_call order by queue, destination limit 1)
+    union all
+    select later.* from called g cross join lateral (
+        select queue, destination from todoku_gate_call l
+         where (l.queue, l.destination) > (g.queue, g.destination)
+         order by queue, destination limit 1) later
+)
+select queue, destination, date_part('epoch', ready_at - todoku_now()) from groups
+ where :destinations::text[] is null or destination = any (:destinations::text[])
+union all
+select queue, destination, 0 from called
+ where :destinations::text[] is null or destination = any (:destinations::text[])
+
 -- name: claim
 -- Rows are locked before they change, in a materialized CTE, so never more than asked for. Then the worker row is
 -- held FOR KEY SHARE: a buried worker claims nothing, and a burial waits for this commit (H2). Nothing due, nothing
@@ -298,7 +372,7 @@ with slice as materialized (
     select d.id from slice s cross join lateral (
         select id from todoku_delivery
          where queue = s.queue and destination = s.destination and priority = s.priority
-           and status in ('pending', 'failed') and lane is null and lost = 0
+           and status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
            and next_run_at <= todoku_now() and (next_run_at, id) > (to_timestamp(s.after_at), s.after_id)
            and expires_at > todoku_now()
          order by next_run_at, id limit s.most for update skip locked) d
@@ -314,6 +388,7 @@ with due as materialized (
         select id from todoku_delivery
          where queue = s.queue and destination = s.destination
            and status in ('pending', 'failed') and lane is null and lost > 0
+           and (gate is null or gate = any (:gates::bigint[]))
            and next_run_at <= todoku_now() and expires_at > todoku_now()
          order by next_run_at, id limit 1 for update skip locked) d
      where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
@@ -386,8 +461,8 @@ taken as (
 -- name: claimed
 -- A fragment, not a query: what every claim returns. Each row finds its message and effect entry by primary key.
 t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
-       m.content_type, m.headers::text, t.destination, t.queue, t.priority, t.lane, t.attempts, t.max_attempts,
-       t.lost, t.snoozes, t.replay_count, date_part('epoch', t.next_run_at),
+       m.content_type, m.headers::text, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts,
+       t.max_attempts, t.lost, t.snoozes, t.replay_count, date_part('epoch', t.next_run_at),
        date_part('epoch', m.created_at),
        case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end, t.timeout,
        m.key_hash, m.digest, e.state, e.digest
@@ -396,6 +471,169 @@ t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.pay
   left join lateral (select state, digest from todoku_ledger l
                       where l.scope = 'effect:' || t.destination and l.key_hash = m.key_hash limit 1) e on true
  order by t.priority desc, t.next_run_at, t.id
+
+------------------------------------------------------------------------------------ limits and gates
+
+-- name: rooms
+-- Only reads: how many more the limits in force let start, by their rate and at once. What is in flight is counted in
+-- its small index, no further than the limit.
+select 'queue', name, {allowed}, most - (select count(*) from (
+           select from todoku_delivery d where d.status = 'sending' and d.queue = l.name limit l.most) f)
+  from (select name, "limit" as most, rate, tat from todoku_queue
+         where name = any (:queues::text[]) and {counts}) l
+union all
+select 'destination', name, {allowed}, most - (select count(*) from (
+           select from todoku_delivery d where d.status = 'sending' and d.destination = l.name limit l.most) f)
+  from (select name, "limit" as most, rate, tat from todoku_destination
+         where name = any (:destinations::text[]) and {counts}) l
+
+-- name: allowed
+-- A fragment: how many a rate lets start now. What was not used is kept for a moment, so that a poll that comes late
+-- loses nothing.
+case when rate is null then null when tat > todoku_now() then 0
+     else 1 + floor(least(date_part('epoch', todoku_now() - {credit}) * rate, 1e6))::int end
+
+-- name: credit
+-- A fragment: from when on starts that were not used are kept.
+greatest(tat, todoku_now() - interval '100 milliseconds')
+
+-- name: lock_limits
+-- A statement of its own: the next one counts what others committed before it had these locks, and until the commit
+-- nobody else counts. Queues before destinations, each sorted: no deadlock (H11).
+with q as materialized (
+    select name from todoku_queue where name = any (:queues::text[]) order by name for update
+), d as materialized (
+    select name from todoku_destination where name = any (:destinations::text[]) order by name for update
+)
+select (select count(*) from q), (select count(*) from d)
+
+-- name: spend_rates
+-- The rows are locked by this transaction, which has claimed so many of each.
+with q as (
+    update todoku_queue l set tat = {credit} + make_interval(secs => s.number::float8 / l.rate)
+      from json_each_text(:queues::json) as s(name, number) where l.name = s.name and l.rate is not null
+)
+update todoku_destination l set tat = {credit} + make_interval(secs => s.number::float8 / l.rate)
+  from json_each_text(:destinations::json) as s(name, number) where l.name = s.name and l.rate is not null
+
+-- name: heed_calls
+-- Who committed a call committed its delivery too: whoever looks at the gate after this sees it. A call somebody else
+-- is heeding is his.
+with call as materialized (
+    select c.id from json_to_recordset(:places::json) as s(queue text, destination text)
+     cross join lateral (
+        select id from todoku_gate_call where queue = s.queue and destination = s.destination
+         order by id limit :most for update skip locked) c
+), heeded as (
+    delete from todoku_gate_call where id = any (array(select id from call)) returning *
+)
+select distinct on (gate) gate, queue, destination, key from heeded order by gate, id desc
+
+-- name: open_gates
+-- Locks the gates there are, in order (H11). Those there are not are made; what is waiting is looked at next.
+insert into todoku_gate (id, queue, destination, key, ready_at)
+select gate, queue, destination, key, todoku_now()
+  from json_to_recordset(:gates::json) as s(gate bigint, queue text, destination text, key text)
+ order by gate
+    on conflict (id) do update set queue = excluded.queue
+
+-- name: lock_gates
+-- A statement of its own: the next one sees what others did to these gates before it had the locks. Sorted (H11).
+select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= todoku_now()), "limit", rate
+  from todoku_gate where id = any (:gates::bigint[]) order by id for update
+
+-- name: priorities
+-- A fragment: one probe of the index for each, so that what is due is found past any number that is not.
+unnest(array[15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]::smallint[]) as p(priority)
+
+-- name: able
+-- A fragment: the gate is not full, and something of it waits.
+("limit" is null or running < "limit") and ready_at < 'infinity'
+
+-- name: take_gates
+-- SKIP LOCKED between workers; full gates and those where nothing waits are not in the index. The limit is that of who
+-- claims: a change of it holds from the first claim on.
+with due as materialized (
+    select g.id, g.running, g.tat, s.concurrency, s.rate
+      from json_to_recordset(:places::json)
+           as s(queue text, destination text, concurrency int, rate float8)
+     cross join lateral (
+        select id, running, tat from todoku_gate
+         where queue = s.queue and destination = s.destination and {able} and ready_at <= todoku_now()
+         order by ready_at, id limit :gates for update skip locked) g
+     where not exists (select from todoku_queue q where q.name = s.queue and q.paused)
+       and not exists (select from todoku_destination b
+                        where b.name = s.destination and b.open_until > todoku_now())
+     limit :gates
+)
+select id, concurrency, rate,
+       least(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000))
+  from due
+
+-- name: claim_gate_rows
+-- The gates are locked by this transaction, and counted: of each as many as its limit leaves, larger priorities first.
+with due as materialized (
+    select d.id from json_each_text(:mosts::json) as s(gate, most)
+     cross join lateral (
+        select r.id from {priorities}
+         cross join lateral (
+            select id from todoku_delivery
+             where gate = s.gate::bigint and priority = p.priority and status in ('pending', 'failed') and lost = 0
+               and next_run_at <= todoku_now() and expires_at > todoku_now()
+             order by next_run_at, id limit s.most::int for update skip locked) r
+         limit s.most::int) d
+), {me}, {taken}
+select {claimed}
+
+-- name: suspect_gates
+-- Only reads: the gates of due rows whose owner died, of which there are few.
+select distinct d.gate from json_to_recordset(:places::json) as s(queue text, destination text)
+ cross join lateral (
+    select gate from todoku_delivery
+     where queue = s.queue and destination = s.destination
+       and status in ('pending', 'failed') and lane is null and lost > 0 and gate is not null
+       and next_run_at <= todoku_now() and expires_at > todoku_now()
+     order by next_run_at, id limit 100) d
+
+-- name: pass_gates
+-- The gates are locked by this transaction, which has claimed so many of each. They go to the end of the line.
+update todoku_gate g
+   set "limit" = s.concurrency, rate = s.rate, ready_at = todoku_now(),
+       tat = case when s.rate is not null and s.number > 0
+                  then {credit} + make_interval(secs => s.number / s.rate) else g.tat end
+  from json_to_recordset(:passed::json) as s(gate bigint, concurrency int, rate float8, number int)
+ where g.id = any (:gates::bigint[]) and g.id = s.gate
+
+-- name: refresh_gates
+-- Under the locks of the gates: what runs is counted, so that nothing that was forgotten is kept for ever. What is due
+-- keeps the gate's place in the line; a rate keeps it waiting, and an empty gate until its rate has nothing to tell.
+update todoku_gate g
+   set running = n.running,
+       ready_at = greatest(
+           case when n.next_run_at <= todoku_now() then least(g.ready_at, todoku_now())
+                when n.next_run_at is not null then n.next_run_at
+                when n.running = 0 and g.tat > todoku_now() - interval '100 milliseconds'
+                then g.tat + interval '100 milliseconds'
+                else 'infinity' end,
+           case when g.rate is not null then g.tat end)
+  from unnest(:gates::bigint[]) as s(gate)
+ cross join lateral (
+    select (select count(*) from todoku_delivery d where d.gate = s.gate and d.status = 'sending') as running,
+           (select min(d.next_run_at) from {priorities}
+             cross join lateral (
+                select next_run_at from todoku_delivery
+                 where gate = s.gate and priority = p.priority and status in ('pending', 'failed') and lost = 0
+                   and expires_at > todoku_now()
+                 order by next_run_at, id limit 1) d) as next_run_at) n
+ where g.id = any (:gates::bigint[]) and g.id = s.gate
+
+-- name: drop_gates
+-- Under the locks of the gates. Nothing runs and nothing waits that this statement can see; what is committed later
+-- comes with a call, and the call makes the gate again.
+delete from todoku_gate g
+ where g.id = any (:gates::bigint[]) and g.running = 0 and g.ready_at = 'infinity'
+   and not exists (select from todoku_delivery d
+                    where d.gate = g.id and d.status in ('pending', 'failed') offset 0)
 
 -- name: mark_inbox
 -- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
@@ -473,13 +711,14 @@ select id::bigint from json_object_keys(:tokens::json) as s(id)
  where (select count(*) from held) < :number and id::bigint <> all (array(select id from held))
 
 -- name: settle_rest
--- Fenced like settle_done, and returns the same. The failed attempt is written with its epoch in the statement (H4).
+-- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4). Returns the tokens that
+-- were not ours, and what would run again but was cancelled meanwhile.
 with held as materialized (
-    select s.*, d.attempts, d.replay_count, d.claimed_at
+    select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int)
      cross join lateral (
-        select attempts, replay_count, claimed_at from todoku_delivery
+        select attempts, replay_count, claimed_at, cancel_requested from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
 ), changed as (
     update todoku_delivery d
@@ -495,7 +734,9 @@ with held as materialized (
     select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker
       from held where status <> 'pending'
 )
-select s.id from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
+select s.id, false from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
+union all
+select id, true from held where cancel_requested and status <> 'aborted'
 
 -- name: cancelled
 -- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
@@ -578,7 +819,89 @@ update todoku_delivery d
        cancel_requested = false, updated_at = todoku_now(),
        next_run_at = case when :delay > 0 then todoku_now() + make_interval(secs => :delay) else d.next_run_at end
  where d.id = any (array(select id from held))
-returning d.id
+returning d.id, d.status
+
+---------------------------------------------------------------------------------- what follows an end
+-- In the transaction that ends deliveries, as its last statements: deliveries, lanes, then these (H11).
+
+-- name: over
+-- Only reads rows that this transaction has locked and changed, or is about to.
+select d.id, m.id::text, m.topic, m.key, d.destination, d.queue, m.headers::text, d.status, d.reason, d.error,
+       d.attempts, d.replay_count
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_delivery where id = s.id limit 1) d
+ cross join lateral (select id, topic, key, headers from todoku_message where seq = d.message_seq limit 1) m
+ order by d.id
+
+-- name: hooks
+-- Only reads: those that were announced at most so long before the newest announcement of anything. While nobody works
+-- nothing is announced, and nothing is forgotten.
+select h.name, h.event, h.queue, h.max_attempts, h.timeout, h.topic, h.destination, h.from_queue from todoku_hook h
+ where h.seen_at > (select max(seen_at) from ({announcements}) a) - make_interval(secs => :forgotten_after)
+ order by h.name, h.event
+
+-- name: announcements
+-- A fragment: when anything was announced.
+select max(seen_at) as seen_at from todoku_destination union all select max(seen_at) from todoku_hook
+
+-- name: announce_hooks
+-- The last who announces a hook says what it hears. Sorted, so that two who announce cannot deadlock.
+insert into todoku_hook (name, event, queue, max_attempts, timeout, topic, destination, from_queue, seen_at)
+select name, event, queue, max_attempts, timeout, topic, destination, from_queue, todoku_now()
+  from json_to_recordset(:hooks::json)
+       as s(name text, event text, queue text, max_attempts int, timeout float8, topic text, destination text,
+            from_queue text)
+ order by name, event
+    on conflict (name, event) do update
+       set queue = excluded.queue, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
+           topic = excluded.topic, destination = excluded.destination, from_queue = excluded.from_queue,
+           seen_at = excluded.seen_at
+
+-- name: publish_batch
+-- Its members are published in the same transaction. Without members there is nothing to wait for.
+insert into todoku_batch (id, total, open, "on", next, created_at, done_at)
+select id, total, total, "on", next, todoku_now(), case total when 0 then todoku_now() end
+  from json_to_recordset(cast(cast(:batches as text) as json)) as s(id uuid, total int, "on" text, next json)
+
+-- name: complete
+-- A fragment: nothing is left to wait for, and what follows is not published yet.
+(done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
+
+-- name: lock_batches
+-- Sorted (H11), and a statement of its own: the next one sees what others have counted before it had the locks.
+select from todoku_batch where id = any (:ids::text[]::uuid[]) order by id for update
+
+-- name: count_batches
+-- The rows are locked, of each batch once. Only an end that happened in this transaction is counted, and a token ends
+-- once (I3).
+update todoku_batch b
+   set open = b.open - s.ended, succeeded = b.succeeded + s.succeeded, aborted = b.aborted + s.aborted
+  from json_to_recordset(:counts::json) as s(id uuid, ended int, succeeded int, aborted int)
+ where b.id = s.id and b.id = any (array(select id from json_to_recordset(:counts::json) as c(id uuid)))
+returning b.id::text, done_at is null and b.open = 0 and ("on" = 'finished' or b.aborted = 0), next::text
+
+-- name: finish_batches
+-- The rows are locked and what follows was published in this transaction; whoever comes second finds it done.
+update todoku_batch set done_at = todoku_now(), next = null
+ where id = any (:ids::text[]::uuid[]) and done_at is null
+
+-- name: due_batches
+-- Only reads: the small index of those whose next could not be published with the end of their last member.
+select id::text from todoku_batch where {complete} order by id limit :most
+
+-- name: take_batch
+-- Locked, so that one publishes what follows; whoever else is at it is passed over.
+select next::text from todoku_batch where id = :id::uuid and {complete} for update skip locked
+
+-- name: give_up_batches
+-- A member that has to succeed was removed for good: nothing will ever follow.
+update todoku_batch set done_at = todoku_now(), next = null
+ where id = any (:ids::text[]::uuid[]) and done_at is null and "on" = 'succeeded'
+
+-- name: batch
+-- Only reads.
+select id::text, "on", total, open, succeeded, aborted, date_part('epoch', created_at), date_part('epoch', done_at)
+  from todoku_batch where id = :id::uuid
 
 --------------------------------------------------------------------------------- what a person does
 
@@ -598,7 +921,7 @@ returning d.id
 
 -- name: pick
 -- Locks what it returns, in id order, and passes over what somebody else is changing (H11).
-select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
+select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among::text[] is null or d.status = any (:among::text[])) and d.id > :after
  order by d.id limit :most for update of d skip locked
@@ -732,11 +1055,11 @@ insert into todoku_queue (name, paused, updated_at) values (:name, :paused, todo
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
 
 -- name: limit_queue
--- One row; running workers read it every second or so (`limits`).
+-- One row; running workers read it every second or so (`limits`). A new rate begins anew.
 insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
 values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), todoku_now())
     on conflict (name) do update
-       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until,
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null,
            updated_at = excluded.updated_at
 
 -- name: limit_destination
@@ -744,7 +1067,7 @@ values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts)
 insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
 values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), '-infinity')
     on conflict (name) do update
-       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null
 
 -- name: set_breaker
 -- One row, seen by the claims of all workers (H24).
@@ -776,7 +1099,7 @@ update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
        updated_at = todoku_now()
  where id = any (array(select id from late))
-returning id, lane
+returning id, lane, gate
 
 -- name: announced
 -- Only reads: destinations that some worker has announced lately.
@@ -794,7 +1117,19 @@ update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
        error = 'no worker has registered ' || destination, updated_at = todoku_now()
  where id = any (array(select id from stray))
-returning id, lane
+returning id, lane, gate
+
+-- name: prune_batches
+-- Only what is over: a batch that still waits for something, a replay too, stays as long as that takes.
+delete from todoku_batch where id = any (array(
+    select id from todoku_batch
+     where done_at is not null and done_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_hooks
+-- Those that `hooks` passes over anyway.
+delete from todoku_hook
+ where seen_at <= (select max(seen_at) from ({announcements}) a) - make_interval(secs => :forgotten_after)
 
 -- name: prune_messages
 -- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
@@ -853,6 +1188,136 @@ select todoku_history_ahead(:days::int) from pg_advisory_xact_lock(hashtext('tod
 -- name: stray_history
 -- Only reads: rows that found no partition of their day, which is an alarm (H27).
 select count(*) from (select from todoku_history_default limit 1000) stray
+
+------------------------------------------------------------------------------------------ schedules
+
+-- name: schedule_columns
+-- A fragment: a schedule as people and workers see it, and the time it is.
+name, spec::text, date_part('epoch', next_run_at), paused, source, date_part('epoch', seen_at),
+       date_part('epoch', last_run_at), last_message_id, error, date_part('epoch', updated_at),
+       date_part('epoch', todoku_now())
+
+-- name: schedule_kept
+-- A fragment: not paused, and somebody keeps it: the database itself, or an App whose worker announced it lately.
+not paused and (source = 'stored' or seen_at > todoku_now() - make_interval(secs => :after))
+
+-- name: next_schedule
+-- Only reads: the time it is, the next slot of all, and whether there is any schedule. The index ends it at one row.
+select date_part('epoch', todoku_now()),
+       (select date_part('epoch', next_run_at) from todoku_schedule
+         where {schedule_kept} order by next_run_at limit 1),
+       exists (select from todoku_schedule)
+
+-- name: due_schedule
+-- Locked until the messages of its slots and its next_run_at commit together (I2). Others pass a locked one over, and
+-- who locks it later looks at the condition again and finds the next slot there.
+select {schedule_columns}
+  from todoku_schedule
+ where {schedule_kept} and next_run_at <= todoku_now() and name <> all (:but::text[])
+ order by next_run_at, name limit 1
+   for update skip locked
+
+-- name: lock_schedule
+-- Nobody fires or changes it before this transaction ends.
+select {schedule_columns}
+  from todoku_schedule where name = :name
+   for update
+
+-- name: advance_schedule
+-- In the transaction of due_schedule, or of a person who runs it now and leaves next_run_at as it is.
+update todoku_schedule
+   set next_run_at = :next, last_run_at = coalesce(:slot::timestamptz, last_run_at),
+       last_message_id = coalesce(:message_id::uuid, last_message_id), error = null
+ where name = :name
+
+-- name: fail_schedule
+-- Says what is wrong and moves nothing: another worker may be able to fire it.
+update todoku_schedule set error = :error where name = :name
+
+-- name: put_schedule
+-- One row, locked by this transaction if it was there; of two that make it, the second writes the same or the newer
+-- text. A pause is a person's and stays.
+insert into todoku_schedule (name, spec, next_run_at, source, seen_at, updated_at)
+values (:name, :spec::json, :next, :source, todoku_now(), todoku_now())
+    on conflict (name) do update
+       set spec = excluded.spec, next_run_at = excluded.next_run_at, source = excluded.source,
+           seen_at = excluded.seen_at, updated_at = excluded.updated_at, error = null
+
+-- name: announce_schedules
+-- Says that somebody here declares these; locked in order, so that two workers cannot deadlock. One that was taken over
+-- at run time stays so.
+with mine as materialized (
+    select name from todoku_schedule where name = any (:names::text[]) and source = 'code' order by name for update
+)
+update todoku_schedule set seen_at = todoku_now() where name = any (array(select name from mine))
+
+-- name: pause_schedule
+-- One row, locked by this transaction, which decided next_run_at.
+update todoku_schedule set paused = :paused, next_run_at = :next, updated_at = todoku_now() where name = :name
+
+-- name: remove_schedule
+-- What it has published stays, and is delivered.
+delete from todoku_schedule where name = :name
+
+-- name: schedules
+-- Only reads.
+select {schedule_columns}
+  from todoku_schedule order by name
+
+---------------------------------------------------------------------------------------- data keys
+
+-- name: publish_data_keys
+-- With the message sealed by it, in the caller's transaction. No unique key, so nobody waits for somebody's commit; a
+-- key that is committed is not stored again.
+insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
+select id, day, master_key_id, decode(wrapped, 'base64'), todoku_now()
+  from json_to_recordset(cast(cast(:keys as text) as json))
+       as s(id uuid, day text, master_key_id text, wrapped text)
+ where not exists (select from todoku_data_key k where k.id = s.id)
+
+-- name: data_keys
+-- Only reads, by the index of ids: a key was stored before, or with, the message that needs it.
+select id, day, master_key_id, wrapped from todoku_data_key where id = any (:ids::text[]::uuid[]) order by seq
+
+-- name: data_key_days
+-- Only reads; there are few: one a process and day.
+select day, master_key_id, count(distinct id), date_part('epoch', min(created_at))
+  from todoku_data_key group by day, master_key_id order by day, master_key_id
+
+-- name: stale_data_keys
+-- Locked in the order of their numbers: of two who rotate, the second finds the row changed and passes it over.
+select seq, id, day, master_key_id, wrapped from todoku_data_key
+ where seq > :after::bigint and master_key_id <> :current order by seq limit :most for update
+
+-- name: rewrap_data_key
+-- Locked and read by stale_data_keys in this transaction.
+update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped where seq = :seq
+
+-- name: count_data_keys
+-- Only reads.
+select count(distinct id) from todoku_data_key where day >= :since and day < :before
+
+-- name: stranded
+-- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes.
+select count(*) filter (where d.status <> 'aborted'), count(*) filter (where d.status = 'aborted')
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where m.content_type like :kind
+   and exists (select from todoku_data_key k
+                where k.id = encode(substring(m.payload_bytes from 2 for 16), 'hex')::uuid
+                  and k.day >= :since and k.day < :before)
+
+-- name: blank_data_keys
+-- Only what the next statement deletes.
+update todoku_data_key set wrapped = '' where day >= :since and day < :before
+
+-- name: delete_data_keys
+-- Days that are over: no process seals with their keys any more, and what they sealed cannot be read again by anybody.
+delete from todoku_data_key where day >= :since and day < :before returning id, day
+
+-- name: newest_messages
+-- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
+select topic, case when octet_length(payload::text) <= :largest then payload::text end, content_type
+  from todoku_message order by seq desc limit :most
 
 ------------------------------------------------------------------------------------------- reading
 
@@ -977,13 +1442,13 @@ select due.number, due.age, due.number
     select count(*) as number, coalesce(date_part('epoch', todoku_now() - min(next_run_at)), 0) as age from (
         select next_run_at from todoku_delivery
          where queue = s.queue and destination = s.destination and priority = s.priority
-           and status in ('pending', 'failed') and lane is null and lost = 0
+           and status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
            and next_run_at <= todoku_now() and expires_at > todoku_now()
          order by next_run_at, id limit :most) d) due
 
 -- name: lag_apart
 -- Only reads: what is not in the due index. Lanes by theirs, in its order, so that no other row is walked; suspects,
--- which are few. At most so many rows of each are looked at.
+-- which are few; gates by theirs. At most so many rows of each are looked at.
 select count(*) filter (where due),
        coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
   from (select next_run_at, status in ('pending', 'failed') and next_run_at <= todoku_now()
@@ -995,6 +1460,12 @@ select count(*) filter (where due),
   from (select next_run_at, next_run_at <= todoku_now() and expires_at > todoku_now() as due
           from todoku_delivery where status in ('pending', 'failed') and lane is null and lost > 0
          order by queue, destination, next_run_at, id limit :most) d
+union all
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, lost = 0 and next_run_at <= todoku_now() and expires_at > todoku_now() as due
+          from todoku_delivery where status in ('pending', 'failed') and gate is not null
+         order by gate, priority, next_run_at, id limit :most) d
 
 -- name: lag_held
 -- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
@@ -1079,8 +1550,24 @@ select 'destination', name, case when seen_at > '-infinity' then date_part('epoc
 -- Only reads; what is in flight is counted in its small index.
 select case when d.expires_at < 'infinity' then date_part('epoch', d.expires_at) end, date_part('epoch', d.claimed_at),
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
-       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination)
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination), d.gate
   from todoku_delivery d where d.id = :id
+
+-- name: gate
+-- Only reads.
+select key, "limit", rate, running, case when rate is not null then date_part('epoch', tat) end
+  from todoku_gate where id = :gate
+
+-- name: full_gates
+-- Only reads: gates at their limit with something behind it, found by what runs. No more is counted than is shown.
+select g.queue, g.destination, g.key, g."limit", g.rate, g.running, w.number
+  from (select distinct gate from todoku_delivery where status = 'sending' and gate is not null) d
+ cross join lateral (select * from todoku_gate where id = d.gate and running >= "limit" limit 1) g
+ cross join lateral (
+    select count(*) as number from (
+        select from todoku_delivery where gate = g.id and status in ('pending', 'failed') limit :counted) d) w
+ where w.number > 0
+ order by w.number desc, g.destination, g.key limit :most
 
 -- name: lane
 -- Only reads.
@@ -1239,7 +1726,103 @@ select 'lane ' || l.id from todoku_lane l
    and l.ready_at > greatest(head.next_run_at, todoku_now()) + interval '1 second'
  limit :most
 
+-- name: verify_batch
+-- Only reads. I1, I3: every member of a batch is counted once, as open, succeeded or aborted.
+select 'batch ' || id from todoku_batch
+ where open < 0 or succeeded < 0 or aborted < 0 or open + succeeded + aborted <> total limit :most
+
+-- name: verify_gate
+-- Only reads. I1: what waits at a gate has one, or a call that will make it; without, it would wait for ever.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.gate is not null and d.status in ('pending', 'failed')
+   and not exists (select from todoku_gate g where g.id = d.gate)
+   and not exists (select from todoku_gate_call c where c.gate = d.gate)
+ limit :most
+
+-- name: verify_gate_running
+-- Only reads. A gate knows how many of its deliveries run: more would let too few start, fewer too many.
+select 'gate ' || g.id from todoku_gate g
+ where g.running <> (select count(*) from todoku_delivery d where d.gate = g.id and d.status = 'sending')
+ limit :most
+
+-- name: verify_gate_time
+-- Only reads. A gate is looked at no later than its first delivery is due and its rate allows.
+select 'gate ' || g.id from todoku_gate g
+ where g.ready_at > todoku_now() + interval '1 second' and (g.tat is null or g.ready_at > g.tat + interval '1 second')
+   and exists (select from todoku_delivery d where d.gate = g.id and d.status in ('pending', 'failed') and d.lost = 0
+                  and d.next_run_at < g.ready_at - interval '1 second' and d.expires_at > todoku_now())
+   and not exists (select from todoku_gate_call c where c.gate = g.id)
+ limit :most
+
 -- name: verify_clock
 -- Only reads. I12: the database's clock decided, so nothing was changed in the future.
 select 'delivery ' || id from todoku_delivery
  where updated_at > todoku_now() + interval '5 seconds' limit :most
+
+------------------------------------------------------------------------------------------- copying
+
+-- name: tables
+-- Only reads: every table of todoku with its columns, their types, and their place in the primary key (0: none).
+select c.relname, a.attname, format_type(a.atttypid, null),
+       coalesce(array_position(string_to_array(i.indkey::text, ' '), a.attnum::text), 0)
+  from pg_class c
+  join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+  left join pg_index i on i.indrelid = c.oid and i.indisprimary
+ where c.relnamespace = (select relnamespace from pg_class where oid = 'todoku_migration'::regclass)
+   and c.relname like 'todoku!_%' escape '!' and c.relkind in ('r', 'p') and not c.relispartition
+ order by c.relname, a.attnum
+
+-- name: leases
+-- Only reads: who may be running something now.
+select name from todoku_worker where expires_at > todoku_now() order by name
+
+-- name: migrated_at
+-- Only reads. Microseconds: two databases are hardly ever made in the same one.
+select (extract(epoch from applied_at) * 1000000)::bigint from todoku_migration order by version
+
+-- name: identities
+-- Only reads: the last id given away, of rows that are gone too.
+select c.relname, coalesce(pg_sequence_last_value(pg_get_serial_sequence(c.oid::regclass::text, a.attname)), 0)
+  from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> ''
+ where c.relnamespace = (select relnamespace from pg_class where oid = 'todoku_migration'::regclass)
+   and c.relname like 'todoku!_%' escape '!'
+ order by c.relname
+
+-- name: set_identity
+-- Only raised, by its caller: an id that was given away never comes again.
+select setval(pg_get_serial_sequence(c.oid::regclass::text, a.attname), :last)
+  from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> ''
+ where c.relnamespace = (select relnamespace from pg_class where oid = 'todoku_migration'::regclass)
+   and c.relname = :name
+
+-- name: history_days
+-- Only reads: days since 1970. What lies in the future has no day.
+select distinct floor(extract(epoch from finished_at) / 86400)::bigint
+  from todoku_history where finished_at <= todoku_now() and isfinite(finished_at) order by 1 desc limit :most
+
+-- name: copy_begun
+-- Only reads: the table is there as long as a copy into this database is not finished.
+select count(to_regclass('todoku_copy'))
+
+-- name: copy_begin
+-- In the transaction that found the database empty, so two copies do not both begin.
+create table todoku_copy (name text primary key, done bigint not null, origin text not null)
+
+-- name: copy_stand
+-- Only reads.
+select name, done, origin from todoku_copy order by name
+
+-- name: copy_note
+-- In the transaction that writes the rows it counts: both are there, or neither.
+insert into todoku_copy (name, done, origin) values (:name, :rows, :origin)
+    on conflict (name) do update set done = excluded.done
+
+-- name: copy_end
+-- In the transaction that has compared both sides.
+drop table todoku_copy
+
+-- name: place
+-- Only reads. The server, the database and the table, whatever they are called; an empty database has no table yet.
+select system_identifier::text || '/' || (select oid from pg_database where datname = current_database()) || '/' ||
+       coalesce(to_regclass('todoku_migration')::oid::text, '')
+  from pg_control_system()

@@ -30,6 +30,7 @@ from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.sql import load
+from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.opened import opened
 from todoku.store.sqlite.wakeup import SqliteListener
@@ -41,6 +42,7 @@ from todoku.store.sqlite.writer import (
     release_writer,
     transaction_lock,
 )
+from todoku.store.table import Bulk
 from todoku.store.values import EPOCH, Migrated, Slice
 from todoku.store.views import Facts
 
@@ -58,6 +60,9 @@ _NOT_DURABLE = (
 MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
 
+
+_stopped: dict[str, int] = {}
+"""Files whose clock a test has stopped, and where."""
 
 _parents: list[object] = []
 """Connections of the process this one was forked from, kept for ever: dropping one would close it."""
@@ -111,13 +116,13 @@ class SqliteDatabase:
 
     dialect: DialectName = "sqlite"
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], int] = wall_clock) -> None:
+    def __init__(self, settings: Settings, *, clock: Callable[[], int] | None = None) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old", hint="todoku needs SQLite 3.37 or newer")
         self.path = file_path(settings.database)
         self._settings = settings
         self._timeout = max(settings.lock_timeout_sec, 5.0)
-        self._clock = clock
+        self._clock = clock or self._now
         self.queries = load(_PACKAGE)
         self._scripts = {name: _SEPARATOR.split(query) for name, query in self.queries.items()}
         self._reading = transaction_lock()
@@ -154,6 +159,14 @@ class SqliteDatabase:
             self._opened()
             with opened(self.path, made, timeout=self._timeout, limit=limit) as one:
                 yield one
+
+    @contextmanager
+    def bulk(self) -> Iterator[Bulk]:
+        def made(connection: sqlite3.Connection) -> Tx:
+            return SqliteTx(connection, self._scripts, self._clock())
+
+        with self._translated(), bulk(self.path, made, timeout=self._timeout) as one:
+            yield one
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         with self._translated():
@@ -222,6 +235,30 @@ class SqliteDatabase:
             if self._writer is not None:
                 release_writer(self.path, self)
         self._reader = self._writer = None
+
+    def set_clock(self, at: float | None) -> None:
+        if at is None:
+            _stopped.pop(self.path, None)
+        else:
+            _stopped[self.path] = round(at * 1e6)
+
+    def empty(self) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            tables = connection.execute("select name from sqlite_schema where type = 'table' and name glob 'todoku_*'")
+            for (name,) in tables.fetchall():
+                if not name.endswith(("_migration", "_audit", "_data_key")):
+                    connection.execute(f'delete from "{name}"')
+
+        with self._translated():
+            self._opened().write("migrate", work)
+
+    def remove(self) -> None:
+        self.close()
+        for end in ("", "-journal", "-wal", "-shm"):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+
+    def _now(self) -> int:
+        return wall_clock() if not _stopped else _stopped.get(self.path) or wall_clock()
 
     def _opened(self) -> Writer:
         if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close

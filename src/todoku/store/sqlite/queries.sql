@@ -16,7 +16,8 @@ insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_a
 values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:lasts * 1000000 as integer))
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
-           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at, state = excluded.state,
+           http_status = null, response = null
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
@@ -41,11 +42,15 @@ values (:id, :topic, :type, :key, :payload, :payload_bytes, :content_type, :head
 insert into todoku_lane (id, queue, destination, ready_at) values (:lane, :queue, :destination, :now)
     on conflict (id) do nothing
 
+-- name: publish_gate_calls
+-- Only appends, as PostgreSQL. Who claims heeds it.
+insert into todoku_gate_call (queue, destination, gate, key) values (:queue, :destination, :gate, :key)
+
 -- name: publish_delivery
 -- The message is in this transaction.
-insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, max_attempts, timeout,
+insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
                              next_run_at, expires_at, updated_at, reason)
-select seq, :destination, :queue, :lane, :priority, case when :dead is null then 'pending' else 'aborted' end,
+select seq, :destination, :queue, :lane, :gate, :priority, case when :dead is null then 'pending' else 'aborted' end,
        :max_attempts, :timeout, :next_run_at, coalesce(:expires_at, 9223372036854775807), :now, :dead
   from todoku_message where id = :id
 
@@ -71,6 +76,12 @@ select distinct d.lane, d.queue, d.destination, :now from todoku_message m
  where m.id = :message_id and d.status = 'aborted' and d.lane is not null
     on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
 
+-- name: publish_reopen_gates
+-- Before the reopening, in its transaction: whoever heeds the call sees the row waiting.
+insert into todoku_gate_call (queue, destination, gate, key)
+select d.queue, d.destination, d.gate, m.key from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.status = 'aborted' and d.gate is not null
+
 -- name: publish_reopen
 -- Only what is `aborted` changes, under the write lock: of two publishers one reopens (H15).
 update todoku_delivery
@@ -78,6 +89,40 @@ update todoku_delivery
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
        next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
+
+-- name: once_found
+-- This transaction holds the write lock: the entry cannot change any more.
+select digest, state, message_id, http_status, response, created_at / 1e6
+  from todoku_ledger where scope = :scope and key_hash = :key_hash
+
+-- name: once_record
+-- Only by whoever reserved the key: the token is his own.
+update todoku_ledger
+   set state = :state, http_status = :status, response = :response, updated_at = :now,
+       expires_at = :now + cast(:lasts * 1000000 as integer)
+ where scope = :scope and key_hash = :key_hash and message_id = :token
+returning 1
+
+-- name: once_conclude
+-- Only what waits for its end: what has succeeded or failed stays as it is, and of two that tell, one does.
+update todoku_ledger
+   set state = :state, http_status = :status, response = :response, updated_at = :now,
+       expires_at = :now + cast(:lasts * 1000000 as integer)
+ where scope = :scope and key_hash = :key_hash and state = 'accepted'
+returning 1
+
+-- name: inbox_once
+-- The primary key decides; there is one writer at a time.
+insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :message_id, :now)
+    on conflict do nothing
+returning 1
+
+-- name: inbox_newer
+-- There is one writer at a time; each compares with what the one before it has left.
+insert into todoku_inbox_sequence (consumer, key, sequence, seen_at) values (:consumer, :key, :sequence, :now)
+    on conflict (consumer, key) do update set sequence = excluded.sequence, seen_at = excluded.seen_at
+ where todoku_inbox_sequence.sequence < excluded.sequence
+returning 1
 
 -- name: savepoint_open
 -- Changes nothing. A driver that opens a transaction before the first change has opened it after this: a savepoint
@@ -115,7 +160,7 @@ update todoku_worker set state = :state where id = :worker and expires_at > :now
 
 -- name: owned
 -- Reads the small index of rows in flight.
-select id, epoch, cancel_requested, lane from todoku_delivery where worker_id = :worker and status = 'sending'
+select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: bury_expired
 -- Renewals and claims are other transactions of the one writer: before or after, never between.
@@ -136,7 +181,7 @@ select 0
 -- name: free_orphans
 -- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
 select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count,
-       case when d.cancel_requested then null else d.lane end
+       case when d.cancel_requested then null else d.lane end, d.gate
   from todoku_delivery d indexed by todoku_delivery_owner where {orphan} order by d.id limit :most;
 update todoku_delivery as d
    set status = case when {doomed} then 'aborted' else 'pending' end,
@@ -187,12 +232,12 @@ update todoku_lane as l set parked = 1
 -- SQLite `>` on a row value begins at `=`, so the hop goes to the end of time; `+` keeps a type from hiding the index.
 with recursive groups(queue, destination, priority) as (
     select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
-      where status in ('pending', 'failed') and lane is null and lost = 0
+      where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
       order by queue, destination, priority limit 1)
     union all
     select d.queue, d.destination, d.priority from groups g join todoku_delivery d
         on d.id = (select id from todoku_delivery n indexed by todoku_delivery_due
-                    where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0
+                    where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0 and n.gate is null
                       and (n.queue, n.destination, n.priority, n.next_run_at)
                           > (+g.queue, +g.destination, +g.priority, 9223372036854775807)
                     order by n.queue, n.destination, n.priority limit 1)
@@ -221,6 +266,33 @@ with recursive groups(queue, destination) as (
 select queue, destination from groups
  where :destinations is null or destination in (select value from json_each(:destinations))
 
+-- name: waiting_gates
+-- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
+-- the first gate of each place is to be looked at.
+with recursive groups(queue, destination, ready_at) as (
+    select * from (select queue, destination, ready_at from todoku_gate indexed by todoku_gate_due
+      where {able} order by queue, destination, ready_at limit 1)
+    union all
+    select l.queue, l.destination, l.ready_at from groups g join todoku_gate l
+        on l.id = (select id from todoku_gate n indexed by todoku_gate_due
+                    where {able}
+                      and (n.queue, n.destination, n.ready_at) > (+g.queue, +g.destination, 9223372036854775807)
+                    order by n.queue, n.destination, n.ready_at limit 1)
+), called(queue, destination) as (
+    select * from (select queue, destination from todoku_gate_call indexed by todoku_gate_call_place
+      order by queue, destination limit 1)
+    union all
+    select l.queue, l.destination from called g join todoku_gate_call l
+        on l.id = (select id from todoku_gate_call n indexed by todoku_gate_call_place
+                    where (n.queue, n.destination, n.id) > (+g.queue, +g.destination, 9223372036854775807)
+                    order by n.queue, n.destination limit 1)
+)
+select queue, destination, (ready_at - :now) / 1e6 from groups
+ where :destinations is null or destination in (select value from json_each(:destinations))
+union all
+select queue, destination, 0.0 from called
+ where :destinations is null or destination in (select value from json_each(:destinations))
+
 -- name: live
 -- A fragment: the worker's lease has not ended (H2).
 exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
@@ -233,7 +305,7 @@ exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :n
                      and not exists (select 1 from todoku_destination b
                                       where b.name = :destination and b.open_until > :now))
    and t.destination = :destination and t.priority = :priority
-   and t.status in ('pending', 'failed') and t.lane is null and t.lost = 0
+   and t.status in ('pending', 'failed') and t.lane is null and t.lost = 0 and t.gate is null
    and t.next_run_at >= :after_at and t.next_run_at <= :now
    and (t.next_run_at > :after_at or t.id > :after_id) and t.expires_at > :now
  order by t.next_run_at, t.id limit :most
@@ -252,7 +324,7 @@ update todoku_delivery
 -- name: claimed
 -- A fragment: what every claim returns, as it will be once taken.
 select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payload_bytes, m.content_type,
-       m.headers, t.destination, t.queue, t.priority, t.lane, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+       m.headers, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
        t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
        case when t.expires_at < 9223372036854775807 then t.expires_at / 1e6 end, t.timeout,
        m.key_hash, m.digest, e.state, e.digest
@@ -273,6 +345,7 @@ not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$
 select d.id from json_each(:places) p cross join todoku_delivery d indexed by todoku_delivery_suspect
  where d.queue = json_extract(p.value, '$.queue') and d.destination = json_extract(p.value, '$.destination')
    and d.status in ('pending', 'failed') and d.lane is null and d.lost > 0
+   and (d.gate is null or d.gate in (select value from json_each(:gates)))
    and d.next_run_at <= :now and d.expires_at > :now and {live}
    and {open}
  limit 1
@@ -319,6 +392,152 @@ select id from next
 -- The lanes are ours. Reads and takes the same rows.
 {claimed} from todoku_delivery t {claimed_from} where t.id in ({next_lane_rows}) order by t.lane, t.id;
 {take} where id in ({next_lane_rows})
+
+------------------------------------------------------------------------------------ limits and gates
+
+-- name: rooms
+-- Only reads: how many more the limits in force let start, by their rate and at once. What is in flight is counted in
+-- its small index.
+select 'queue', name, {allowed}, "limit" - (
+           select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+            where d.status = 'sending' and d.queue = todoku_queue.name)
+  from todoku_queue where name in (select value from json_each(:queues)) and {counts}
+union all
+select 'destination', name, {allowed}, "limit" - (
+           select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+            where d.status = 'sending' and d.destination = todoku_destination.name)
+  from todoku_destination where name in (select value from json_each(:destinations)) and {counts}
+
+-- name: allowed
+-- A fragment: how many a rate lets start now. What was not used is kept for a moment, so that a poll that comes late
+-- loses nothing.
+case when rate is null then null when tat > :now then 0
+     else 1 + cast(min((:now - {credit}) / 1e6 * rate, 1e6) as integer) end
+
+-- name: credit
+-- A fragment: from when on starts that were not used are kept.
+max(coalesce(tat, 0), :now - 100000)
+
+-- name: lock_limits
+-- No lock to take: there is one writer.
+select 0
+
+-- name: spend_rates
+-- This transaction has claimed so many of each; nobody else writes meanwhile.
+update todoku_queue as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
+  from json_each(:queues) s where l.name = s.key and l.rate is not null;
+update todoku_destination as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
+  from json_each(:destinations) s where l.name = s.key and l.rate is not null
+
+-- name: heeded
+-- A fragment: the next calls of these places.
+select c.id from json_each(:places) p cross join todoku_gate_call c indexed by todoku_gate_call_place
+ where c.queue = json_extract(p.value, '$.queue') and c.destination = json_extract(p.value, '$.destination')
+ limit :most
+
+-- name: heed_calls
+-- A call is committed with its delivery: whoever looks at the gate after this sees it.
+select gate, queue, destination, key from todoku_gate_call
+ where id in (select max(id) from todoku_gate_call where id in ({heeded}) group by gate) order by gate;
+delete from todoku_gate_call where id in ({heeded})
+
+-- name: open_gates
+-- Those there are not are made; what is waiting is looked at next.
+insert into todoku_gate (id, queue, destination, key, ready_at)
+select json_extract(value, '$.gate'), json_extract(value, '$.queue'), json_extract(value, '$.destination'),
+       json_extract(value, '$.key'), :now
+  from json_each(:gates) where true
+    on conflict (id) do update set queue = excluded.queue
+
+-- name: lock_gates
+-- No lock to take: there is one writer.
+select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= :now), "limit", rate
+  from todoku_gate where id in (select value from json_each(:gates)) order by id
+
+-- name: priorities
+-- A fragment: one probe of the index for each, so that what is due is found past any number that is not.
+json_each('[15,14,13,12,11,10,9,8,7,6,5,4,3,2,1,0]')
+
+-- name: able
+-- A fragment: the gate is not full, and something of it waits.
+("limit" is null or running < "limit") and ready_at < 9223372036854775807
+
+-- name: take_gates
+-- As PostgreSQL: full gates and those where nothing waits are not in the index; the limit is that of who claims.
+select id, concurrency, rate, min(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from (
+    select g.id, g.running, g.tat, json_extract(p.value, '$.concurrency') as concurrency,
+           json_extract(p.value, '$.rate') as rate
+      from json_each(:places) p cross join todoku_gate g indexed by todoku_gate_due
+     where g.queue = json_extract(p.value, '$.queue') and g.destination = json_extract(p.value, '$.destination')
+       and (g."limit" is null or g.running < g."limit") and g.ready_at < 9223372036854775807
+       and g.ready_at <= :now and {live} and {open}
+     limit :gates)
+
+-- name: gate_rows
+-- A fragment: of each gate as many due rows as its limit leaves, larger priorities first.
+select id from (
+    select d.id, s.value as most,
+           row_number() over (partition by s.key order by d.priority desc, d.next_run_at, d.id) as place
+      from json_each(:mosts) s cross join {priorities} p cross join todoku_delivery d
+        on d.id in (select n.id from todoku_delivery n indexed by todoku_delivery_gate
+                     where n.gate = cast(s.key as integer) and n.gate is not null and n.priority = p.value
+                       and n.status in ('pending', 'failed') and n.lost = 0
+                       and n.next_run_at <= :now and n.expires_at > :now
+                     order by n.next_run_at, n.id limit :most))
+ where place <= most and {live}
+
+-- name: claim_gate_rows
+-- The gates were counted in this transaction. Reads and takes the same rows.
+{claimed} from todoku_delivery t {claimed_from} where t.id in ({gate_rows})
+ order by t.priority desc, t.next_run_at, t.id;
+{take} where id in ({gate_rows})
+
+-- name: suspect_gates
+-- Only reads: the gates of due rows whose owner died, of which there are few.
+select distinct d.gate from json_each(:places) p cross join todoku_delivery d indexed by todoku_delivery_suspect
+ where d.queue = json_extract(p.value, '$.queue') and d.destination = json_extract(p.value, '$.destination')
+   and d.status in ('pending', 'failed') and d.lane is null and d.lost > 0 and d.gate is not null
+   and d.next_run_at <= :now and d.expires_at > :now
+ limit 100
+
+-- name: pass_gates
+-- This transaction has claimed so many of each. They go to the end of the line.
+update todoku_gate as g
+   set "limit" = json_extract(s.value, '$.concurrency'), rate = json_extract(s.value, '$.rate'), ready_at = :now,
+       tat = case when json_extract(s.value, '$.rate') is not null and json_extract(s.value, '$.number') > 0
+                  then {credit} + cast(json_extract(s.value, '$.number') * 1000000 / json_extract(s.value, '$.rate')
+                                       as integer) else g.tat end
+  from json_each(:passed) s
+ where g.id in (select value from json_each(:gates)) and g.id = json_extract(s.value, '$.gate')
+
+-- name: refresh_gates
+-- As PostgreSQL: what runs is counted; what is due keeps the gate's place in the line; a rate keeps it waiting.
+update todoku_gate as g set running = (
+    select count(*) from todoku_delivery d indexed by todoku_delivery_gate_running
+     where d.gate = g.id and d.gate is not null and d.status = 'sending')
+ where g.id in (select value from json_each(:gates));
+update todoku_gate as g
+   set ready_at = max(
+           case when n.next_run_at <= :now then min(g.ready_at, :now)
+                when n.next_run_at is not null then n.next_run_at
+                when g.running = 0 and g.tat > :now - 100000 then g.tat + 100000
+                else 9223372036854775807 end,
+           case when g.rate is not null then coalesce(g.tat, 0) else 0 end)
+  from (select s.value as gate, (
+            select min((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_gate
+                         where d.gate = s.value and d.gate is not null and d.priority = p.value
+                           and d.status in ('pending', 'failed') and d.lost = 0 and d.expires_at > :now
+                         order by d.next_run_at, d.id limit 1))
+              from {priorities} p) as next_run_at
+          from json_each(:gates) s) n
+ where g.id = n.gate
+
+-- name: drop_gates
+-- Nothing runs and nothing waits; what is published later comes with a call, and the call makes the gate again.
+delete from todoku_gate
+ where id in (select value from json_each(:gates)) and running = 0 and ready_at = 9223372036854775807
+   and not exists (select 1 from todoku_delivery d indexed by todoku_delivery_gate
+                    where d.gate = todoku_gate.id and d.gate is not null and d.status in ('pending', 'failed'))
 
 -- name: mark_inbox
 -- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
@@ -383,11 +602,12 @@ delete from todoku_delivery where id in (
         on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
 
 -- name: settle_rest
--- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4).
-select json_extract(s.value, '$.id') from json_each(:rows) s where not exists (
-    select 1 from todoku_delivery d
-     where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
-       and d.worker_id = :worker);
+-- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4). Returns the tokens
+-- that were not ours, and what would run again but was cancelled meanwhile.
+select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
+  left join todoku_delivery d
+    on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
+ where d.id is null or (d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted');
 insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
 select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
        json_extract(s.value, '$.error'), :worker
@@ -479,7 +699,84 @@ update todoku_delivery as d
        next_run_at = case when :delay > 0 then :now + cast(:delay * 1000000 as integer) else d.next_run_at end
   from json_each(:tokens) s
  where d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker
-returning id
+returning id, status
+
+---------------------------------------------------------------------------------- what follows an end
+-- In the transaction that ends deliveries, as its last statements: deliveries, lanes, then these (H11).
+
+-- name: over
+-- Only reads rows that this transaction has changed, or is about to.
+select d.id, m.id, m.topic, m.key, d.destination, d.queue, m.headers, d.status, d.reason, d.error, d.attempts,
+       d.replay_count
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where d.id in (select value from json_each(:ids)) order by d.id
+
+-- name: hooks
+-- Only reads: those that were announced at most so long before the newest announcement of anything. While nobody works
+-- nothing is announced, and nothing is forgotten.
+select h.name, h.event, h.queue, h.max_attempts, h.timeout, h.topic, h.destination, h.from_queue from todoku_hook h
+ where h.seen_at > (select max(seen_at) from ({announcements})) - cast(:forgotten_after * 1000000 as integer)
+ order by h.name, h.event
+
+-- name: announcements
+-- A fragment: when anything was announced.
+select max(seen_at) as seen_at from todoku_destination union all select max(seen_at) from todoku_hook
+
+-- name: announce_hooks
+-- The last who announces a hook says what it hears.
+insert into todoku_hook (name, event, queue, max_attempts, timeout, topic, destination, from_queue, seen_at)
+select json_extract(value, '$.name'), json_extract(value, '$.event'), json_extract(value, '$.queue'),
+       json_extract(value, '$.max_attempts'), json_extract(value, '$.timeout'), json_extract(value, '$.topic'),
+       json_extract(value, '$.destination'), json_extract(value, '$.from_queue'), :now
+  from json_each(:hooks) where true
+    on conflict (name, event) do update
+       set queue = excluded.queue, max_attempts = excluded.max_attempts, timeout = excluded.timeout,
+           topic = excluded.topic, destination = excluded.destination, from_queue = excluded.from_queue,
+           seen_at = excluded.seen_at
+
+-- name: publish_batch
+-- Its members are published in the same transaction. Without members there is nothing to wait for.
+insert into todoku_batch (id, total, open, "on", next, created_at, done_at)
+values (:id, :total, :total, :on, :next, :now, case :total when 0 then :now end)
+
+-- name: complete
+-- A fragment: nothing is left to wait for, and what follows is not published yet.
+(done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
+
+-- name: lock_batches
+-- No lock to take: there is one writer.
+select 0
+
+-- name: count_batches
+-- Of each batch once. Only an end that happened in this transaction is counted, and a token ends once (I3).
+update todoku_batch as b
+   set open = b.open - json_extract(s.value, '$.ended'), succeeded = b.succeeded + json_extract(s.value, '$.succeeded'),
+       aborted = b.aborted + json_extract(s.value, '$.aborted')
+  from json_each(:counts) s where b.id = json_extract(s.value, '$.id');
+select id, {complete}, next from todoku_batch
+ where id in (select json_extract(value, '$.id') from json_each(:counts))
+
+-- name: finish_batches
+-- What follows was published in this transaction; whoever comes second finds it done.
+update todoku_batch set done_at = :now, next = null
+ where id in (select value from json_each(:ids)) and done_at is null
+
+-- name: due_batches
+-- Only reads: the small index of those whose next could not be published with the end of their last member.
+select id from todoku_batch indexed by todoku_batch_due where {complete} order by id limit :most
+
+-- name: take_batch
+-- The write lock is held: nobody else publishes what follows.
+select next from todoku_batch where id = :id and {complete}
+
+-- name: give_up_batches
+-- A member that has to succeed was removed for good: nothing will ever follow.
+update todoku_batch set done_at = :now, next = null
+ where id in (select value from json_each(:ids)) and done_at is null and "on" = 'succeeded'
+
+-- name: batch
+-- Only reads.
+select id, "on", total, open, succeeded, aborted, created_at / 1e6, done_at / 1e6 from todoku_batch where id = :id
 
 --------------------------------------------------------------------------------- what a person does
 
@@ -499,7 +796,7 @@ returning id
 
 -- name: pick
 -- The write lock is held: what it returns cannot change before the act is done.
-select d.id, d.lane, d.destination, d.queue, d.status, d.reason, m.key_hash, m.digest, m.id, m.scope
+select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among is null or d.status in (select value from json_each(:among))) and d.id > :after
  order by d.id limit :most
@@ -631,11 +928,11 @@ insert into todoku_queue (name, paused, updated_at) values (:name, :paused, :now
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
 
 -- name: limit_queue
--- One row; running workers read it every second or so (`limits`).
+-- One row; running workers read it every second or so (`limits`). A new rate begins anew.
 insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
 values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :now)
     on conflict (name) do update
-       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until,
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null,
            updated_at = excluded.updated_at
 
 -- name: limit_destination
@@ -643,7 +940,7 @@ values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :n
 insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
 values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), 0)
     on conflict (name) do update
-       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null
 
 -- name: set_breaker
 -- One row, seen by the claims of all workers (H24).
@@ -670,7 +967,7 @@ select id from todoku_delivery indexed by todoku_delivery_expiring
 
 -- name: expire
 -- Only rows that wait; a running one is past its expiry only for its owner.
-select id, lane from todoku_delivery where id in ({late});
+select id, lane, gate from todoku_delivery where id in ({late});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
        updated_at = :now
@@ -689,11 +986,23 @@ select id from todoku_delivery
 
 -- name: abort_unknown
 -- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
-select id, lane from todoku_delivery where id in ({stray});
+select id, lane, gate from todoku_delivery where id in ({stray});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
        error = 'no worker has registered ' || destination, updated_at = :now
  where id in ({stray})
+
+-- name: prune_batches
+-- Only what is over: a batch that still waits for something, a replay too, stays as long as that takes.
+delete from todoku_batch where id in (
+    select id from todoku_batch indexed by todoku_batch_done
+     where done_at is not null and done_at < :now - cast(:ttl * 1000000 as integer) limit :most)
+returning 1
+
+-- name: prune_hooks
+-- Those that `hooks` passes over anyway.
+delete from todoku_hook
+ where seen_at <= (select max(seen_at) from ({announcements})) - cast(:forgotten_after * 1000000 as integer)
 
 -- name: old_messages
 -- A fragment: of the next messages those that are old and have no delivery left.
@@ -755,6 +1064,123 @@ select 0
 -- name: stray_history
 -- SQLite has no partitions to miss.
 select 0
+
+------------------------------------------------------------------------------------------ schedules
+
+-- name: schedule_columns
+-- A fragment: a schedule as people and workers see it, and the time it is.
+name, spec, next_run_at / 1e6, paused, source, seen_at / 1e6, last_run_at / 1e6, last_message_id, error,
+       updated_at / 1e6, :now / 1e6
+
+-- name: schedule_kept
+-- A fragment: not paused, and somebody keeps it: the database itself, or an App whose worker announced it lately.
+paused = 0 and (source = 'stored' or seen_at > :now - cast(:after * 1000000 as integer))
+
+-- name: next_schedule
+-- Only reads: the time it is, the next slot of all, and whether there is any schedule. The index ends it at one row.
+select :now / 1e6,
+       (select next_run_at / 1e6 from todoku_schedule where {schedule_kept} order by next_run_at limit 1),
+       exists (select 1 from todoku_schedule)
+
+-- name: due_schedule
+-- In the transaction that publishes and moves next_run_at on: whoever comes second finds the next slot there (I2).
+select {schedule_columns}
+  from todoku_schedule
+ where {schedule_kept} and next_run_at <= :now and name not in (select value from json_each(:but))
+ order by next_run_at, name limit 1
+
+-- name: lock_schedule
+-- There is one writer: nobody changes it before this transaction ends.
+select {schedule_columns}
+  from todoku_schedule where name = :name
+
+-- name: advance_schedule
+-- In the transaction of due_schedule, or of a person who runs it now and leaves next_run_at as it is.
+update todoku_schedule
+   set next_run_at = :next, last_run_at = coalesce(:slot, last_run_at),
+       last_message_id = coalesce(:message_id, last_message_id), error = null
+ where name = :name
+
+-- name: fail_schedule
+-- Says what is wrong and moves nothing: another worker may be able to fire it.
+update todoku_schedule set error = :error where name = :name
+
+-- name: put_schedule
+-- One row; whether it changed was seen in this transaction. A pause is a person's and stays.
+insert into todoku_schedule (name, spec, next_run_at, source, seen_at, updated_at)
+values (:name, :spec, :next, :source, :now, :now)
+    on conflict (name) do update
+       set spec = excluded.spec, next_run_at = excluded.next_run_at, source = excluded.source,
+           seen_at = excluded.seen_at, updated_at = excluded.updated_at, error = null
+
+-- name: announce_schedules
+-- Says that somebody here declares these. One that was taken over at run time stays so.
+update todoku_schedule set seen_at = :now where name in (select value from json_each(:names)) and source = 'code'
+
+-- name: pause_schedule
+-- One row, of which next_run_at was decided in this transaction.
+update todoku_schedule set paused = :paused, next_run_at = :next, updated_at = :now where name = :name
+
+-- name: remove_schedule
+-- What it has published stays, and is delivered.
+delete from todoku_schedule where name = :name
+
+-- name: schedules
+-- Only reads.
+select {schedule_columns}
+  from todoku_schedule order by name
+
+---------------------------------------------------------------------------------------- data keys
+
+-- name: publish_data_keys
+-- With the message sealed by it, in the caller's transaction; one that is there already is not stored again.
+insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
+select :id, :day, :master_key_id, :wrapped, :now
+ where not exists (select 1 from todoku_data_key where id = :id)
+
+-- name: data_keys
+-- Only reads, by the index of ids: a key was stored before, or with, the message that needs it.
+select id, day, master_key_id, wrapped from todoku_data_key
+ where id in (select value from json_each(:ids)) order by seq
+
+-- name: data_key_days
+-- Only reads; there are few: one a process and day.
+select day, master_key_id, count(distinct id), min(created_at) / 1e6
+  from todoku_data_key group by day, master_key_id order by day, master_key_id
+
+-- name: stale_data_keys
+-- No lock to take: there is one writer.
+select seq, id, day, master_key_id, wrapped from todoku_data_key
+ where seq > :after and master_key_id <> :current order by seq limit :most
+
+-- name: rewrap_data_key
+-- Read by stale_data_keys in this transaction.
+update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped where seq = :seq
+
+-- name: count_data_keys
+-- Only reads.
+select count(distinct id) from todoku_data_key where day >= :since and day < :before
+
+-- name: stranded
+-- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes.
+select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted'), 0)
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where m.content_type like :kind
+   and lower(hex(substr(m.payload_bytes, 2, 16))) in (
+        select replace(id, '-', '') from todoku_data_key where day >= :since and day < :before)
+
+-- name: blank_data_keys
+-- Only what the next statement deletes; of the same length, so that the bytes are overwritten where they are.
+update todoku_data_key set wrapped = zeroblob(length(wrapped)) where day >= :since and day < :before
+
+-- name: delete_data_keys
+-- Days that are over: no process seals with their keys any more, and what they sealed cannot be read again by anybody.
+delete from todoku_data_key where day >= :since and day < :before returning id, day
+
+-- name: newest_messages
+-- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
+select topic, case when length(cast(payload as blob)) <= :largest then payload end, content_type
+  from todoku_message order by seq desc limit :most
 
 ------------------------------------------------------------------------------------------- reading
 
@@ -869,14 +1295,14 @@ select json_extract(found, '$[0]'), json_extract(found, '$[1]'), json_extract(fo
                      where d.queue = json_extract(s.value, '$.queue')
                        and d.destination = json_extract(s.value, '$.destination')
                        and d.priority = json_extract(s.value, '$.priority')
-                       and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0
+                       and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0 and d.gate is null
                        and d.next_run_at <= :now and d.expires_at > :now
                      order by d.next_run_at, d.id limit :most)) as found
           from json_each(:places) s)
 
 -- name: lag_apart
--- Only reads: what is not in the due index. Lanes by theirs, so that no other row is walked; suspects, which are few.
--- At most so many rows of each are looked at.
+-- Only reads: what is not in the due index. Lanes by theirs, so that no other row is walked; suspects, which are few;
+-- gates by theirs. At most so many rows of each are looked at.
 select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (where due)) / 1e6, 0), count(*)
   from (select next_run_at, status in ('pending', 'failed') and next_run_at <= :now and expires_at > :now as due
           from todoku_delivery indexed by todoku_delivery_lane
@@ -887,6 +1313,12 @@ select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (wh
           from todoku_delivery indexed by todoku_delivery_suspect
          where status in ('pending', 'failed') and lane is null and lost > 0
          order by queue, destination, next_run_at, id limit :most)
+union all
+select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (where due)) / 1e6, 0), count(*)
+  from (select next_run_at, lost = 0 and next_run_at <= :now and expires_at > :now as due
+          from todoku_delivery indexed by todoku_delivery_gate
+         where status in ('pending', 'failed') and gate is not null
+         order by gate, priority, next_run_at, id limit :most)
 
 -- name: lag_held
 -- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
@@ -967,8 +1399,25 @@ select 'destination', name, case when seen_at > 0 then seen_at / 1e6 end from to
 -- Only reads; what is in flight is counted in its small index.
 select case when d.expires_at < 9223372036854775807 then d.expires_at / 1e6 end, d.claimed_at / 1e6,
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
-       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination)
+       (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination), d.gate
   from todoku_delivery d where d.id = :id
+
+-- name: gate
+-- Only reads.
+select key, "limit", rate, running, case when rate is not null then tat / 1e6 end from todoku_gate where id = :gate
+
+-- name: full_gates
+-- Only reads: gates at their limit with something behind it, found by what runs. No more is counted than is shown.
+select queue, destination, key, "limit", rate, running, number from (
+    select g.queue, g.destination, g.key, g."limit", g.rate, g.running,
+           (select count(*) from (select 1 from todoku_delivery w indexed by todoku_delivery_gate
+                                   where w.gate = g.id and w.gate is not null and w.status in ('pending', 'failed')
+                                   limit :counted)) as number
+      from (select distinct gate from todoku_delivery indexed by todoku_delivery_gate_running
+             where status = 'sending' and gate is not null) d
+      join todoku_gate g on g.id = d.gate and g.running >= g."limit")
+ where number > 0
+ order by number desc, destination, key limit :most
 
 -- name: lane
 -- Only reads.
@@ -1131,7 +1580,88 @@ select 'lane ' || l.id from todoku_lane l
                                 order by d.id limit 1)
  limit :most
 
+-- name: verify_batch
+-- Only reads. I1, I3: every member of a batch is counted once, as open, succeeded or aborted.
+select 'batch ' || id from todoku_batch
+ where open < 0 or succeeded < 0 or aborted < 0 or open + succeeded + aborted <> total limit :most
+
+-- name: verify_gate
+-- Only reads. I1: what waits at a gate has one, or a call that will make it; without, it would wait for ever.
+select 'delivery ' || d.id from todoku_delivery d
+ where d.gate is not null and d.status in ('pending', 'failed')
+   and not exists (select 1 from todoku_gate g where g.id = d.gate)
+   and d.gate not in (select gate from todoku_gate_call)
+ limit :most
+
+-- name: verify_gate_running
+-- Only reads. A gate knows how many of its deliveries run: more would let too few start, fewer too many.
+select 'gate ' || g.id from todoku_gate g
+ where g.running <> (select count(*) from todoku_delivery d
+                      where d.gate = g.id and d.gate is not null and d.status = 'sending')
+ limit :most
+
+-- name: verify_gate_time
+-- Only reads. A gate is looked at no later than its first delivery is due and its rate allows.
+select 'gate ' || g.id from todoku_gate g
+ where g.ready_at > :now + 1000000 and (g.tat is null or g.ready_at > g.tat + 1000000)
+   and exists (select 1 from todoku_delivery d
+                where d.gate = g.id and d.gate is not null and d.status in ('pending', 'failed') and d.lost = 0
+                  and d.next_run_at < g.ready_at - 1000000 and d.expires_at > :now)
+   and g.id not in (select gate from todoku_gate_call)
+ limit :most
+
 -- name: verify_clock
 -- Only reads. I12: the database's clock decided, so nothing was changed in the future.
 select 'delivery ' || id from todoku_delivery
  where updated_at > :now + 5000000 limit :most
+
+------------------------------------------------------------------------------------------- copying
+
+-- name: tables
+-- Only reads: every table of todoku with its columns, their types, and their place in the primary key (0: none).
+select t.name, c.name, lower(c.type), c.pk
+  from sqlite_schema t join pragma_table_xinfo(t.name) c
+ where t.type = 'table' and t.name like 'todoku!_%' escape '!' and c.hidden = 0
+ order by t.name, c.cid
+
+-- name: leases
+-- Only reads: who may be running something now.
+select name from todoku_worker where expires_at > :now order by name
+
+-- name: migrated_at
+-- Only reads. Microseconds: two databases are hardly ever made in the same one.
+select applied_at from todoku_migration order by version
+
+-- name: identities
+-- Only reads: the last id given away, of rows that are gone too.
+select name, seq from sqlite_sequence where name like 'todoku!_%' escape '!' order by name
+
+-- name: set_identity
+-- Only raised, by its caller: an id that was given away never comes again.
+delete from sqlite_sequence where name = :name;
+insert into sqlite_sequence (name, seq) values (:name, :last)
+
+-- name: history_days
+-- Only reads: days since 1970. What lies in the future has no day.
+select distinct finished_at / 86400000000 from todoku_history where finished_at <= :now order by 1 desc limit :most
+
+-- name: copy_begun
+-- Only reads: the table is there as long as a copy into this database is not finished.
+select count(*) from sqlite_schema where type = 'table' and name = 'todoku_copy'
+
+-- name: copy_begin
+-- In the transaction that found the database empty, so two copies do not both begin.
+create table todoku_copy (name text primary key, done integer not null, origin text not null) strict
+
+-- name: copy_stand
+-- Only reads.
+select name, done, origin from todoku_copy order by name
+
+-- name: copy_note
+-- In the transaction that writes the rows it counts: both are there, or neither.
+insert into todoku_copy (name, done, origin) values (:name, :rows, :origin)
+    on conflict (name) do update set done = excluded.done
+
+-- name: copy_end
+-- In the transaction that has compared both sides.
+drop table todoku_copy

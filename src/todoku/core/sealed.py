@@ -1,0 +1,116 @@
+"""What is encrypted at rest: how sealed bytes are laid out, what they are bound to, and how they are named and shown.
+
+Sealed bytes are: a version, the id of the data key, a nonce, then ciphertext with its tag. A sealed message says so in
+its content type; a claim that was opened in memory still does, together with the key that opened it, so that whatever
+its attempt leaves behind is sealed with the same key, or not left at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final, Literal
+from uuid import UUID
+
+import msgspec
+
+SEALED: Final = "application/vnd.todoku.sealed"
+VERSION: Final = 1
+NONCE_BYTES: Final = 12
+
+_KIND: Final = re.compile(rf"{re.escape(SEALED)}(?:;key=(?P<key>[0-9a-f-]{{36}}))?;of=(?P<inner>.+)")
+_HEADER: Final = 1 + 16 + NONCE_BYTES
+_TAG: Final = 16
+_RESULT: Final = re.compile(r'\{"todoku\.sealed":"(?P<box>[A-Za-z0-9+/=]+)"\}')
+
+
+class WrappedKey(msgspec.Struct, frozen=True):
+    """A data key as it is stored: encrypted by a master key. `day` is the UTC day on which it seals (ISO)."""
+
+    id: UUID
+    day: str
+    master_key_id: str
+    wrapped: bytes
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """The parts of sealed bytes."""
+
+    key_id: UUID
+    nonce: bytes
+    box: bytes
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What a content type says of something sealed: what is inside, and the key that opened it (None: it is closed)."""
+
+    inner: str
+    key_id: UUID | None = None
+
+    def __str__(self) -> str:
+        key = "" if self.key_id is None else f";key={self.key_id}"
+        return f"{SEALED}{key};of={self.inner}"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where sealed bytes belong: they open nowhere else. `name` is the topic, or the destination of a result."""
+
+    what: Literal["payload", "result"]
+    message_id: str
+    name: str
+    content_type: str = "application/json"
+
+    def associated(self) -> bytes:
+        """The data that is authenticated with the ciphertext: each part with its length, so that none can shift."""
+        parts = (f"todoku sealed {VERSION}", self.what, self.message_id, self.name, self.content_type)
+        return b"".join(len(part).to_bytes(4) + part for part in (part.encode() for part in parts))
+
+
+def kind_of(content_type: str) -> Kind | None:
+    """What a content type says of something sealed; None: it is not."""
+    if not content_type.startswith(SEALED) or (found := _KIND.fullmatch(content_type)) is None:
+        return None
+    return Kind(found["inner"], UUID(found["key"]) if found["key"] else None)
+
+
+def inner_type(content_type: str) -> str:
+    """The content type of what is inside; of something that is not sealed, its own."""
+    return content_type if (kind := kind_of(content_type)) is None else kind.inner
+
+
+def packed(sealed: Sealed) -> bytes:
+    """The parts as they are stored."""
+    return bytes([VERSION]) + sealed.key_id.bytes + sealed.nonce + sealed.box
+
+
+def unpacked(raw: bytes) -> Sealed | None:
+    """The parts of what is stored; None: these are no sealed bytes."""
+    if len(raw) < _HEADER + _TAG or raw[0] != VERSION:
+        return None
+    return Sealed(UUID(bytes=raw[1:17]), raw[17:_HEADER], raw[_HEADER:])
+
+
+def key_associated(key_id: UUID, day: str, master_key_id: str) -> bytes:
+    """What a wrapped data key is bound to: it cannot pass for that of another day or master key."""
+    return f"todoku data key {VERSION}\0{key_id}\0{day}\0{master_key_id}".encode()
+
+
+def result_text(raw: bytes) -> str:
+    """A sealed result as JSON, which is what a result is stored as."""
+    return f'{{"todoku.sealed":"{base64.b64encode(raw).decode()}"}}'
+
+
+def sealed_result(text: str) -> bytes | None:
+    """The sealed bytes of a result; None: it is a plain one."""
+    if (found := _RESULT.fullmatch(text)) is None:
+        return None
+    try:
+        return base64.b64decode(found["box"], validate=True)
+    except binascii.Error:
+        return None
+
+
+def shown(content_type: str, size: int) -> str:
+    """What people are shown instead of a payload that is not JSON."""
+    return f"encrypted ({size} bytes)" if content_type.startswith(SEALED) else f"({size} bytes of {content_type})"

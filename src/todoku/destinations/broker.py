@@ -1,0 +1,327 @@
+"""What broker destinations share: one connection for all their sends, a time limit, and one outcome a message.
+
+A broker is asked to confirm every message. A whole batch is in flight at once, then its confirmations are gathered; so
+one bad message costs its neighbours nothing (I13). Whatever is not confirmed when the time is over is a Retry: it may
+have arrived, and a consumer tells by the message id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar, Final, Generic, TypedDict, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from todoku.core.cloudevents import DEFAULT_SOURCE, check_source, headers
+from todoku.core.destination import Outgoing
+from todoku.core.errors import InvalidSetting
+from todoku.core.failure import DeliveryError, Reasons, classify
+from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.settings import Settings
+
+C = TypeVar("C")
+"""What a broker's client calls its connection."""
+
+REASONS: Final[Reasons] = {
+    TimeoutError: ("BROKER_TIMEOUT", True),
+    ConnectionError: ("BROKER_DOWN", True),
+    OSError: ("BROKER_DOWN", True),
+}
+"""What is the same for every client. Each adds what its own library raises."""
+
+_DONE: Final = Done()
+_CLOSING: Final = 2.0
+"""Seconds a connection has to say goodbye."""
+
+
+class BrokerOptions(TypedDict, total=False):
+    """What every broker destination can be told, beside where it sends to.
+
+    `name` of the destination; `source` of the events, after CloudEvents; `send_timeout_ms` for a batch (default: the
+    setting); `max_bytes` of a message with its headers; `client`: further arguments of the client library's own.
+    """
+
+    name: str
+    source: str
+    send_timeout_ms: int
+    max_bytes: int
+    client: Mapping[str, Any]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, checked and complete."""
+
+    name: str
+    max_bytes: int
+    source: str = DEFAULT_SOURCE
+    send_timeout_ms: int | None = None
+    client: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_source(self.source)
+        for field in ("send_timeout_ms", "max_bytes"):
+            value = getattr(self, field)
+            if value is not None and not (isinstance(value, int) and value > 0):
+                raise InvalidSetting(f"{field} cannot be {value!r}", hint="give a whole number greater than 0")
+
+
+class Parcel:
+    """A message as it leaves, with its headers; and what became of it. None: not known yet."""
+
+    __slots__ = ("headers", "message", "outcome")
+
+    def __init__(self, message: Outgoing, found: dict[str, str]) -> None:
+        self.message = message
+        self.headers = found
+        self.outcome: Outcome | None = None
+
+    def arrived(self) -> None:
+        """The broker has confirmed it."""
+        self.outcome = _DONE
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload and headers."""
+        return len(self.message.payload) + sum(_bytes(name) + _bytes(value) + 4 for name, value in self.headers.items())
+
+
+class Line(Generic[C]):
+    """The connection of one event loop, or none yet; whoever makes it makes it for all."""
+
+    __slots__ = ("connection", "lock")
+
+    def __init__(self) -> None:
+        self.connection: C | None = None
+        self.lock = asyncio.Lock()
+
+
+class Broker(ABC, Generic[C]):
+    """A destination on a broker. Connections are made when first needed, shared by all sends, and made again when lost.
+
+    They belong to the event loop they were made in: a destination may be sent to by workers in several.
+    """
+
+    module: ClassVar[str]
+    """The client library, imported when it is needed."""
+    extra: ClassVar[str]
+    prefix: ClassVar[str] = "ce-"
+    """How the broker's binding of CloudEvents begins the names of attributes."""
+
+    def __init__(self, options: Options) -> None:
+        if not _is_installed(self.module):
+            raise InvalidSetting(
+                f"{self.extra} needs {self.module}, which is not installed", hint=f'pip install "todoku[{self.extra}]"'
+            )
+        self.name = options.name
+        self._options = options
+        self._seconds = (options.send_timeout_ms or Settings().send_timeout_ms) / 1000
+        self._reasons: Reasons | None = None
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line[C]] = WeakKeyDictionary()
+        self._closings: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------------------- what each broker has of its own
+
+    @abstractmethod
+    async def _connect(self) -> C:
+        """A new connection, good until `_is_lost` says otherwise."""
+
+    @abstractmethod
+    def _is_lost(self, connection: C) -> bool:
+        """Whether nothing more can be sent through it."""
+
+    @abstractmethod
+    async def _publish(self, connection: C, parcels: Sequence[Parcel]) -> None:
+        """Send them, and set the outcome of each as it is known. What is raised is for all that have none yet."""
+
+    @abstractmethod
+    async def _ping(self, connection: C) -> None:
+        """Ask the broker whether it is there."""
+
+    @abstractmethod
+    async def _close(self, connection: C) -> None:
+        """End the connection; what is still in it is dropped."""
+
+    @abstractmethod
+    def _raised(self) -> Reasons:
+        """What the errors of the client library mean."""
+
+    def _headers(self, message: Outgoing) -> dict[str, str]:
+        """All headers of a message, as the broker is given them."""
+        return headers(message, source=self._options.source, prefix=self.prefix)
+
+    def _size(self, _connection: C, parcel: Parcel) -> tuple[int, int]:
+        """How large a parcel is, as the broker counts, and how large it may be."""
+        return parcel.size, self._options.max_bytes
+
+    # --------------------------------------------------------------------------------------------- as a destination
+
+    def configure(self, settings: Settings) -> None:
+        """The App that routes to this destination has these settings; what the destination was told itself stays."""
+        self._seconds = (self._options.send_timeout_ms or settings.send_timeout_ms) / 1000
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
+        """Send a batch, in its order. One outcome a message; one for all of them if the broker is not there."""
+        parcels = [Parcel(message, self._headers(message)) for message in batch]
+        connection: C | None = None
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await self._connected()
+                await self._publish(connection, self._fitting(connection, parcels))
+        except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
+            if connection is not None:
+                self._drop(connection)
+            await self._failed([parcel for parcel in parcels if parcel.outcome is None], error)
+        return [parcel.outcome or Retry(reason="INTERNAL_ERROR", detail="no answer was noted") for parcel in parcels]
+
+    async def _failed(self, parcels: Sequence[Parcel], error: Exception) -> None:
+        """These had no answer. If one of them broke the connection, each is sent alone: only that one pays (I13)."""
+        outcome: Outcome = self.meaning(error)
+        alone = len(parcels) > 1 and self._broken_by_one(error)
+        for parcel in parcels:
+            if alone:
+                (outcome,) = await self.send([parcel.message])
+                alone = not isinstance(outcome, Retry)  # it is not there at all: so it is for the rest of them
+            parcel.outcome = outcome
+
+    async def ping(self) -> None:
+        """Whether the broker answers; DeliveryError if it does not."""
+        connection: C | None = None
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await self._connected()
+                await self._ping(connection)
+        except Exception as error:
+            if connection is not None:
+                self._drop(connection)
+            raise DeliveryError("BROKER_DOWN", f"{type(error).__name__}: {error}") from error
+
+    async def aclose(self) -> None:
+        """End the connection of this event loop. The next send makes another."""
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None and line.connection is not None:
+            self._end(line.connection)
+        if self._closings:
+            await asyncio.wait(self._closings)
+
+    def meaning(self, error: Exception) -> Retry | Abort | Snooze:
+        """What an error of the client library means for the next attempt: the one place that says so."""
+        if self._reasons is None:
+            self._reasons = {**REASONS, **self._raised()}
+        return classify(error, reasons=self._reasons)
+
+    # -------------------------------------------------------------------------------------------------------- inside
+
+    async def _gathered(self, waiting: Sequence[tuple[Parcel, asyncio.Future[Any]]]) -> None:
+        """Note each confirmation when it comes, whichever comes first. What all have in common is raised at the end."""
+        common: list[Exception] = []
+
+        def noted(parcel: Parcel, confirmed: asyncio.Future[Any]) -> None:
+            if confirmed.cancelled():
+                return
+            if not isinstance(error := confirmed.exception(), Exception):
+                parcel.arrived()
+            elif self._is_common(error):
+                common.append(error)
+            else:
+                parcel.outcome = self.meaning(error)
+
+        for parcel, confirmed in waiting:
+            confirmed.add_done_callback(partial(noted, parcel))
+        if not waiting:
+            return
+        try:
+            await asyncio.wait([confirmed for _, confirmed in waiting])
+            await asyncio.sleep(0)  # the last of them is being noted
+        finally:
+            for _, confirmed in waiting:
+                confirmed.cancel()
+        if common:
+            raise max(common, key=self._broken_by_one)
+
+    def _is_common(self, error: Exception) -> bool:
+        """Whether an error speaks about the connection, and not about the one message it came for."""
+        return isinstance(error, ConnectionError)
+
+    def _broken_by_one(self, error: Exception) -> bool:
+        """Whether one message may have broken the connection for all of them."""
+        return isinstance(self.meaning(error), Abort)
+
+    @classmethod
+    def library(cls, part: str = "") -> Any:
+        """The client library, or a part of it."""
+        return import_module(f"{cls.module}.{part}" if part else cls.module)
+
+    async def _connected(self) -> C:
+        line = self._lines.setdefault(asyncio.get_running_loop(), Line())
+        async with line.lock:
+            if line.connection is not None and self._is_lost(line.connection):
+                self._drop(line.connection)
+            if line.connection is None:
+                line.connection = await self._connect()
+            return line.connection
+
+    def _drop(self, connection: C) -> None:
+        """This connection failed: the next send makes a new one, and nothing waits in the old one any more."""
+        line = self._lines.get(asyncio.get_running_loop())
+        if line is not None and line.connection is connection:
+            line.connection = None
+            self._end(connection)
+
+    def _end(self, connection: C) -> None:
+        closing = asyncio.get_running_loop().create_task(self._closed(connection), name=f"todoku {self.name} closing")
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
+
+    async def _closed(self, connection: C) -> None:
+        try:
+            async with asyncio.timeout(_CLOSING):
+                await self._close(connection)
+        except Exception:  # noqa: BLE001, S110 - it is given up in any case, and why it was has been said
+            pass
+
+    def _fitting(self, connection: C, parcels: list[Parcel]) -> list[Parcel]:
+        """Those that the broker can take. A message that is too large would cost the connection, and its neighbours."""
+        for parcel in parcels:
+            size, most = self._size(connection, parcel)
+            if size > most:
+                parcel.outcome = Abort("TOO_LARGE", f"{size} bytes, {self.name} takes {most}")
+        return [parcel for parcel in parcels if parcel.outcome is None]
+
+
+async def together(sendings: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Several at once, each to its end; then the first error is raised, if there was one."""
+    for ended in await asyncio.gather(*sendings, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it is in
+        return False
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def addressed(address: str, message: Outgoing) -> str:
+    """Where a message goes: `{topic}` in an address stands for the message's topic."""
+    return address.replace("{topic}", message.topic) if "{" in address else address
+
+
+def options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> Options:
+    """Options as given; a destination without a name is called after its address."""
+    name = kind if address in ("", "{topic}") else f"{kind}:{address}"
+    complete: BrokerOptions = {"name": name, "max_bytes": max_bytes, **given}
+    try:
+        return Options(**complete)
+    except TypeError as error:
+        raise InvalidSetting(f"{kind}: {error}", hint="see docs/brokers.md for its options") from None

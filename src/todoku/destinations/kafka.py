@@ -1,0 +1,130 @@
+"""Kafka: an idempotent producer, acknowledged by all in-sync replicas; the key chooses the partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from todoku.core.destination import Outgoing
+from todoku.core.failure import Reasons
+from todoku.core.outcome import Abort, Retry
+from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options, together
+
+
+class Kafka(Broker[Any]):
+    """Produces to a topic. What the producer repeats by itself is stored once; what we send again is a duplicate."""
+
+    module = "aiokafka"
+    extra = "kafka"
+    prefix = "ce_"
+
+    def __init__(self, topic: str, servers: str | Sequence[str], options: Options) -> None:
+        super().__init__(options)
+        self._topic = topic
+        self._servers = servers if isinstance(servers, str) else list(servers)
+
+    async def _connect(self) -> Any:
+        producer = self.library().AIOKafkaProducer(
+            **{
+                "bootstrap_servers": self._servers, "enable_idempotence": True, "acks": "all",
+                "request_timeout_ms": int(self._seconds * 1000), "max_request_size": self._options.max_bytes,
+                **self._options.client,
+            }
+        )  # fmt: skip
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.client.close()
+            producer._closed = True  # it never began, so that `stop` would wait for a sender that is not there
+            raise
+        return producer
+
+    def _is_lost(self, connection: Any) -> bool:
+        sender = connection._sender.sender_task
+        return bool(connection._closed or sender is None or sender.done())
+
+    async def _publish(self, connection: Any, parcels: Sequence[Parcel]) -> None:
+        topics: dict[str, list[Parcel]] = {}
+        for parcel in parcels:
+            topics.setdefault(addressed(self._topic, parcel.message), []).append(parcel)
+        # A topic that is not there is waited for; the others need not wait with it.
+        await together(self._to_topic(connection, topic, some) for topic, some in topics.items())
+
+    async def _to_topic(self, connection: Any, topic: str, parcels: Sequence[Parcel]) -> None:
+        waiting: list[tuple[Parcel, asyncio.Future[Any]]] = []
+        for parcel in parcels:
+            message = parcel.message
+            key = None if message.key is None else message.key.encode()
+            found = [(name, value.encode()) for name, value in parcel.headers.items()]
+            try:
+                confirmed = await connection.send(topic, message.payload, key=key, headers=found)
+            except Exception as error:
+                if self._is_common(error):
+                    raise
+                parcel.outcome = self.meaning(error)
+            else:
+                waiting.append((parcel, confirmed))
+        await self._gathered(waiting)
+        if any(isinstance(parcel.outcome, Retry | Abort) for parcel, _ in waiting):
+            # What the broker refused has a number in the producer's sequence: after such a gap it takes nothing more.
+            raise ConnectionResetError("a message was refused: the producer begins anew")
+
+    def _headers(self, message: Outgoing) -> dict[str, str]:
+        return {**super()._headers(message), "content-type": message.content_type}
+
+    def _is_common(self, error: Exception) -> bool:
+        errors = self.library("errors")
+        of_a_message = (
+            errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.UnknownTopicOrPartitionError,
+            errors.InvalidTopicError, errors.TopicAuthorizationFailedError, errors.CorruptRecordException,
+            errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError,
+        )  # fmt: skip
+        return not isinstance(error, of_a_message)
+
+    def _broken_by_one(self, error: Exception) -> bool:
+        return isinstance(error, self.library("errors").OutOfOrderSequenceNumber)
+
+    async def _ping(self, connection: Any) -> None:
+        await connection.client.fetch_all_metadata()
+
+    async def _close(self, connection: Any) -> None:
+        # What still waits in it must not be sent after we said that it was not; the library would wait until it is.
+        connection._message_accumulator.fail_all(ConnectionResetError("the producer was closed"))
+        if connection._sender.sender_task is not None:
+            connection._sender.sender_task.cancel()
+        try:
+            await connection.stop()
+        finally:
+            await connection.client.close()
+
+    def _raised(self) -> Reasons:
+        errors = self.library("errors")
+        denied, rejected = ("BROKER_DENIED", True), ("BROKER_REJECTED", False)
+        return {
+            errors.KafkaError: ("BROKER_DOWN", True),
+            errors.BrokerResponseError: ("BROKER_REJECTED", True),
+            errors.KafkaTimeoutError: ("BROKER_TIMEOUT", True),
+            errors.RequestTimedOutError: ("BROKER_TIMEOUT", True),
+            errors.AuthenticationFailedError: denied,
+            errors.SaslAuthenticationFailed: denied,
+            errors.TopicAuthorizationFailedError: denied,
+            errors.ClusterAuthorizationFailedError: denied,
+            errors.UnknownTopicOrPartitionError: ("UNROUTABLE", True),
+            errors.InvalidTopicError: rejected,
+            errors.MessageSizeTooLargeError: ("TOO_LARGE", False),
+            errors.RecordListTooLargeError: ("TOO_LARGE", False),
+        }
+
+
+def kafka(
+    topic: str = "{topic}",
+    *,
+    servers: str | Sequence[str] = "localhost:9092",
+    **given: Unpack[BrokerOptions],
+) -> Kafka:
+    """A destination on a Kafka topic. `{topic}` in its name is the message's topic; the key chooses the partition.
+
+    `client`: further arguments of `aiokafka.AIOKafkaProducer`.
+    """
+    return Kafka(topic, servers, options("kafka", topic, given, max_bytes=1 << 20))

@@ -1,0 +1,177 @@
+"""NATS JetStream: published with `Nats-Msg-Id`, acknowledged by the stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from todoku.core.destination import Outgoing
+from todoku.core.failure import DeliveryError, Reasons
+from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
+
+_STATUS_LINE: Final = len("NATS/1.0\r\n\r\n")
+_PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""What the binding of CloudEvents leaves as it is in a header."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Ack(msgspec.Struct, frozen=True):
+    """A stream's answer; a duplicate is acknowledged too."""
+
+    error: _Refusal | None = None
+
+
+class Jet:
+    """A connection, the inbox its acknowledgements come to, and who waits for them."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.inbox = f"{client.new_inbox()}."
+        self._waiting: dict[str, tuple[Parcel, asyncio.Future[None]]] = {}
+        self._numbers = count(1)
+        self._decoder = msgspec.json.Decoder(_Ack)
+
+    def expect(self, parcel: Parcel) -> tuple[str, asyncio.Future[None]]:
+        """Where the stream shall answer about a parcel, and what is done when it has."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        token = str(next(self._numbers))
+        self._waiting[token] = (parcel, answered)
+        answered.add_done_callback(lambda _: self._waiting.pop(token, None))
+        return self.inbox + token, answered
+
+    async def answered(self, answer: Any) -> None:
+        """A stream has answered, or nobody listens on the subject."""
+        parcel, waiting = self._waiting.get(answer.subject.removeprefix(self.inbox), (None, None))
+        if parcel is None or waiting is None or waiting.done():
+            return
+        if answer.headers and answer.headers.get("Status") == "503":
+            waiting.set_exception(DeliveryError("UNROUTABLE", f"no stream has the subject of {parcel.message.topic}"))
+            return
+        try:
+            refusal = self._decoder.decode(answer.data).error
+        except msgspec.MsgspecError as error:
+            waiting.set_exception(DeliveryError("BROKER_REJECTED", f"an answer that is no acknowledgement: {error}"))
+            return
+        if refusal is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(_meant(refusal))
+
+    async def lost(self) -> None:
+        """The connection is gone: nobody will answer any more."""
+        for _, waiting in list(self._waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError("the connection was lost"))
+
+
+class Nats(Broker[Jet]):
+    """Publishes to JetStream. The stream drops what it has seen within its duplicate window, by `Nats-Msg-Id`."""
+
+    module = "nats"
+    extra = "nats"
+
+    def __init__(self, subject: str, servers: str | Sequence[str], stream: str | None, options: Options) -> None:
+        super().__init__(options)
+        self._subject = subject
+        self._servers = [servers] if isinstance(servers, str) else list(servers)
+        self._stream = stream
+
+    async def _connect(self) -> Jet:
+        jets: list[Jet] = []
+
+        async def lost() -> None:
+            for jet in jets:
+                await jet.lost()
+
+        async def nothing(_error: Exception) -> None:
+            """What goes wrong is told by the sends it concerns."""
+
+        # Not reconnecting by itself, and each server tried twice: what waits in a lost connection must not be sent after we said that it was not.
+        client = await self.library().connect(
+            **{
+                "servers": self._servers, "allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0,
+                "connect_timeout": max(1, int(self._seconds)),
+                "disconnected_cb": lost, "closed_cb": lost, "error_cb": nothing, **self._options.client,
+            }
+        )  # fmt: skip
+        jets.append(Jet(client))
+        await client.subscribe(f"{jets[0].inbox}*", cb=jets[0].answered, pending_msgs_limit=0, pending_bytes_limit=0)
+        return jets[0]
+
+    def _is_lost(self, connection: Jet) -> bool:
+        return not connection.client.is_connected
+
+    def _headers(self, message: Outgoing) -> dict[str, str]:
+        found = {name: _header(name, value) for name, value in super()._headers(message).items()}
+        found["Nats-Msg-Id"] = quote(message.idempotency_key, safe=_PRINTABLE)
+        found["content-type"] = message.content_type
+        if self._stream is not None:
+            found["Nats-Expected-Stream"] = self._stream
+        return found
+
+    def _size(self, connection: Jet, parcel: Parcel) -> tuple[int, int]:
+        return parcel.size + _STATUS_LINE, min(self._options.max_bytes, connection.client.max_payload)
+
+    async def _publish(self, connection: Jet, parcels: Sequence[Parcel]) -> None:
+        await self._gathered([(parcel, await self._put(connection, parcel)) for parcel in parcels])
+
+    async def _put(self, connection: Jet, parcel: Parcel) -> asyncio.Future[None]:
+        reply, answered = connection.expect(parcel)
+        subject = addressed(self._subject, parcel.message)
+        try:
+            await connection.client.publish(subject, parcel.message.payload, reply=reply, headers=parcel.headers)
+        except (ValueError, self.library("errors").BadHeaderError, self.library("errors").BadSubjectError) as error:
+            answered.set_exception(DeliveryError("BROKER_REJECTED", str(error), retryable=False))
+        return answered
+
+    async def _ping(self, connection: Jet) -> None:
+        await connection.client.flush(timeout=max(1, int(self._seconds)))
+
+    async def _close(self, connection: Jet) -> None:
+        await connection.lost()
+        await connection.client.close()
+
+    def _raised(self) -> Reasons:
+        errors = self.library("errors")
+        return {
+            errors.Error: ("BROKER_DOWN", True),
+            errors.TimeoutError: ("BROKER_TIMEOUT", True),
+            errors.AuthorizationError: ("BROKER_DENIED", True),
+            errors.MaxPayloadError: ("TOO_LARGE", False),
+        }
+
+
+def _header(name: str, value: str) -> str:
+    """A header's value: attributes of CloudEvents percent-encoded as their binding says, others without line breaks."""
+    return quote(value, safe=_PRINTABLE) if name.startswith("ce-") else value
+
+
+def _meant(refusal: _Refusal) -> DeliveryError:
+    """A stream that is full or has no leader now may take it later; what it calls a bad request it never will."""
+    return DeliveryError(
+        "BROKER_REJECTED", f"{refusal.description} ({refusal.err_code})", retryable=refusal.code != 400
+    )
+
+
+def nats(
+    subject: str = "{topic}",
+    *,
+    servers: str | Sequence[str] = "nats://localhost:4222",
+    stream: str | None = None,
+    **given: Unpack[BrokerOptions],
+) -> Nats:
+    """A destination on NATS JetStream. `{topic}` in the subject is the message's topic; `stream`: it must be this one.
+
+    The server's own limit of a message counts too. `client`: further arguments of `nats.connect`.
+    """
+    return Nats(subject, servers, stream, options("nats", subject, given, max_bytes=1 << 26))

@@ -1,0 +1,97 @@
+"""Google Pub/Sub: published with the key as ordering key, confirmed by the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Unpack
+
+from todoku.core.destination import Outgoing
+from todoku.core.errors import InvalidSetting
+from todoku.core.failure import Reasons
+from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, options
+
+
+class Pubsub(Broker[Any]):
+    """Publishes to a topic. A subscription that keeps order keeps that of a key."""
+
+    module = "google.cloud.pubsub_v1"
+    extra = "pubsub"
+
+    def __init__(self, topic: str, emulator: str | None, options: Options) -> None:
+        super().__init__(options)
+        if topic.split("/")[::2] != ["projects", "topics"] or not all(topic.split("/")[1::2]):
+            raise InvalidSetting(f"topic cannot be {topic!r}", hint="give projects/<project>/topics/<topic>")
+        self._topic = topic
+        self._emulator = emulator
+
+    async def _connect(self) -> Any:
+        library = self.library()
+        given = dict(self._options.client)
+        if self._emulator is not None:
+            given |= await asyncio.to_thread(self._without_credentials, library)
+        # A batch is what the worker hands over: it is not held back for more, and order is kept where there is a key.
+        settings = library.types.BatchSettings(max_messages=1000, max_latency=0.001)
+        ordered = library.types.PublisherOptions(enable_message_ordering=True)
+        made = {"batch_settings": settings, "publisher_options": ordered, **given}
+        return await asyncio.to_thread(lambda: library.PublisherClient(**made))
+
+    def _without_credentials(self, library: Any) -> dict[str, Any]:
+        channel = import_module("grpc").insecure_channel(self._emulator)
+        nobody = import_module("google.auth.credentials").AnonymousCredentials()
+        return {"transport": library.PublisherClient.get_transport_class("grpc")(channel=channel, credentials=nobody)}
+
+    def _is_lost(self, _connection: Any) -> bool:
+        return False  # its channel mends itself, and each publish has a time limit
+
+    async def _publish(self, connection: Any, parcels: Sequence[Parcel]) -> None:
+        waiting = []
+        for parcel in parcels:
+            message = parcel.message
+            publishing = connection.publish(
+                self._topic, message.payload, ordering_key=message.key or "", timeout=self._seconds, **parcel.headers
+            )
+            waiting.append((parcel, asyncio.wrap_future(publishing)))
+        try:
+            await self._gathered(waiting)
+        finally:
+            # After a failure the client takes nothing more for that key until it is told that we know of it.
+            failed = {parcel.message.key for parcel, confirmed in waiting if parcel.message.key and _failed(confirmed)}
+            for key in failed:
+                connection.resume_publish(self._topic, key)
+
+    def _headers(self, message: Outgoing) -> dict[str, str]:
+        return {**super()._headers(message), "content-type": message.content_type}
+
+    async def _ping(self, connection: Any) -> None:
+        await asyncio.to_thread(connection.get_topic, topic=self._topic, timeout=self._seconds)
+
+    async def _close(self, connection: Any) -> None:
+        await asyncio.to_thread(connection.stop)
+
+    def _raised(self) -> Reasons:
+        exceptions = import_module("google.api_core.exceptions")  # comes with the client library
+        return {
+            exceptions.GoogleAPIError: ("BROKER_DOWN", True),
+            exceptions.RetryError: ("BROKER_TIMEOUT", True),
+            exceptions.DeadlineExceeded: ("BROKER_TIMEOUT", True),
+            exceptions.NotFound: ("UNROUTABLE", True),
+            exceptions.Forbidden: ("BROKER_DENIED", True),
+            exceptions.Unauthorized: ("BROKER_DENIED", True),
+            exceptions.InvalidArgument: ("BROKER_REJECTED", False),
+            self.library("publisher.exceptions").MessageTooLargeError: ("TOO_LARGE", False),
+        }
+
+
+def _failed(confirmed: asyncio.Future[Any]) -> bool:
+    return not confirmed.done() or confirmed.cancelled() or confirmed.exception() is not None
+
+
+def pubsub(topic: str, *, emulator: str | None = None, **given: Unpack[BrokerOptions]) -> Pubsub:
+    """A destination on a topic of Google Pub/Sub: `projects/<project>/topics/<topic>`; a key is the ordering key.
+
+    Credentials are found as every Google client finds them; an `emulator` (host:port) needs none. `client`: further
+    arguments of `PublisherClient`.
+    """
+    return Pubsub(topic, emulator, options("pubsub", topic.rpartition("/")[2], given, max_bytes=10_000_000))

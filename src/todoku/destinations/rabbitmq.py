@@ -1,0 +1,119 @@
+"""RabbitMQ: published as mandatory, persistent messages, confirmed by the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, NamedTuple, Unpack
+
+from todoku.core.failure import Reasons
+from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
+
+
+class Opened(NamedTuple):
+    """A connection, its one channel, and the exchange as the channel knows it."""
+
+    connection: Any
+    channel: Any
+    exchange: Any
+
+
+class Rabbitmq(Broker[Opened]):
+    """Publishes to an exchange. Arrived is what every queue it was routed to has taken; a queue knows no duplicates."""
+
+    module = "aio_pika"
+    extra = "rabbitmq"
+    prefix = "cloudEvents:"
+
+    def __init__(self, exchange: str, routing_key: str, url: str, options: Options) -> None:
+        super().__init__(options)
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._url = url
+
+    async def _connect(self) -> Opened:
+        # Not the connection that mends itself: a lost one is told by its sends, and made anew by the next of them.
+        connection = await self.library().connect(self._url, **{"timeout": self._seconds, **self._options.client})
+        try:
+            channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+            exchange = await channel.get_exchange(self._exchange, ensure=False)
+        except BaseException:
+            await connection.close()
+            raise
+        return Opened(connection, channel, exchange)
+
+    def _is_lost(self, connection: Opened) -> bool:
+        return bool(connection.connection.is_closed or connection.channel.is_closed)
+
+    async def _publish(self, connection: Opened, parcels: Sequence[Parcel]) -> None:
+        loop = asyncio.get_running_loop()
+        await self._gathered([(parcel, loop.create_task(self._put(connection, parcel))) for parcel in parcels])
+
+    async def _put(self, connection: Opened, parcel: Parcel) -> None:
+        library, message = self.library(), parcel.message
+        body = library.Message(
+            message.payload,
+            headers=parcel.headers,
+            content_type=message.content_type,
+            delivery_mode=library.DeliveryMode.PERSISTENT,
+            message_id=message.message_id,
+            timestamp=datetime.fromtimestamp(message.created_at, UTC),
+            type=message.topic,
+        )
+        await connection.exchange.publish(body, addressed(self._routing_key, message), mandatory=True)
+
+    def _is_common(self, error: Exception) -> bool:
+        return isinstance(error, self._errors.AMQPConnectionError) or self._broken_by_one(error)
+
+    def _broken_by_one(self, error: Exception) -> bool:
+        # The broker closes a channel over a message; what others then send on it may close the connection, too.
+        errors = self._errors
+        return isinstance(
+            error, errors.AMQPChannelError | errors.ChannelInvalidStateError | errors.ConnectionChannelError
+        )
+
+    @property
+    def _errors(self) -> Any:
+        return import_module("aiormq.exceptions")  # comes with the client library, which hands on its errors
+
+    async def _ping(self, connection: Opened) -> None:
+        # A new channel is a round trip that asks nothing of anybody's permissions.
+        channel = await connection.connection.channel(publisher_confirms=False)
+        await channel.close()
+
+    async def _close(self, connection: Opened) -> None:
+        await connection.connection.close()
+
+    def _raised(self) -> Reasons:
+        errors = self._errors
+        return {
+            errors.AMQPError: ("BROKER_DOWN", True),
+            errors.ChannelInvalidStateError: ("BROKER_DOWN", True),
+            errors.AuthenticationError: ("BROKER_DENIED", True),
+            errors.ProbableAuthenticationError: ("BROKER_DENIED", True),
+            errors.ChannelAccessRefused: ("BROKER_DENIED", True),
+            # No such exchange, or no queue is bound for the routing key: whoever declares them may be on the way.
+            errors.ChannelNotFoundEntity: ("UNROUTABLE", True),
+            errors.PublishError: ("UNROUTABLE", True),
+            # A queue that is full says no (nack); it will have room again.
+            errors.DeliveryError: ("BROKER_REJECTED", True),
+            errors.ChannelPreconditionFailed: ("BROKER_REJECTED", False),
+        }
+
+
+def rabbitmq(
+    exchange: str = "",
+    *,
+    routing_key: str = "{topic}",
+    url: str = "amqp://guest:guest@localhost/",
+    **given: Unpack[BrokerOptions],
+) -> Rabbitmq:
+    """A destination on an exchange of RabbitMQ. `{topic}` in the routing key is the message's topic.
+
+    The exchange "" is the default one: there the routing key is the name of a queue. `client`: further arguments of
+    `aio_pika.connect`.
+    """
+    address = exchange or ("" if routing_key == "{topic}" else routing_key)
+    return Rabbitmq(exchange, routing_key, url, options("rabbitmq", address, given, max_bytes=128 << 20))

@@ -1,0 +1,64 @@
+"""The inbox: a consumer sees each message once, in its own transaction, whatever is delivered twice (I6)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from todoku.core.errors import InvalidMessage
+from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
+from todoku.engine.block import Block, Parts
+from todoku.engine.outbox import Outbox
+from todoku.engine.publish import check_text
+from todoku.store.once import newer, seen
+from todoku.store.port import Steps
+from todoku.store.publish import Publishing
+
+_LARGEST = 2**63 - 1
+
+
+class Inbox:
+    """What one consumer has seen. In the database of the consumer's own rows, which need not be the publisher's."""
+
+    def __init__(self, outbox: Outbox, consumer: str) -> None:
+        check_text(consumer, "consumer", MAX_TOPIC_LENGTH)
+        self._outbox = outbox
+        self._consumer = consumer
+
+    def once(self, message_id: UUID | str, *, tx: Any) -> Block[bool]:
+        """`with box.inbox("points").once(id, tx=db) as first:`, or `async with`: True the first time only.
+
+        The mark commits with your rows, or not at all; if the block raises, both are undone. Kept for 90 days.
+        """
+        id = _uuid(message_id)
+        return self._block(tx, lambda to: seen(to, self._consumer, id))
+
+    def newer(self, key: str, sequence: int, *, tx: Any) -> Block[bool]:
+        """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False for what is older than the last.
+
+        For consumers that keep only the latest state of each key, and whose messages carry a rising number.
+        """
+        check_text(key, "key", MAX_KEY_LENGTH)
+        if type(sequence) is not int or not -_LARGEST <= sequence <= _LARGEST:
+            raise InvalidMessage(f"sequence cannot be {sequence!r}", hint="a whole number of at most 63 bits")
+        return self._block(tx, lambda to: newer(to, self._consumer, key, sequence))
+
+    def _block(self, tx: Any, begin: Any) -> Block[bool]:
+        if tx is None:
+            raise InvalidMessage(
+                "an inbox without a transaction proves nothing", hint="pass tx=, the connection of your own writes"
+            )
+        return Block(self._outbox, tx, Parts(begin, _nothing, _nothing), twin="use `async with`")
+
+
+def _nothing(_to: Publishing) -> Steps[None]:
+    yield from ()
+
+
+def _uuid(message_id: UUID | str) -> UUID:
+    try:
+        return message_id if isinstance(message_id, UUID) else UUID(message_id)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidMessage(
+            f"message_id cannot be {message_id!r}", hint="the id that todoku put into the message's headers"
+        ) from None

@@ -1,0 +1,120 @@
+"""The options of a job and of a call, checked where they are given: a refusal names the option and says what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from todoku.core.backoff import Backoff
+from todoku.core.errors import InvalidMessage, InvalidSetting, TodokuError
+from todoku.core.failure import Retrying
+from todoku.core.limit import Limit
+from todoku.core.message import MAX_TOPIC_LENGTH
+from todoku.core.outcome import Duration, seconds
+
+Exceptions = type[Exception] | tuple[type[Exception], ...]
+
+
+class JobOptions(TypedDict, total=False):
+    """How a job is run: the keywords of `@box.job` and `@box.on`."""
+
+    queue: str
+    max_attempts: int | None
+    max_retries: int | None
+    backoff: Backoff | None
+    timeout: Duration | None
+    run: Literal["auto", "loop", "thread", "process"]
+    transactional: bool
+    ordered: bool
+    per_key: Limit | None
+    unique_for: Duration | None
+    keep_result: bool
+    encrypted: bool
+    retry_on: Exceptions | None
+    abort_on: Exceptions | None
+    aliases: Sequence[str]
+    schema: Mapping[str, Any] | str | None
+
+
+class CallOptions(TypedDict, total=False):
+    """How one call is stored: the keywords of `Job.using`."""
+
+    tx: Any
+    delay: Duration | None
+    at: datetime | None
+    expires: Duration | None
+    queue: str | None
+    priority: int | None
+    key: str | None
+    idempotency_key: str | None
+    max_attempts: int | None
+    max_retries: int | None
+    timeout: Duration | None
+    headers: Mapping[str, str] | None
+    labels: Sequence[str]
+    best_effort: bool
+
+
+Refusal = type[InvalidMessage] | type[InvalidSetting]
+
+
+def checked_queue(queue: object, refusal: Refusal) -> str:
+    """A name of a queue, or the refusal."""
+    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_TOPIC_LENGTH or not queue.isprintable():
+        raise refusal(f"queue cannot be {queue!r}", hint=f"a name of 1 to {MAX_TOPIC_LENGTH} characters")
+    return queue
+
+
+def checked_attempts(attempts: object, retries: object, refusal: Refusal) -> int | None:
+    """How often it may be tried: `max_attempts`, or `max_retries` and the first try; None if neither is said."""
+    if retries is not None:
+        if attempts is not None:
+            raise refusal("max_attempts and max_retries cannot both be given", hint="max_retries=3 is max_attempts=4")
+        if type(retries) is not int or not 0 <= retries < 10_000:
+            raise refusal(f"max_retries cannot be {retries!r}", hint="0 to 9999; the first attempt is no retry")
+        return retries + 1
+    if attempts is not None and (type(attempts) is not int or not 0 < attempts <= 10_000):
+        raise refusal(f"max_attempts cannot be {attempts!r}", hint="1 to 10000; the first attempt counts too")
+    return attempts
+
+
+def checked_per_key(name: str, options: JobOptions) -> Limit | None:
+    """The limit of each key, or the refusal."""
+    limit = options.get("per_key")
+    if limit is not None and not isinstance(limit, Limit):
+        raise InvalidSetting(f"{name}: per_key cannot be {limit!r}", hint="per_key=todoku.Limit(concurrency=2)")
+    if limit is not None and options.get("ordered"):
+        raise InvalidSetting(
+            f"{name}: per_key and ordered cannot both be given", hint="ordered runs each key one at a time already"
+        )
+    return limit
+
+
+def checked_duration(duration: Duration, what: str, refusal: Refusal) -> float:
+    """Seconds above 0, or the refusal."""
+    try:
+        value = seconds(duration, what=what)
+    except TodokuError:
+        value = 0.0
+    if value <= 0:
+        raise refusal(f"{what} cannot be {duration!r}", hint="give seconds > 0 or a timedelta, at most 10 years")
+    return value
+
+
+def checked_retrying(name: str, options: JobOptions) -> Retrying | None:
+    """Which exceptions are retried, if the job says anything about it."""
+    only = _exceptions(name, "retry_on", options.get("retry_on"))
+    never = _exceptions(name, "abort_on", options.get("abort_on"))
+    return None if only is None and never is None else Retrying(only, never or ())
+
+
+def _exceptions(name: str, option: str, given: object) -> tuple[type[Exception], ...] | None:
+    if given is None:
+        return None
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        raise InvalidSetting(
+            f"{name}: {option} cannot be {given!r}", hint=f"an exception class or several: {option}=(OSError, KeyError)"
+        )
+    return kinds

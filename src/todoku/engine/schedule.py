@@ -1,0 +1,152 @@
+"""A schedule: its plan, how that is stored, and the messages of its slots.
+
+A plan holds everything a message needs, its deliveries too: any worker on the database can fire it, also one whose App
+has never heard of the job. What nobody takes becomes a dead letter like any other message, never nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.digest import digest
+from todoku.core.errors import InvalidSetting
+from todoku.core.identity import key_hash, schedule_scope
+from todoku.core.message import MAX_TOPIC_LENGTH, Draft, Idempotency
+from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy
+from todoku.core.sealed import kind_of
+from todoku.engine.context import SCHEDULED_AT
+from todoku.engine.outbox import new_id
+from todoku.engine.publish import encode
+from todoku.store.port import Store
+from todoku.store.timetable import Firing, Put, ScheduleRow, Source
+
+NAMED_BY: Final = "todoku-schedule"
+"""The header that names the schedule a message comes from."""
+
+_NOBODY: Final = UUID(int=0)
+_FORBIDDEN: Final = ("tx", "at", "idempotency_key", "best_effort")
+
+
+def checked_name(name: object) -> str:
+    """A name of a schedule, or InvalidSetting."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TOPIC_LENGTH or not name.isprintable():
+        raise InvalidSetting(f"name cannot be {name!r}", hint=f"a name of 1 to {MAX_TOPIC_LENGTH} characters")
+    return name
+
+
+def plan(draft: Draft, inside: object, given: Mapping[str, object], when: When, missed: Missed) -> Plan:
+    """The plan of a schedule whose messages are like this draft, with this inside, made with the options `given`.
+
+    The trace of who declares it is not theirs.
+    """
+    for option in _FORBIDDEN:
+        if given.get(option):
+            raise InvalidSetting(f"a scheduled call has no {option}", hint="the schedule says when, and how often")
+    headers = given.get("headers")
+    kept = encode(headers) if headers else None
+    message = msgspec.structs.replace(draft, id=_NOBODY, idempotency=None, headers=kept)
+    if sealed := kind_of(draft.content_type) is not None:
+        message = _emptied(message, inside)
+    return Plan(when=when, missed=policy(missed), message=message, sealed=sealed)
+
+
+def _emptied(message: Draft, inside: object) -> Draft:
+    """What is encrypted at rest is not to be read in a plan either; and a sealed plan would be lost with its day."""
+    text = "" if isinstance(inside, bytes) else encode(inside)
+    if text not in ("{}", "null"):
+        raise InvalidSetting(
+            f"{message.topic} is encrypted, and a schedule keeps its arguments as they are",
+            hint="schedule a job without arguments, which finds out what it needs",
+        )
+    return msgspec.structs.replace(
+        message, payload=text, payload_bytes=None, content_type="application/json", sealed_with=None
+    )
+
+
+def encoded(plan: Plan) -> str:
+    """How a plan is stored."""
+    return msgspec.json.encode(plan).decode()
+
+
+def decoded(text: str) -> Plan:
+    """A stored plan, or InvalidSetting: a newer todoku may have written it, or a person."""
+    try:
+        plan = msgspec.json.decode(text, type=Plan)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidSetting(f"spec cannot be read: {error}", hint="did a newer todoku write it? upgrade") from None
+    match plan.when:
+        case Cron():
+            cron(plan.when.expression, plan.when.tz)
+        case Every():
+            every(plan.when.seconds, plan.when.anchor)
+    return plan
+
+
+Seal = Callable[[Draft], Draft]
+"""Encrypts the payload of a draft."""
+
+
+def message(name: str, plan: Plan, slot: datetime, seal: Seal) -> Draft:
+    """The message of a slot."""
+    own = {NAMED_BY: name, SCHEDULED_AT: slot.isoformat()}
+    given = plan.message.headers
+    headers = msgspec.json.decode(given, type=dict[str, str]) | own if given else own
+    made = msgspec.structs.replace(plan.message, id=new_id(), headers=encode(headers))
+    return seal(made) if plan.sealed else made
+
+
+def firing(row: ScheduleRow, seal: Seal, *, once_for: float) -> Firing:
+    """What a schedule that is due publishes, by the database's clock (I12).
+
+    For `once_for` seconds the ledger remembers each slot, too, in case somebody moves the schedule back.
+    """
+    plan = decoded(row.spec)
+    due = due_slots(plan.when, row.next_run_at or row.now, row.now, plan.missed)
+    drafts = tuple(_once(row.name, slot, message(row.name, plan, slot, seal), once_for) for slot in due.fire)
+    return Firing(drafts, due.fire, due.passed, due.next)
+
+
+def _once(name: str, slot: datetime, made: Draft, lasts: float) -> Draft:
+    key = f"{name} at {slot.isoformat()}"
+    # The digest is of the slot, not of the payload: one that changed meanwhile makes no second firing, and no conflict.
+    entry = Idempotency(schedule_scope(name), key, key_hash(key), digest(key), lasts=lasts)
+    return msgspec.structs.replace(made, idempotency=entry)
+
+
+def declared(plan: Plan) -> Callable[[ScheduleRow | None, datetime], Put | None]:
+    """What the store does about a plan that an App declares."""
+    return lambda row, now: _put(plan, "code", row, now)
+
+
+def stored(plan: Plan) -> Callable[[ScheduleRow | None, datetime], Put | None]:
+    """What the store does about a plan that somebody stores at run time."""
+    return lambda row, now: _put(plan, "stored", row, now)
+
+
+def declare(store: Store, plans: Mapping[str, Plan]) -> None:
+    """Store and announce what an App declares."""
+    store.timetable.declare({name: declared(plan) for name, plan in plans.items()})
+
+
+def _put(plan: Plan, source: Source, row: ScheduleRow | None, now: datetime) -> Put | None:
+    """Nothing, if it is there as it is. What was due before a change is still fired, as it is planned now."""
+    if row is None or row.next_run_at is None:
+        return Put(encoded(plan), next_after(plan.when, now), source)
+    before = _readable(row.spec)
+    if before == plan and row.source == source:
+        return None
+    unfired = row.next_run_at <= now and not row.paused
+    same = before is not None and before.when == plan.when
+    return Put(encoded(plan), row.next_run_at if unfired or same else next_after(plan.when, now), source)
+
+
+def _readable(spec: str) -> Plan | None:
+    try:
+        return decoded(spec)
+    except InvalidSetting:
+        return None

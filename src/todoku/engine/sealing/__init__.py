@@ -1,0 +1,1 @@
+"""Encryption at rest: sealing what is published, opening what is executed, looking after the keys."""

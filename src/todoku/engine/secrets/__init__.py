@@ -1,0 +1,1 @@
+"""Secrets that are kept elsewhere: only their ids travel in messages."""

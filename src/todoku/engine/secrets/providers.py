@@ -1,0 +1,56 @@
+"""Where secrets are found: the environment, a directory of files, and what packages bring by an entry point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from todoku.core.failure import DeliveryError
+
+Resolve = Callable[[str], str | Awaitable[str]]
+"""Given what stands behind the colon of an id, the secret; or an awaitable of it."""
+
+GROUP: Final = "todoku.secrets"
+"""The group of entry points: each names a function that resolves the ids of the provider it is called after."""
+
+_OURS: Final = ("TODOKU_", "DATABASE_URL")
+_LARGEST: Final = 1 << 20
+
+
+def of_environment(name: str) -> str:
+    """`Ref("env:NAME")`: a variable of this process. todoku's own are nobody's to ask for."""
+    if name.startswith(_OURS):
+        raise DeliveryError("SECRET_REFUSED", f"env:{name} is todoku's own", retryable=False)
+    if (value := os.environ.get(name)) is None:
+        raise DeliveryError("SECRET_NOT_FOUND", f"env:{name} is not set where this runs")
+    return value
+
+
+def of_directory(directory: str | None) -> Resolve:
+    """`Ref("file:path")`: a file below the setting `secrets_dir`, without its last line break."""
+
+    def of_file(path: str) -> str:
+        if directory is None:
+            raise DeliveryError("SECRET_NOT_FOUND", f"file:{path} needs the setting secrets_dir")
+        root = Path(directory).resolve()
+        file = (root / path).resolve()
+        if not file.is_relative_to(root) or file == root:
+            raise DeliveryError("SECRET_REFUSED", f"file:{path} is outside of secrets_dir", retryable=False)
+        try:
+            with file.open(encoding="utf-8") as opened:
+                return opened.read(_LARGEST).removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeliveryError("SECRET_NOT_FOUND", f"file:{path}: {type(error).__name__}") from None
+
+    return of_file
+
+
+def of_entry_point(provider: str) -> Resolve | None:
+    """The provider of that name that an installed package brings, if one does."""
+    for found in entry_points(group=GROUP, name=provider):
+        resolve: Resolve = found.load()
+        return resolve
+    return None

@@ -1,0 +1,111 @@
+"""The admin: what waits, what runs, what died. Looking is Django's; what a person does goes through todoku, signed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+
+from todoku.core.mask import mask
+from todoku.core.sealed import shown
+from todoku.engine import operate
+from todoku.integrations.django.models import DeadLetter, Delivery
+from todoku.integrations.django.project import the_box
+from todoku.store.values import Filter, Signed
+
+
+class WhyForm(ActionForm):
+    """Every act of a person says why: it is what the audit will know."""
+
+    why = forms.CharField(required=False, label="Why", max_length=200)
+
+
+class Looking(admin.ModelAdmin):
+    """Read-only, whatever the user may do elsewhere."""
+
+    action_form = WhyForm
+    list_display: ClassVar = ["id", "topic", "destination", "queue", "status", "attempts", "reason", "next_run_at"]
+    list_filter: ClassVar = ["status", "destination", "queue", "reason"]
+    search_fields: ClassVar = ["message__topic", "message__key", "destination", "error"]
+    list_select_related: ClassVar = ["message"]
+    show_full_result_count = False
+    fields: ClassVar = [
+        "id", "topic", "key", "inside", "destination", "queue", "priority", "status", "attempts", "max_attempts",
+        "lost", "replay_count", "next_run_at", "updated_at", "reason", "error",
+    ]  # fmt: skip
+    readonly_fields = fields
+
+    def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002 - Django's signature
+        """Messages are published, not added."""
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
+        """Nothing is deleted behind todoku's back."""
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        """Who may change deliveries may replay and cancel them; the rows themselves nobody edits."""
+        return obj is None and super().has_change_permission(request)
+
+    @admin.display(ordering="message__topic")
+    def topic(self, row: Delivery) -> str:
+        """The topic of its message."""
+        return str(row.message.topic)
+
+    @admin.display
+    def key(self, row: Delivery) -> str | None:
+        """The key of its message."""
+        return row.message.key  # type: ignore[no-any-return]
+
+    @admin.display(description="payload")
+    def inside(self, row: Delivery) -> str:
+        """What is inside, with stars where the command line has them, too."""
+        box = the_box()
+        found = box.store.previews([row.message.id]).get(row.message.id)
+        if found is None or found.payload is None:
+            return "-" if found is None else shown(found.content_type, found.size)
+        masked = mask(json.loads(found.payload), frozenset(box.settings.mask_fields))
+        return json.dumps(masked, ensure_ascii=False, indent=2)
+
+    def _acted(self, request: Any, queryset: Any, act: Any) -> operate.Done | operate.Replayed | None:
+        why = request.POST.get("why", "").strip()
+        if not why:
+            self.message_user(request, "Say why: it is what the audit will know.", messages.ERROR)
+            return None
+        chosen = Filter(ids=tuple(queryset.values_list("pk", flat=True)))
+        done: operate.Done | operate.Replayed = act(the_box().store, chosen, Signed(request.user.get_username(), why))
+        return done
+
+    def _say(self, request: Any, number: int, what: str, skipped: dict[str, int]) -> None:
+        passed = "".join(f"; {count} passed over: {reason}" for reason, count in skipped.items())
+        self.message_user(request, f"{number} {what}{passed}.", messages.SUCCESS if number else messages.WARNING)
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(Looking):
+    """Everything that has not succeeded."""
+
+    actions: ClassVar = ["cancel"]
+
+    @admin.action(description="Cancel", permissions=["change"])
+    def cancel(self, request: Any, queryset: Any) -> None:
+        """What waits becomes a dead letter, what runs is asked to stop."""
+        if (done := self._acted(request, queryset, operate.cancel)) is not None:
+            self._say(request, done.changed, "cancelled", done.skipped)  # type: ignore[union-attr]
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(Looking):
+    """Dead letters."""
+
+    actions: ClassVar = ["replay"]
+    list_filter: ClassVar = ["destination", "queue", "reason"]
+
+    @admin.action(description="Replay", permissions=["change"])
+    def replay(self, request: Any, queryset: Any) -> None:
+        """They run again, from attempt 0, audited."""
+        if (done := self._acted(request, queryset, operate.replay)) is not None:
+            self._say(request, done.replayed, "replayed", done.skipped)  # type: ignore[union-attr]

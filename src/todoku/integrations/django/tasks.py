@@ -1,0 +1,234 @@
+"""The backend of Django's tasks: `django.tasks` of Django 6, or the package django-tasks on older ones.
+
+    TASKS = {"default": {"BACKEND": "todoku.integrations.django.tasks.TodokuBackend"}}
+
+A task is one message whose topic is the task's path, on its way to the destination "django.tasks". Enqueued inside
+`transaction.atomic()` it commits with it, or not at all (I2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from todoku.core.errors import InvalidSetting
+from todoku.core.failure import classify
+from todoku.core.outcome import Abort, Retry, Snooze
+from todoku.engine.context import Context
+from todoku.engine.jobs.job import Job, routed
+from todoku.engine.jobs.options import CallOptions
+from todoku.engine.publish import Options
+from todoku.integrations.django.project import the_box
+from todoku.store.values import AttemptRow, Delivery, Story
+
+DESTINATION: Final = "django.tasks"
+_LOWEST, _HIGHEST = -100, 100
+
+
+def _framework() -> str:
+    """Django's own, where it has one."""
+    for name in ("django.tasks", "django_tasks"):
+        if find_spec(name) is not None:
+            return name
+    raise InvalidSetting("this Django has no tasks", hint="Django 6 has; for older ones: pip install django-tasks")
+
+
+_TASKS: Final = _framework()
+_values = import_module(f"{_TASKS}.base")
+_signals = import_module(f"{_TASKS}.signals")
+_NoResult: type[Exception] = import_module(f"{_TASKS}.exceptions").TaskResultDoesNotExist
+_Backend: Any = import_module(f"{_TASKS}.backends.base").BaseTaskBackend
+_STATUSES: Final = {
+    "pending": _values.TaskResultStatus.READY,
+    "failed": _values.TaskResultStatus.READY,
+    "sending": _values.TaskResultStatus.RUNNING,
+    "succeeded": _values.TaskResultStatus.SUCCESSFUL,
+    "aborted": _values.TaskResultStatus.FAILED,
+}
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as it is stored."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    backend: str
+    queue: str
+    priority: int
+    run_after: datetime | None = None
+
+    def found(self) -> Any:
+        """The Task itself, as it was when it was enqueued."""
+        known = import_string(self.task)
+        return known.using(
+            priority=self.priority, queue_name=self.queue, run_after=self.run_after, backend=self.backend
+        )  # fmt: skip
+
+
+class TodokuBackend(_Backend):
+    """Tasks as messages. OPTIONS: `max_attempts` (1: a task that fails is a dead letter at once) and `timeout`."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        if unknown := self.options.keys() - {"max_attempts", "timeout"}:
+            raise InvalidSetting(
+                f"TASKS[{alias!r}] has no option {', '.join(sorted(unknown))}", hint="known: max_attempts, timeout"
+            )
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Store a task: in the open transaction of the project's database, if there is one."""
+        self.validate_task(task)
+        box = the_box()
+        stored = Stored(
+            task=task.module_path, args=list(args), kwargs=dict(kwargs), backend=self.alias, queue=task.queue_name,
+            priority=task.priority, run_after=_aware(task.run_after),
+        )  # fmt: skip
+        route = routed(runner().route, cast("CallOptions", {"queue": task.queue_name, **self.options}))
+        options = Options(priority=mapped(task.priority), at=stored.run_after)
+        draft = box.outbox.draft(stored.task, runner().call(stored).payload, options, [route])
+        tx = None if transaction.get_autocommit(box.alias) else box.connection
+        (message,) = box.outbox.put([draft], tx, twin="task.aenqueue(…)")
+        result = _result(task, str(message.id), self.alias, stored, enqueued_at=message.created_at)
+        _signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """Where a task is now; TaskResultDoesNotExist if there is none of that id, or it is not committed."""
+        story = _story(result_id)
+        delivery = next((each for each in story.deliveries if each.destination == DESTINATION), None) if story else None
+        if story is None or delivery is None:
+            raise _NoResult(result_id)
+        opener = the_box().outbox.opener
+        stored = _decode(opener.text(story.message) or "")
+        tried = [each for each in story.attempts if each.replay == delivery.replay_count]
+        result = _result(
+            stored.found(), result_id, stored.backend, stored,
+            status=_STATUSES[delivery.status], enqueued_at=story.message.created_at,
+            errors=[_error(each) for each in tried], worker_ids=_workers(delivery, tried), **_times(delivery, tried),
+        )  # fmt: skip
+        if delivery.status == "succeeded":
+            returned = the_box().store.result(delivery.id)
+            value = None if returned is None else opener.result(returned, result_id, DESTINATION)
+            object.__setattr__(result, "_return_value", None if value is None else msgspec.json.decode(value))
+        return result
+
+
+def mapped(priority: int) -> int:
+    """Django's -100 … 100 as todoku's 0 … 15: Django's own 0 is in the middle, and larger is sooner in both."""
+    return (priority - _LOWEST) * 16 // (_HIGHEST - _LOWEST + 1)
+
+
+@cache
+def runner() -> Job[..., Any]:
+    """The job that runs tasks."""
+    return the_box().job(DESTINATION, max_attempts=1, keep_result=True)(run_task)
+
+
+def run_task(ctx: Context, stored: Stored) -> Any:
+    """Run one task. What it raises is told with its full name, by which `TaskResult.errors` finds the class again."""
+    task = stored.found()
+    running = _result(
+        task, str(ctx.message_id), stored.backend, stored, status=_STATUSES["sending"],
+        started_at=timezone.now(), last_attempted_at=timezone.now(), worker_ids=[str(ctx.claim.worker)] * ctx.attempt,
+    )  # fmt: skip
+    backend = type(task.get_backend())
+    _signals.task_started.send(backend, task_result=running)
+    try:
+        first = (_values.TaskContext(task_result=running),) if task.takes_context else ()
+        returned = task.call(*first, *stored.args, **stored.kwargs)
+    except (Retry, Abort, Snooze):
+        raise  # it knows todoku
+    except Exception as error:
+        _ended(backend, running, "aborted" if ctx.attempt >= ctx.max_attempts else "failed")
+        raise _told(error) from error
+    _ended(backend, running, "succeeded")
+    return returned
+
+
+def _ended(backend: type[Any], result: Any, status: str) -> None:
+    object.__setattr__(result, "status", _STATUSES[status])
+    object.__setattr__(result, "finished_at", timezone.now())
+    _signals.task_finished.send(backend, task_result=result)
+
+
+def _told(error: Exception) -> Retry | Abort | Snooze:
+    outcome = classify(error)
+    detail = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    match outcome:
+        case Retry():
+            return Retry(reason=outcome.reason, detail=detail)
+        case Abort():
+            return Abort(outcome.reason, detail)
+        case Snooze():
+            return outcome
+
+
+# ---------------------------------------------------------------------------------------------- a result
+
+
+def _result(task: Any, id: str, backend: str, stored: Stored, **known: Any) -> Any:
+    nothing = {"enqueued_at": None, "started_at": None, "finished_at": None, "last_attempted_at": None}
+    fresh = {"status": _STATUSES["pending"], "errors": [], "worker_ids": [], **nothing}
+    return _values.TaskResult(
+        task=task, id=id, backend=backend, args=stored.args, kwargs=stored.kwargs, **{**fresh, **known}
+    )
+
+
+def _story(result_id: str) -> Story | None:
+    try:
+        return the_box().store.story(UUID(result_id))
+    except ValueError:
+        return None
+
+
+def _decode(payload: str) -> Stored:
+    return msgspec.json.decode(payload, type=dict[str, Stored])["stored"]
+
+
+def _error(attempt: AttemptRow) -> Any:
+    name, _, _ = (attempt.error or "").partition(": ")
+    known = name if "." in name and " " not in name else "builtins.Exception"
+    return _values.TaskError(exception_class_path=known, traceback=attempt.error or attempt.reason)
+
+
+def _workers(delivery: Delivery, tried: Sequence[AttemptRow]) -> list[str]:
+    """Who made each attempt. Of the one that succeeded only the number is kept."""
+    named = [str(each.worker or "") for each in tried]
+    last = str(delivery.worker or "")
+    return named + [last] * (delivery.attempts - len(named))
+
+
+def _times(delivery: Delivery, tried: Sequence[AttemptRow]) -> dict[str, datetime | None]:
+    """When it began and ended. A success that never failed before is known by its end alone."""
+    begun = [each.started_at or each.ended_at for each in tried]
+    if delivery.status in ("sending", "succeeded"):
+        begun.append(delivery.updated_at)
+    ended = delivery.updated_at if delivery.status in ("succeeded", "aborted") else None
+    return {
+        "started_at": begun[0] if begun else None,
+        "last_attempted_at": begun[-1] if begun else None,
+        "finished_at": ended,
+    }
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
+
+
+runner()  # known to every worker of the project as soon as this module is

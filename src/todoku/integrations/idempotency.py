@@ -1,0 +1,226 @@
+"""`Idempotency-Key` for any ASGI application, after the IETF draft: a repeated request has the first one's answer.
+
+The answer is stored before it is sent, so a client that lost it can ask again. While the first request runs, another
+with its key is told so (409). A server error is not stored, and frees the key: the client may try again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from todoku.app import App
+from todoku.core.digest import digest, digest_bytes
+from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage, InvalidSetting
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+LARGEST: Final = 1 << 20
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A whole HTTP answer."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+    def stored(self) -> dict[str, object]:
+        """As it is kept in the ledger: every byte of it."""
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers]
+        return {"headers": headers, "body": base64.b64encode(self.body).decode()}
+
+
+class _Unfinished(Exception):
+    """The answer is a server error: the key is freed, and the answer sent all the same."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+class _ClientGone(Exception):
+    """The client left before it had sent its whole request."""
+
+
+def by_authorization(scope: Scope) -> str:
+    """Who asks, by the request's Authorization header; without one, everybody is one and the same."""
+    return _header(scope, b"authorization") or ""
+
+
+class IdempotencyMiddleware:
+    """Wraps an ASGI application: `app.add_middleware(IdempotencyMiddleware, box=box)`.
+
+    `methods`: the ones that are looked at. `paths`: only under these prefixes. `required`: a request without the header
+    is refused (400), else it goes through as it is. `principal`: who asks; an answer is given to nobody else.
+    `conflict`: the status for a key that was used with another request, 422 or 409. `hold`: seconds after which the key
+    of a request whose process died is free. Bodies and answers of more than `largest` bytes: 413, and not kept.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        box: App,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        paths: Sequence[str] = ("/",),
+        required: bool = True,
+        principal: Callable[[Scope], str] = by_authorization,
+        conflict: int = 422,
+        hold: float = 60.0,
+        largest: int = LARGEST,
+    ) -> None:
+        if conflict not in (409, 422):
+            raise InvalidSetting(f"conflict cannot be {conflict!r}", hint="409 or 422")
+        self._app = app
+        self._box = box
+        self._methods = frozenset(method.upper() for method in methods)
+        self._paths = tuple(paths)
+        self._required = required
+        self._principal = principal
+        self._conflict = conflict
+        self._hold = hold
+        self._largest = largest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI asks for."""
+        if scope["type"] != "http" or scope["method"] not in self._methods or not scope["path"].startswith(self._paths):
+            await self._app(scope, receive, send)
+            return
+        key = _key(scope)
+        if key is None and not self._required:
+            await self._app(scope, receive, send)
+            return
+        try:
+            reply = await self._answered(scope, receive, key)
+        except _ClientGone:
+            return  # half a request is none, and nobody is there to be told
+        await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    async def _answered(self, scope: Scope, receive: Receive, key: str | None) -> Reply:
+        if not key:
+            return problem(400, "Idempotency-Key is missing", "Send a key of your own with this request.")
+        body = await _body(receive, self._largest)
+        if body is None:
+            return problem(413, "The body is too large", f"{self._largest} bytes are allowed.")
+        try:
+            return await self._once(scope, body, key)
+        except InvalidMessage as error:
+            return problem(400, "Idempotency-Key cannot be used", str(error))
+        except InProgress:
+            text = "The first request with this key has not ended. Ask again in a moment."
+            return problem(409, "A request is outstanding for this Idempotency-Key", text, (b"retry-after", b"1"))
+        except IdempotencyConflict:
+            text = "This key was used with another request. Use a new key."
+            return problem(self._conflict, "Idempotency-Key is already used", text)
+        except _Unfinished as end:
+            return end.reply
+
+    async def _once(self, scope: Scope, body: bytes, key: str) -> Reply:
+        who = hashlib.sha256(self._principal(scope).encode()).hexdigest()
+        request = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
+        request["body"] = _body_digest(scope, body)
+        async with self._box.ledger.once(key, scope=f"http:{who}", tx=None, body=request, hold=self._hold) as answer:
+            if not answer.first:
+                return _kept(answer.status or 200, answer.response)
+            reply = await self._called(scope, body)
+            if reply.status >= 500:
+                raise _Unfinished(reply)
+            kept = reply if len(reply.body) <= self._largest else _not_kept()
+            answer.store(kept.stored(), kept.status)
+            return reply
+
+    async def _called(self, scope: Scope, body: bytes) -> Reply:
+        """Let the application answer, and take the answer down."""
+        given = False
+        start: Event = {"status": 500, "headers": []}
+        parts: list[bytes] = []
+
+        async def receive() -> Event:
+            nonlocal given
+            if given:
+                return {"type": "http.disconnect"}
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(event: Event) -> None:
+            if event["type"] == "http.response.start":
+                start.update(event)
+            elif event["type"] == "http.response.body":
+                parts.append(event.get("body", b""))
+
+        await self._app(scope, receive, send)
+        headers = tuple((bytes(name), bytes(value)) for name, value in start["headers"])
+        return Reply(start["status"], headers, b"".join(parts))
+
+
+def problem(status: int, title: str, detail: str, *headers: Header) -> Reply:
+    """An error as RFC 9457 wants it."""
+    body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
+    sized = (b"content-length", str(len(body)).encode())
+    return Reply(status, ((b"content-type", b"application/problem+json"), sized, *headers), body)
+
+
+def _kept(status: int, stored: Any) -> Reply:
+    headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"])
+    return Reply(status, headers, base64.b64decode(stored["body"]))
+
+
+def _not_kept() -> Reply:
+    return problem(409, "This request was done", "Its answer was too large to be kept, and cannot be sent again.")
+
+
+def _key(scope: Scope) -> str | None:
+    """The header's value; as a structured field it is a quoted string, and many clients send it bare."""
+    value = _header(scope, b"idempotency-key")
+    if value is not None and len(value) >= 2 and value[0] == value[-1] == '"':
+        return value[1:-1]
+    return value
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    for key, value in scope["headers"]:
+        if key.lower() == name:
+            return _text(value).strip()
+    return None
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+async def _body(receive: Receive, largest: int) -> bytes | None:
+    """The whole body of the request; None: it is too large."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise _ClientGone
+        part = event.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        if size > largest:
+            return None
+        more = event.get("more_body", False)
+    return b"".join(parts)
+
+
+def _body_digest(scope: Scope, body: bytes) -> str:
+    """JSON that is spelled differently is the same request; any other body is compared byte by byte."""
+    if "json" in (_header(scope, b"content-type") or ""):
+        try:
+            return digest(msgspec.json.decode(body))
+        except (msgspec.DecodeError, RecursionError):
+            return digest_bytes(body)
+    return digest_bytes(body)

@@ -1,0 +1,89 @@
+"""Whole tables on SQLite, where a row travels as it is."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+from todoku.store.database import Bound, DialectName, Tx
+from todoku.store.failpoint import reach
+from todoku.store.port import Row
+from todoku.store.sql import quoted
+from todoku.store.sqlite.writer import connect, patiently
+from todoku.store.table import Table
+
+
+class SqliteBulk:
+    """`Bulk` on a connection of its own."""
+
+    dialect: DialectName = "sqlite"
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, made: Callable[[sqlite3.Connection], Tx], timeout: float
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._made = made
+        self._timeout = timeout
+
+    def place(self) -> str:
+        """As `Bulk.place`."""
+        file = Path(self._path).stat()
+        return f"{file.st_dev}/{file.st_ino}"
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """As `Bulk.frozen`."""
+        # The write lock of the file, and no write: who else wants it waits, and is told that it is locked.
+        patiently(self._connection, "begin immediate", timeout=self._timeout)
+        try:
+            yield
+        finally:
+            self._connection.execute("rollback")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """As `Bulk.writing`."""
+        patiently(self._connection, "begin immediate", timeout=self._timeout)
+        try:
+            yield
+            reach("copy.before_commit")
+            patiently(self._connection, "commit", timeout=self._timeout)
+            reach("copy.after_commit")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
+
+    def rows(self, query: str, /, **values: Bound) -> list[Row]:
+        """As `Bulk.rows`."""
+        return self._made(self._connection).rows(query, **values)
+
+    def run(self, statement: str) -> list[Row]:
+        """As `Bulk.run`."""
+        return self._connection.execute(statement).fetchall()
+
+    def stream(self, statement: str) -> Iterator[Row]:
+        """As `Bulk.stream`."""
+        yield from self._connection.execute(statement)
+
+    def insert(self, table: Table, rows: Sequence[Row]) -> None:
+        """As `Bulk.insert`."""
+        names = ", ".join(quoted(column.name) for column in table.columns)
+        places = ", ".join("?" for _ in table.columns)
+        self._connection.executemany(f"insert into {table.name} ({names}) values ({places})", rows)
+
+    def make_room(self, days: Sequence[date]) -> None:
+        """There are no partitions."""
+
+
+@contextmanager
+def bulk(path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float) -> Iterator[SqliteBulk]:
+    """A connection for whole tables."""
+    connection = connect(path, timeout=timeout)
+    try:
+        yield SqliteBulk(connection, path, made, timeout)
+    finally:
+        connection.close()

@@ -1,0 +1,230 @@
+"""Schedules in the store. A slot's messages and the move to the next slot are one commit (I2), so however many workers
+look at a schedule, each slot is fired once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import InvalidAct
+from todoku.core.message import Draft, Message
+from todoku.store.database import Database, Tx
+from todoku.store.publish import Publishing, publish
+from todoku.store.reading import uuid_or_none
+from todoku.store.steps import taken
+from todoku.store.values import Signed, moment, moment_or_none
+
+Source = Literal["code", "stored"]
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is stored; `spec` is the JSON text of its plan, `now` the database's clock."""
+
+    name: str
+    spec: str
+    next_run_at: datetime | None
+    paused: bool
+    source: Source
+    seen_at: datetime | None
+    last_run_at: datetime | None
+    last_message_id: UUID | None
+    error: str | None
+    updated_at: datetime
+    now: datetime
+
+    def kept(self, after: float) -> bool:
+        """Whether somebody keeps it: the database itself, or a worker that announced it in the last `after` seconds."""
+        return self.source == "stored" or (
+            self.seen_at is not None and (self.now - self.seen_at).total_seconds() < after
+        )
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The time it is, the next slot of all (None: there is none), and whether there is any schedule, paused or not."""
+
+    now: float
+    next: float | None
+    any: bool
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """What a schedule publishes now: a message for each of `slots`; `passed` were missed; then comes `next`."""
+
+    drafts: tuple[Draft, ...]
+    slots: tuple[datetime, ...]
+    passed: int
+    next: datetime
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """What was published."""
+
+    name: str
+    firing: Firing
+    messages: tuple[Message, ...]
+
+
+class Put(msgspec.Struct, frozen=True):
+    """What is to be stored of a schedule."""
+
+    spec: str
+    next_run_at: datetime
+    source: Source
+
+
+class Timetable:
+    """Every schedule of a database. A callback is asked inside the transaction, with the row locked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ------------------------------------------------------------------------------------------- firing
+
+    def look(self, *, after: float) -> Look:
+        """When the next slot is. Declared schedules that nobody announced for `after` seconds do not fire."""
+        ((now, following, some),) = self._database.read(lambda tx: tx.rows("next_schedule", after=after))
+        return Look(now, following, bool(some))
+
+    def fire(
+        self, make: Callable[[ScheduleRow], Firing], *, after: float, notify: bool, but: Sequence[str] = ()
+    ) -> Fired | None:
+        """Fire the schedule that has been due longest, but for those named; None: none is due, or others are at it."""
+
+        def work(tx: Tx) -> Fired | None:
+            for row in tx.rows("due_schedule", after=after, but=list(but)):
+                found = _row(row)
+                firing = make(found)
+                messages = self._publish(tx, firing.drafts, notify=notify)
+                tx.rows(
+                    "advance_schedule",
+                    name=found.name,
+                    next=firing.next,
+                    slot=firing.slots[-1] if firing.slots else None,
+                    message_id=messages[-1].id if messages else None,
+                )
+                return Fired(found.name, firing, tuple(messages))
+            return None
+
+        return self._database.write("fire", work)
+
+    def failed(self, name: str, error: str) -> None:
+        """Say why a schedule could not be fired; its slot stays due."""
+        self._database.write("fail_schedule", lambda tx: tx.rows("fail_schedule", name=name, error=error))
+
+    # ---------------------------------------------------------------------------------------- declaring
+
+    def declare(self, makes: Mapping[str, Callable[[ScheduleRow | None, datetime], Put | None]]) -> None:
+        """Store what an App declares: asked with what is there and with the time, each says what to write, if anything.
+
+        All of them are announced by it.
+        """
+
+        def work(tx: Tx) -> None:
+            for name, make in sorted(makes.items()):
+                _put(tx, name, make)
+            tx.rows("announce_schedules", names=sorted(makes))
+
+        if makes:
+            self._database.write("declare_schedules", work)
+
+    def announce(self, names: Sequence[str]) -> None:
+        """Say that a worker here still declares these."""
+        if names:
+            self._database.write("announce", lambda tx: tx.rows("announce_schedules", names=sorted(names)))
+
+    # ------------------------------------------------------------------------------- what a person does
+
+    def put(
+        self, name: str, make: Callable[[ScheduleRow | None, datetime], Put | None], signed: Signed, *, action: str
+    ) -> None:
+        """Store a schedule, or change the one that is there."""
+
+        def work(tx: Tx) -> None:
+            _put(tx, name, make)
+            _audit(tx, name, signed, action)
+
+        self._database.write("put_schedule", work)
+
+    def pause(
+        self, name: str, next_run_at: Callable[[ScheduleRow], datetime | None], signed: Signed, *, paused: bool
+    ) -> None:
+        """Pause or resume; the slot that is next then is asked for."""
+
+        def work(tx: Tx) -> None:
+            tx.rows("pause_schedule", name=name, paused=paused, next=next_run_at(_locked(tx, name)))
+            _audit(tx, name, signed, "pause" if paused else "resume")
+
+        self._database.write("pause_schedule", work)
+
+    def remove(self, name: str, check: Callable[[ScheduleRow], None], signed: Signed) -> None:
+        """Remove a schedule, unless `check` raises."""
+
+        def work(tx: Tx) -> None:
+            check(_locked(tx, name))
+            tx.rows("remove_schedule", name=name)
+            _audit(tx, name, signed, "remove")
+
+        self._database.write("remove_schedule", work)
+
+    def run_now(self, name: str, make: Callable[[ScheduleRow], Draft], signed: Signed, *, notify: bool) -> Message:
+        """Publish one message of a schedule, paused or not; its slots stay as they are."""
+
+        def work(tx: Tx) -> Message:
+            row = _locked(tx, name)
+            (message,) = self._publish(tx, (make(row),), notify=notify)
+            tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
+            _audit(tx, name, signed, "run now")
+            return message
+
+        return self._database.write("run_schedule", work)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def rows(self) -> tuple[ScheduleRow, ...]:
+        """All of them, by name."""
+        return tuple(map(_row, self._database.read(lambda tx: tx.rows("schedules"))))
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _publish(self, tx: Tx, drafts: Sequence[Draft], *, notify: bool) -> list[Message]:
+        database = self._database
+        to = Publishing(database.dialect, database.queries, database.now(), notify)
+        return taken(tx, publish(to, drafts)) if drafts else []
+
+
+def _put(tx: Tx, name: str, make: Callable[[ScheduleRow | None, datetime], Put | None]) -> None:
+    found = [_row(row) for row in tx.rows("lock_schedule", name=name)]
+    now = found[0].now if found else moment(tx.rows("clock")[0][0])
+    if (put := make(found[0] if found else None, now)) is not None:
+        tx.rows("put_schedule", name=name, spec=put.spec, next=put.next_run_at, source=put.source)
+
+
+def _locked(tx: Tx, name: str) -> ScheduleRow:
+    for row in tx.rows("lock_schedule", name=name):
+        return _row(row)
+    raise InvalidAct(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")
+
+
+def _audit(tx: Tx, name: str, signed: Signed, action: str) -> None:
+    tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"schedule:{name}"])
+
+
+def _row(row: Any) -> ScheduleRow:
+    name, spec, next_run_at, paused, source, seen_at, last_run_at, last_id, error, updated_at, now = row
+    return ScheduleRow(
+        name=name,
+        spec=spec,
+        next_run_at=moment_or_none(next_run_at),
+        paused=bool(paused),
+        source=source,
+        seen_at=moment_or_none(seen_at),
+        last_run_at=moment_or_none(last_run_at),
+        last_message_id=uuid_or_none(last_id),
+        error=error,
+        updated_at=moment(updated_at),
+        now=moment(now),
+    )

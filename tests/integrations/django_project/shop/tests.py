@@ -1,0 +1,239 @@
+"""The project's own tests: run by `manage.py test`, in the test database that Django makes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.contrib.auth.models import User as Person
+from django.core.exceptions import PermissionDenied
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.test import TransactionTestCase
+from django.utils import timezone
+
+from shop import jobs, tasks
+from shop.models import User
+from todoku.integrations.django import box
+from todoku.integrations.django.models import DeadLetter, Delivery
+from todoku.integrations.django.tasks import mapped
+from todoku.testing import assert_enqueued, assert_not_enqueued, empty, enqueued, frozen
+from todoku.testing.stored import published
+
+try:
+    from django.tasks import TaskResultStatus, default_task_backend, task_backends
+    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+except ImportError:  # Django 5
+    from django_tasks import TaskResultStatus, default_task_backend, task_backends
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+
+
+class Case(TransactionTestCase):
+    """Nothing is left of the test before: Django empties its own tables, and these are todoku's."""
+
+    def setUp(self) -> None:
+        empty(box)
+
+
+class Transactions(Case):
+    """I2: the user and the job commit together, or neither."""
+
+    def test_a_job_commits_with_atomic(self) -> None:
+        with transaction.atomic():
+            user = User.objects.create(name="ada")
+            jobs.welcome.using(tx=connection).enqueue(user.id)
+        assert_enqueued(jobs.welcome, user_id=user.id)
+        assert box.drain() == 1
+        assert User.objects.get().welcomed == 1
+
+    def test_a_job_is_gone_with_a_rollback(self) -> None:
+        try:
+            with transaction.atomic():
+                jobs.welcome.using(tx=box.connection).enqueue(User.objects.create(name="ada").id)
+                raise KeyError
+        except KeyError:
+            pass
+        assert_not_enqueued(jobs.welcome)
+        assert not User.objects.exists()
+
+    def test_an_async_job_uses_the_orm(self) -> None:
+        user = User.objects.create(name="ada")
+        jobs.welcome_later.enqueue(user.id)
+        assert box.drain() == 1
+        assert User.objects.get().welcomed == 1
+
+    def test_the_app_is_in_the_test_database(self) -> None:
+        assert connection.settings_dict["NAME"] in box.settings.database
+
+
+class Tasks(Case):
+    """django.tasks on todoku."""
+
+    def run_through(self, result) -> None:
+        assert result.status == TaskResultStatus.READY
+        assert box.drain() == 1
+        result.refresh()
+
+    def test_a_task_runs_and_its_result_is_kept(self) -> None:
+        result = tasks.greet.enqueue("ada")
+        assert result.enqueued_at is not None
+        self.run_through(result)
+        assert result.status == TaskResultStatus.SUCCESSFUL
+        assert result.return_value == "hello ada"
+        assert result.attempts == 1
+        assert result.finished_at is not None
+        again = tasks.greet.get_result(result.id)
+        assert (again.args, again.kwargs, again.task.func) == (["ada"], {}, tasks.greet.func)
+
+    def test_an_async_task_runs_from_async_code(self) -> None:
+        result = asyncio.run(tasks.greet_slowly.aenqueue("ada"))
+        assert asyncio.run(tasks.greet_slowly.aget_result(result.id)).status == TaskResultStatus.READY
+        (row,) = Delivery.objects.all()
+        assert (row.queue, row.priority) == ("slow", mapped(50))
+        self.run_through(result)
+        assert result.return_value == "hello ada"
+
+    def test_a_task_takes_its_context(self) -> None:
+        result = tasks.attempt.enqueue()
+        self.run_through(result)
+        assert result.return_value == [1, result.id]
+
+    def test_a_task_that_fails_is_a_dead_letter_and_knows_its_error(self) -> None:
+        result = tasks.breaks.enqueue()
+        self.run_through(result)
+        assert result.status == TaskResultStatus.FAILED
+        (error,) = result.errors
+        assert error.exception_class is PermissionDenied
+        assert "nobody" in error.traceback
+        assert DeadLetter.objects.get().reason == "INTERNAL_ERROR"
+
+    def test_a_backend_with_more_attempts_tries_again(self) -> None:
+        with frozen(box) as clock:
+            result = tasks.breaks_patiently.enqueue()
+            self.run_through(result)
+            assert (result.status, result.attempts) == (TaskResultStatus.READY, 1)
+            for _ in range(2):
+                clock.tick(60)
+                assert box.drain() == 1
+            result.refresh()
+        assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 3)
+        assert [error.exception_class for error in result.errors] == [ConnectionError] * 3
+
+    def test_I2_a_task_enqueued_in_atomic_is_gone_with_its_rollback(self) -> None:
+        try:
+            with transaction.atomic():
+                User.objects.create(name="ada")
+                result = tasks.greet.enqueue("ada")
+                raise KeyError
+        except KeyError:
+            pass
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result(result.id)
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result("no id at all")
+        assert published(box, "shop.tasks.greet") == []
+
+    def test_a_task_commits_with_atomic(self) -> None:
+        with transaction.atomic():
+            User.objects.create(name="ada")
+            result = tasks.greet.enqueue("ada")
+        self.run_through(result)
+        assert result.return_value == "hello ada"
+
+    def test_run_after_waits_for_the_databases_clock(self) -> None:
+        with frozen(box) as clock:
+            tasks.greet.using(run_after=timezone.now() + timedelta(hours=1)).enqueue("ada")
+            assert box.drain() == 0
+            clock.tick(3700)
+            assert box.drain() == 1
+
+    def test_priorities_keep_their_order(self) -> None:
+        assert (mapped(-100), mapped(0), mapped(100)) == (0, 7, 15)
+        assert sorted({mapped(each) for each in range(-100, 101)}) == list(range(16))
+        assert [mapped(each) for each in range(-100, 101)] == sorted(mapped(each) for each in range(-100, 101))
+
+    def test_signals_are_sent(self) -> None:
+        seen = []
+        receivers = {
+            signal: lambda name=name, **_: seen.append(name)
+            for name, signal in (("enqueued", task_enqueued), ("started", task_started), ("finished", task_finished))
+        }
+        for signal, receiver in receivers.items():
+            signal.connect(receiver)
+        try:
+            self.run_through(tasks.greet.enqueue("ada"))
+        finally:
+            for signal, receiver in receivers.items():
+                signal.disconnect(receiver)
+        assert seen == ["enqueued", "started", "finished"]
+
+    def test_the_backend_says_what_it_can(self) -> None:
+        for backend in task_backends.all():
+            can = (backend.supports_defer, backend.supports_priority, backend.supports_async_task)
+            assert (*can, backend.supports_get_result) == (True, True, True, True)
+
+
+class Admin(Case):
+    """Looking, and acting with a name and a reason."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client.force_login(Person.objects.create_superuser("grace", password="x"))
+        jobs.welcome.enqueue(7, token="xyzzy")
+        jobs.refused.enqueue()
+        assert box.drain(limit=2) == 2
+        jobs.welcome.using(delay=3600, key="seven").enqueue(7, token="xyzzy")
+
+    def act(self, page: str, action: str, row, why: str) -> str:
+        data = {"action": action, "_selected_action": [row.pk], "why": why}
+        return self.client.post(f"/admin/todoku/{page}/", data, follow=True).content.decode()
+
+    def test_deliveries_are_listed_and_shown_masked_and_read_only(self) -> None:
+        listed = self.client.get("/admin/todoku/delivery/?q=welcome").content.decode()
+        assert "welcome" in listed
+        row = Delivery.objects.get(destination="welcome")
+        shown = self.client.get(f"/admin/todoku/delivery/{row.pk}/change/").content.decode()
+        assert "user_id" in shown
+        assert "xyzzy" not in shown
+        assert 'name="_save"' not in shown
+        assert self.client.post(f"/admin/todoku/delivery/{row.pk}/change/", {"status": "x"}).status_code == 403
+        assert self.client.get("/admin/todoku/delivery/add/").status_code == 403
+
+    def test_I9_a_dead_letter_is_replayed_signed(self) -> None:
+        row = DeadLetter.objects.get()
+        assert "Say why" in self.act("deadletter", "replay", row, "")
+        assert DeadLetter.objects.exists()
+        assert "1 replayed" in self.act("deadletter", "replay", row, "mended")
+        assert not DeadLetter.objects.exists()
+        (audit,) = box.store.story(Delivery.objects.get(pk=row.pk).message.id).audit
+        assert (audit.by, audit.why) == ("grace", "mended")
+
+    def test_what_waits_is_cancelled_signed(self) -> None:
+        row = Delivery.objects.get(destination="welcome")
+        assert abs(row.next_run_at - timezone.now() - timedelta(hours=1)) < timedelta(minutes=5)
+        assert "1 cancelled" in self.act("delivery", "cancel", row, "a mistake")
+        assert DeadLetter.objects.get(pk=row.pk).reason == "CANCELLED"
+
+    def test_who_may_only_look_may_not_act(self) -> None:
+        viewer = Person.objects.create_user("alan", is_staff=True)
+        viewer.user_permissions.add(Permission.objects.get(codename="view_deadletter"))
+        self.client.force_login(viewer)
+        assert self.client.get("/admin/todoku/deadletter/").status_code == 200
+        self.act("deadletter", "replay", DeadLetter.objects.get(), "mended")
+        assert DeadLetter.objects.exists()
+
+
+class Commands(Case):
+    """manage.py."""
+
+    def test_no_migration_of_djangos_is_missing(self) -> None:
+        call_command("makemigrations", "--check", "--dry-run")
+
+    def test_the_program_runs_on_the_projects_database(self) -> None:
+        jobs.refused.enqueue()
+        call_command("todoku", "cancel", "--by", "grace", "--why", "a test", str(Delivery.objects.get().pk))
+        assert [each.status for each in enqueued(jobs.refused)] == ["aborted"]
