@@ -20,6 +20,7 @@ from todoku.core.errors import (
     UnknownJob,
 )
 from todoku.core.failure import DeliveryError
+from todoku.core.limit import Limit
 from todoku.core.message import Message
 from todoku.core.outcome import Abort, Done, Retry, Snooze
 from todoku.core.status import Status
@@ -61,6 +62,7 @@ __all__ = [
     "InvalidSetting",
     "Job",
     "JobAborted",
+    "Limit",
     "Message",
     "NoRoute",
     "NoSuchMessage",

@@ -170,7 +170,7 @@ class App(HookDeclarations, Batches):
         worker = Worker(
             self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
             plans=self.plans,
-        )
+        )  # fmt: skip
         self.outbox.wake = worker.poke
         return worker
 

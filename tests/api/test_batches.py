@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
 import subprocess
@@ -19,7 +20,9 @@ from click.testing import CliRunner
 import todoku
 from tests.support.world import SOMEBODY, World
 from todoku.cli.main import cli
+from todoku.core.limit import Limit
 from todoku.store.values import Filter
+from todoku.testing import inline
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,6 +156,10 @@ def test_ordered_limited_and_transactional_members_count_like_any_other(box: tod
     def with_rows(ctx: todoku.Context) -> None:
         ctx.tx.execute("insert into my_rows values (1)")
 
+    @box.job(per_key=Limit(concurrency=1))
+    async def keyed() -> None:
+        ran.append("keyed")
+
     @box.job(queue="narrow")
     async def limited() -> None:
         ran.append("limited")
@@ -164,10 +171,10 @@ def test_ordered_limited_and_transactional_members_count_like_any_other(box: tod
     world.sql("create table my_rows (n integer)")
     world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
     calls = [in_turn.using(key="k").call(n) for n in range(3)]
-    calls += [with_rows.call(), with_rows.call(), limited.call(), limited.call()]
+    calls += [with_rows.call(), with_rows.call(), limited.call(), limited.call(), keyed.using(key="k").call()]
     batch = box.batch(calls, then=last.using(key="k").call(), tx=None)
     box.drain()
-    assert sorted(ran[:-1]) == ["limited", "limited", "ordered 0", "ordered 1", "ordered 2"]
+    assert sorted(ran[:-1]) == ["keyed", "limited", "limited", "ordered 0", "ordered 1", "ordered 2"]
     assert [name for name in ran if "ordered" in name] == ["ordered 0", "ordered 1", "ordered 2"]
     assert ran[-1] == "last"
     assert world.sql("select count(*) from my_rows") == [(2,)]
@@ -206,6 +213,13 @@ def test_a_cancelled_link_stops_the_chain(box: todoku.App, seen: list[str]) -> N
     assert seen == []
 
 
+def test_the_longest_chain_runs_to_its_end(box: todoku.App, seen: list[str]) -> None:
+    links = box.chain(*(step(box, str(n)) for n in range(100)), tx=None)
+    box.drain()
+    assert seen == [str(n) for n in range(100)]
+    assert links[-1].result(timeout=0) == "99"
+
+
 def test_a_chain_of_one_is_that_call(box: todoku.App, seen: list[str]) -> None:
     (link,) = box.chain(step(box, "a"), tx=None)
     box.drain()
@@ -232,7 +246,8 @@ def test_what_cannot_be_counted_is_refused_and_nothing_is_stored(
         ("no idempotency_key", lambda: box.chain(plain, keyed, tx=None)),
         ("on cannot be 'failed'", lambda: box.batch([plain], on="failed", tx=None)),  # type: ignore[arg-type]
         ("no tx", lambda: box.batch([box.jobs["step"].using(best_effort=True).call("a")], tx=None)),
-        ("1 to 1000 calls, not 0", lambda: box.chain(tx=None)),
+        ("1 to 100 calls, not 0", lambda: box.chain(tx=None)),
+        ("1 to 100 calls, not 101", lambda: box.chain(*[plain] * 101, tx=None)),
         ("is no call", lambda: box.batch([box.jobs["step"]], tx=None)),  # type: ignore[list-item]
         ("is todoku's own", lambda: box.publish("x", {}, headers={"todoku-batch": str(uuid4())}, tx=None)),
     ]
@@ -257,6 +272,34 @@ def test_headers_may_be_handed_on_by_a_member_without_being_counted_twice(box: t
     box.drain()
     assert Counter(seen) == Counter(["passed on", "b", "done"])
     assert batch.status().succeeded == 2
+
+
+def test_what_follows_is_stored_as_secret_as_its_job(world: World, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in a batch is sealed like a message, and its data key is where data keys are: it can be shredded."""
+    monkeypatch.setenv("TODOKU_MASTER_KEYS", f"first:{base64.b64encode(bytes(32)).decode()}")
+    box = todoku.App(url)
+    ran: list[str] = []
+
+    @box.job(encrypted=True)
+    async def secret(text: str) -> None:
+        ran.append(text)
+
+    box.chain(*(secret.call(f"canary {n}") for n in range(3)), tx=None)
+    ((stored,),) = world.sql("select cast(next as text) from todoku_batch")
+    assert "canary" not in stored
+    assert '"sealed_with":{' not in stored.replace(" ", "")
+    assert world.sql("select count(*) from todoku_data_key") == [(1,)]
+    box.drain()
+    assert ran == ["canary 0", "canary 1", "canary 2"]
+    box.close()
+
+
+def test_in_a_test_everything_runs_where_it_is_stored(box: todoku.App, world: World, seen: list[str]) -> None:
+    with inline(box):
+        box.batch([step(box, "a"), step(box, "b")], then=box.jobs["finish"].call("done"), tx=None)
+        box.chain(step(box, "c"), step(box, "d"), tx=None)
+    assert seen == ["a", "b", "done", "c", "d"]
+    assert world.deliveries() == []
 
 
 # ---------------------------------------------------------------------------------------------- the command
@@ -309,17 +352,28 @@ if len(sys.argv) > 2:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    "failpoint",
-    ["settle.before_commit", "settle.after_commit", "transact.before_commit", "transact.after_commit"]
-    + [pytest.param(f"follow.{side}_commit", marks=pytest.mark.postgres) for side in ("before", "after")],
-)
+@pytest.mark.parametrize("operation", ["settle", "transact"])
+@pytest.mark.parametrize("side", ["before_commit", "after_commit"])
 def test_a_worker_killed_around_a_commit_neither_loses_nor_doubles_what_follows(
-    world: World, url: str, failpoint: str
+    world: World, url: str, operation: str, side: str
 ) -> None:
-    """I1, I3: hook and completion are in the commit of the end, or complete the batch in one of their own."""
-    if failpoint.startswith("follow") and world.backend == "sqlite":
-        pytest.skip("SQLite publishes what follows with the end: there is no second commit to be killed in")
+    """I1, I3: hook and completion are in the commit of the end itself."""
+    killed_at(world, url, f"{operation}.{side}")
+
+
+@pytest.mark.crash
+@pytest.mark.postgres
+@pytest.mark.parametrize("side", ["before_commit", "after_commit"])
+def test_a_worker_killed_around_the_commit_into_a_lane_neither_loses_nor_doubles_it(
+    postgres_url: str, side: str
+) -> None:
+    """I1, I3: what goes into a lane has a commit of its own; who comes next finds it due, or done."""
+    world = World("postgres", postgres_url)
+    killed_at(world, postgres_url, f"follow.{side}")
+    world.close()
+
+
+def killed_at(world: World, url: str, failpoint: str) -> None:
     space: dict[str, Any] = {}
     argv, sys.argv = sys.argv, ["program", url]
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,23 @@ def test_an_async_provider_is_awaited(box: todoku.App) -> None:
     box.secrets("remote", resolve)
     with box.outbox.secrets.near(), pytest.raises(todoku.TodokuError, match=r"await ref.aget\(\)"):
         todoku.Ref("remote:x").get()
+
+
+def test_other_packages_bring_providers_by_an_entry_point(
+    box: todoku.App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keepers.py").write_text("def resolve(path):\n    return f'kept {path}'\n")
+    info = tmp_path / "keepers-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keepers\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[todoku.secrets]\nkeeper = keepers:resolve\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    seen: list[str] = []
+
+    @box.job
+    def connect(password: todoku.Ref) -> None:
+        seen.append(password.get())
+
+    connect.enqueue(todoku.Ref("keeper:x"))
+    box.drain()
+    assert seen == ["kept x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,9 +15,11 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.errors import BlockingCall, DatabaseUnavailable, InvalidAct
+from todoku.core.master import written
 from todoku.core.schedule import next_after
+from todoku.core.sealed import kind_of
 from todoku.engine.asking.doctor import examine
-from todoku.engine.schedule import decoded
+from todoku.engine.schedule import declare, decoded
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.scheduling import Scheduling
 from todoku.store.failpoint import armed, lose
@@ -454,6 +457,38 @@ def test_the_trace_of_who_declares_it_is_not_stored(box: todoku.App, world: Worl
     with trace.TracerProvider().get_tracer("test").start_as_current_span("declaring"):
         box.schedule("traced", work.using(headers={"who": "me"}), every=HOUR)
     assert box.plans["traced"].message.headers == '{"who":"me"}'
+
+
+def test_messages_of_an_encrypted_job_are_sealed_when_they_are_fired(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a worker without the master key says so instead of storing them in plain."""
+    stranger = todoku.App(world.url)
+    monkeypatch.setenv("TODOKU_MASTER_KEYS", written("k1", os.urandom(32)))
+    box = todoku.App(world.url)
+
+    @box.every(HOUR, encrypted=True)
+    def secret() -> None: ...
+
+    @box.job(encrypted=True)
+    def told(name: str) -> None: ...
+
+    with pytest.raises(todoku.InvalidSetting, match="told is encrypted, and a schedule keeps its arguments"):
+        box.schedule("told", told.call("canary"), every=HOUR)
+    declare(world.store, box.plans)
+    world.advance(3600)
+    world.store.timetable.announce(["secret"])
+    firing_of(stranger, world.store).fire_due()
+    assert slots_fired(world) == []
+    assert "there is no master key" in (row(box, "secret").error or "")
+    firing_of(box, world.store).fire_due()
+    assert len(slots_fired(world)) == 1
+    (claim,) = world.claim(world.worker())
+    assert kind_of(claim.content_type) is not None
+    assert box.outbox.opener.opened(claim).payload == "{}"
+    assert row(box, "secret").error is None
+    for app in (box, stranger):
+        app.close()
 
 
 # ---------------------------------------------------------------------------------- what a person does

@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.program import Shop, misused, refused, rows, said
 from tests.support.world import SOMEBODY
+from todoku.cli.limiting import LIMITS
+from todoku.core.limit import Limit
 
 WHY = ("--why", "the warehouse is back")
 
@@ -248,6 +250,18 @@ def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
     assert [limit.name for limit in shop.world.store.limits().queues] == ["http"]
     shop.world.advance(3600)
     assert [limit.name for limit in shop.world.store.limits().queues] == ["http"]
+
+
+def test_limits_shows_what_is_limited_and_which_keys_are_full(shop: Shop) -> None:
+    assert shop.run("limits").returncode == 1
+    shop.world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=3, rate=2.5)
+    shop.world.publish(3, key="acme", per_key=Limit(concurrency=2))
+    shop.world.claim_gates(shop.world.worker(), Limit(concurrency=2))
+    assert rows(shop.run("limits", "--json")) == [
+        {"of": "queue", "name": "mail", "key": None, "concurrency": 3, "rate": 2.5, "running": None, "waiting": None},
+        {"of": "key", "name": "warehouse", "key": "acme", "concurrency": 2, "rate": None, "running": 2, "waiting": 1},
+    ]
+    assert said(shop.run("limits"))[0].split() == list(LIMITS)
 
 
 def test_limit_used_wrongly(shop: Shop) -> None:

@@ -234,6 +234,16 @@ def test_a_success_that_the_ledger_knows_of_is_told_as_a_success(world: World) -
     assert ends(world) == [(now.id, "succeeded", None)]
 
 
+def test_a_delivery_whose_message_is_gone_still_settles(world: World) -> None:
+    world.store.announce_hooks(BOTH)
+    world.publish(2)
+    world.sql("delete from todoku_message")
+    one, two = world.claim(world.worker())
+    assert world.settle([one], aborted("BAD_PAYLOAD")).lost == ()
+    assert world.settle([two]).lost == ()
+    assert told(world) == []
+
+
 def test_an_end_after_a_replay_is_told_again(world: World) -> None:
     world.store.announce_hooks(BOTH)
     world.publish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.core.limit import Limit
 from todoku.engine.asking.explain import Because, explain
 from todoku.store.values import Filter
 
@@ -77,6 +78,22 @@ def test_a_limit_is_reached(ready: World, of: str) -> None:
     assert found["limit_reached"].text == f"the {of} warehouse is at its limit: 2 of 2 at once"
     assert found["rate"].text == f"the {of} warehouse may start 0.5 a second"
     assert {first, second, last} == {row.id for row in ready.deliveries()}
+
+
+def test_its_key_is_at_its_limit(ready: World) -> None:
+    ready.publish(3, key="acme", per_key=Limit(concurrency=2))
+    *_, last = (row.id for row in ready.deliveries())
+    assert list(causes(ready, last)) == ["ready"]
+    ready.claim_gates(ready.worker(lease=HOUR), Limit(concurrency=2))
+    because = causes(ready, last)["key_limit_reached"]
+    assert because.text == "key acme is at its limit of 2: 2 of it run now"
+
+
+def test_the_rate_of_its_key_is_used_up(ready: World) -> None:
+    ready.publish(2, key="acme", per_key=Limit(rate=0.01))
+    *_, last = (row.id for row in ready.deliveries())
+    ready.claim_gates(ready.worker(lease=HOUR), Limit(rate=0.01))
+    assert causes(ready, last)["key_rate"].text.startswith("key acme may start 0.01 a second, the next in ")
 
 
 def test_the_head_of_its_lane_fails(ready: World) -> None:

@@ -226,7 +226,7 @@ def test_messages_of_a_key_arrive_in_the_order_of_their_commits(world: World) ->
     """I10, I3: under retries, snoozes, aborts skipped or replayed, deaths, lapsed leases and open publishers."""
 
     @settings(
-        max_examples=int(STORIES or 10), phases=QUICKLY | ({Phase.shrink} if STORIES else set()), deadline=None,
+        max_examples=int(STORIES or 8), phases=QUICKLY | ({Phase.shrink} if STORIES else set()), deadline=None,
         print_blob=True, report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(story=steps, on_abort=st.sampled_from(["skip", "block"]))
@@ -264,6 +264,12 @@ A, B, C = "a", "b", "c"
 )
 def test_what_is_out_of_order_is_named(sent: list[Sent], problem: str) -> None:
     assert problem in order_problems({"k": [A, B, C]}, sent)
+
+
+def test_only_what_is_explained_may_be_sent_again_after_its_follower() -> None:
+    sent = [Sent("k", A, "done"), Sent("k", B, "died"), Sent("k", A, "done"), Sent("k", B, "done")]
+    assert order_problems({"k": [A, B]}, sent, explained={A}) == []
+    assert order_problems({"k": [A, B]}, sent, explained={B}) == ["a was sent after b"]
 
 
 def test_what_is_in_order_is_no_problem() -> None:

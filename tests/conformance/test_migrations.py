@@ -12,9 +12,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -24,13 +26,24 @@ from tests.support.world import SOMEBODY, Backend, World, aborted
 from todoku.app import App
 from todoku.core.errors import DatabaseUnavailable, SchemaError
 from todoku.store.failpoint import armed, lose
+from todoku.store.migrate import migrations
+from todoku.store.postgres.database import MIGRATION_TABLE as POSTGRES_MIGRATIONS
+from todoku.store.sqlite.database import MIGRATION_TABLE as SQLITE_MIGRATIONS
 from todoku.store.sqlite.database import file_path
 from todoku.store.values import Filter, Migrated
 
 DUMPS = Path(__file__).resolve().parents[1] / "schema"
 PATIENCE = 120.0
-LATEST = 2
-STEPS = [(1, "initial"), (2, "limits")]
+STEPS = [
+    (1, "initial"),
+    (2, "limits"),
+    (3, "gates"),
+    (4, "endings"),
+    (5, "data_keys"),
+    (6, "schedules"),
+    (7, "inbox"),
+]
+LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)
 
 
@@ -121,18 +134,29 @@ def test_a_hundred_that_start_at_once_migrate_once(empty: World, empty_url: str)
 
 def test_a_schema_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(empty: World) -> None:
     """Migrations: what was paused stays paused, what was queued is claimed, and there is no limit yet."""
-    empty.store.migrate()
-    empty.publish(2)
-    empty.store.set_queue("mail", SOMEBODY, paused=True)
-    empty.store.announce(["warehouse"])
-    for table in ("queue", "destination"):
-        empty.sql(f"alter table todoku_{table} drop column rate")
-        empty.sql(f"alter table todoku_{table} drop column limit_until")
-    empty.sql("delete from todoku_migration where version = 2")
-    old = empty.another_store()
-    assert old.migrate() == Migrated(applied=(2,), version=LATEST)
-    assert [(limit.name, limit.paused, limit.rate) for limit in old.limits().queues] == [("mail", True, None)]
-    assert len(empty.claim(empty.worker(), store=old)) == 2
+    sqlite = empty.backend == "sqlite"
+    now = 1_700_000_000_000_000 if sqlite else datetime.fromtimestamp(1_700_000_000, UTC)
+    (first, *_) = migrations(f"todoku.store.{empty.backend}")
+    with closing(empty.connect()) as db:
+        db.executescript(first.sql) if sqlite else db.execute(first.sql)
+        db.execute(SQLITE_MIGRATIONS if sqlite else POSTGRES_MIGRATIONS)
+        db.commit()
+    recorded = "insert into todoku_migration (version, name, checksum, applied_at) values (1, 'initial', ?, ?)"
+    empty.sql(recorded, first.checksum, now)
+    empty.sql("insert into todoku_queue (name, paused, updated_at) values ('mail', true, ?)", now)
+    empty.sql(
+        "insert into todoku_message (seq, id, topic, type, payload, content_type, created_at) "
+        "values (1, ?, 'order.created', 'order.created', '{}', 'application/json', ?)",
+        str(uuid4()), now,
+    )  # fmt: skip
+    empty.sql(
+        "insert into todoku_delivery (message_seq, destination, queue, priority, status, max_attempts, next_run_at, "
+        "updated_at) values (1, 'warehouse', 'warehouse', 0, 'pending', 6, ?, ?)",
+        now, now,
+    )  # fmt: skip
+    assert empty.store.migrate() == Migrated(applied=ALL[1:], version=LATEST)
+    assert [(limit.name, limit.paused, limit.rate) for limit in empty.store.limits().queues] == [("mail", True, None)]
+    assert [claim.topic for claim in empty.claim(empty.worker())] == ["order.created"]
 
 
 def test_a_migration_that_does_not_commit_leaves_nothing(empty: World) -> None:
@@ -151,8 +175,9 @@ def test_a_program_killed_while_it_migrates_leaves_nothing(empty: World, empty_u
     """Migrations: kill -9 just before the commit; no lock is left behind either."""
     killed = todoku("migrate", "--db", empty_url, TODOKU_FAILPOINTS="migrate.before_commit=kill")
     assert killed.returncode == -signal.SIGKILL
+    told = f"migrated to version {LATEST} (applied: {', '.join(map(str, ALL))})\n"
     done = todoku("migrate", "--db", empty_url)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "migrated to version 2 (applied: 1, 2)\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
     assert recorded(empty) == STEPS
 
 

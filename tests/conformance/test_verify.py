@@ -10,9 +10,12 @@ from uuid import uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.core.ending import Following, NewBatch, member
 from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.asking.verify import CHECKS, verify
+from todoku.store.batch import begin
+from todoku.store.publish import Publishing
 from todoku.store.values import Filter
 
 HOUR = 3600.0
@@ -50,6 +53,12 @@ def busy(world: World) -> None:
     world.publish(1, delay=HOUR, key="later", ordered=True, to=["bank"])
     world.publish(3, key="full", per_key=Limit(concurrency=1), to=["press"])
     world.settle(world.claim_gates(worker, Limit(concurrency=1)), failed(delay=60))
+    batch = uuid4()
+    members = tuple(member(draft, batch) for draft in world.drafts(2, to=["bound"]))
+    database = world.store.database
+    to = Publishing(database.dialect, database.queries, database.now())
+    world.store.run(begin(to, [Following(members, NewBatch(id=batch, total=2, on="finished"))]))
+    world.settle(world.claim(worker, limit=1, destinations=["bound"]))
 
 
 def test_everything_holds_whatever_has_happened(world: World) -> None:
@@ -136,6 +145,8 @@ PLANTED: dict[str, Callable[[World], None]] = {
         "update todoku_gate set ready_at = ready_at + 7200000000",
         "update todoku_gate set ready_at = ready_at + interval '2 hours'",
     ),
+    "batch": lambda world: _sql(world, "update todoku_batch set succeeded = succeeded + 1"),
+    "batch_due": lambda world: _sql(world, "update todoku_batch set open = 0, succeeded = 2"),
     "clock": lambda world: _sql(
         world,
         "update todoku_delivery set updated_at = updated_at + 3600000000 where status = 'failed'",
@@ -154,7 +165,7 @@ def test_a_corruption_is_found_by_its_name(world: World, name: str) -> None:
     PLANTED[name](world)
     found = broken(world)
     assert found[name]
-    assert all(example.split()[0] in ("message", "delivery", "lane", "key", "gate") for example in found[name])
+    assert all(example.split()[0] in ("message", "delivery", "lane", "key", "gate", "batch") for example in found[name])
     assert set(found) == {name}, "one corruption breaks one invariant"
 
 

@@ -38,7 +38,7 @@ def address() -> str:
 @pytest.fixture(scope="session")
 def messages() -> int:
     """How many messages the long tests send: few in `make test`, many in `make brokers`."""
-    return int(os.environ.get("TODOKU_TEST_BROKER_MESSAGES", "1200"))
+    return int(os.environ.get("TODOKU_TEST_BROKER_MESSAGES", "1000"))
 
 
 @pytest.fixture

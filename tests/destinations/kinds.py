@@ -45,6 +45,8 @@ class Kind(ABC):
     """Whether a consumer sees a key's messages in the order they came."""
     forgets: ClassVar[bool] = False
     """A server that a kill makes forget: it cannot show that nothing is lost."""
+    slow: ClassVar[bool] = False
+    """A server that is played by a program far slower than the real one."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -159,7 +161,7 @@ class KafkaKind(Kind):
     prefix = "ce_"
 
     def destination(self, address: str, **options: Any) -> todoku.Destination:
-        return todoku.kafka(address, servers=self.service.url, **options)
+        return todoku.kafka(address, servers=self.service.url, **({"max_bytes": 60_000} | options))
 
     async def declare(self, address: str) -> None:
         from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -204,6 +206,7 @@ class SqsKind(Kind):
     server = services.SqsServer
     keeps_order = False
     forgets = True
+    slow = True
     attributes: ClassVar[dict[str, str]] = {}
     suffix = ""
 

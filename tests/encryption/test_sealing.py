@@ -137,7 +137,7 @@ def test_two_open_transactions_do_not_wait_for_each_others_key(box: todoku.App, 
     assert sorted(seen) == ["one", "two"]
 
 
-def test_a_committed_key_is_not_stored_again(box: todoku.App, world: World) -> None:
+def test_a_key_that_is_there_is_not_stored_again(box: todoku.App, world: World) -> None:
     greet = job_of(box, [])
     for name in ("one", "two", "three"):
         greet.enqueue(name)
@@ -153,6 +153,20 @@ def test_every_day_has_a_key_of_its_own_and_so_has_every_so_many_messages(box: t
     today += timedelta(days=1)
     greet.enqueue("Ada")
     assert [day for _, day, _ in keys_of(world)] == ["2026-11-16", "2026-11-16", "2026-11-17"]
+
+
+def test_a_database_that_was_restored_without_the_key_gets_it_with_the_next_message(
+    box: todoku.App, world: World
+) -> None:
+    """I1: a failover may lose the commit that stored the key; what is published after it can be opened."""
+    seen: list[str] = []
+    greet = job_of(box, seen)
+    greet.enqueue("before")
+    for table in ("todoku_data_key", "todoku_delivery", "todoku_message"):
+        world.sql(f"delete from {table}")
+    greet.enqueue("after")
+    box.drain()
+    assert seen == ["after"]
 
 
 # ------------------------------------------------------------------------------------------ idempotency
@@ -319,6 +333,7 @@ def test_shredding_a_day_leaves_its_messages_and_results_unreadable_for_ever(box
     with pytest.raises(todoku.CannotOpen) as refused:
         done.result(timeout=0)
     assert refused.value.reason == "SHREDDED"
+    assert done.status() is todoku.Status.SUCCEEDED, "how it ended is no secret"
     assert shred(keys, chosen, SOMEBODY).keys == 0
 
 

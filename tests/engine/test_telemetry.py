@@ -57,7 +57,7 @@ def ended(settlement: Settlement = SUCCEEDED, *, took: float = 0.002, **changes:
 
 
 def test_the_metrics_are_those_of_the_design() -> None:
-    """DESIGN §8, without those of parts that are not built yet: ingest, orders, projections."""
+    """DESIGN §8, without those of parts that are not built yet: ingest, orders, projections; and schedules."""
     named = {metric.name: metric.label for metric in (*COUNTERS, *HISTOGRAMS)} | dict.fromkeys(GAUGES)
     assert named == {
         "outbox_enqueued_total": None,
@@ -79,6 +79,8 @@ def test_the_metrics_are_those_of_the_design() -> None:
         "outbox_publish_total": "result",
         "destination_breaker_open": None,
         "queue_fallback_total": None,
+        "schedule_fired_total": None,
+        "schedule_missed_total": None,
     }
 
 

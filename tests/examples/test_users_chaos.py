@@ -14,8 +14,8 @@ from users_example.payload import JobType
 
 from tests.examples.users_at_work import application_at, sql
 
-USERS = 80
-KILLS = 4
+USERS = 60
+KILLS = 3
 
 
 @pytest.mark.crash
@@ -25,7 +25,7 @@ def test_no_user_is_without_a_welcome_mail_and_every_second_mail_is_explained_by
 ) -> None:
     """I1, I13, W-103."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2] / "examples" / "users"))
-    monkeypatch.setenv("TODOKU_LEASE_SEC", "4")
+    monkeypatch.setenv("TODOKU_LEASE_SEC", "3")
     verdict = shown(tmp_path, url, USERS, Hunt(workers=2, every=0.5, most=KILLS), patience=120)
     assert verdict.problems == ()
     assert (verdict.users, verdict.kills) == (USERS, KILLS)

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import textwrap
 import urllib.request
+from collections.abc import Callable
 from os import close, read, write
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import pytest
 from users_example import manage
 from users_example.payload import JobPayload, JobType
+from users_example.queue import Stats
 
 from tests.daemon.running import PATIENCE, free_port, until
 from tests.examples.users_at_work import USERS, Scripts, application_at, sql
@@ -30,6 +32,7 @@ from tests.examples.users_at_work import USERS, Scripts, application_at, sql
 pytestmark = pytest.mark.xdist_group("users")
 
 README = USERS / "README.md"
+Managed = Callable[[str], tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +105,26 @@ def test_a_worker_that_is_stopped_finishes_what_it_runs(scripts: Scripts, tmp_pa
 
 def test_a_job_that_fails_is_told_and_listed_with_its_error(scripts: Scripts, tmp_path: Path) -> None:
     """S3-63 … S3-66, S3-92: a mail server that is not there."""
-    scripts.run("worker-manager list", tmp_path)  # makes the tables
-    props = {"payload": {"message": "news", "recipients": ["ada@users.example"]}}
-    publish = f"todoku publish email_notification {shlex.quote(json.dumps(props))} --to email_notification"
-    scripts.run(f"{publish} --db sqlite:///workers.db --max-attempts 4", tmp_path)
+    url = f"sqlite:///{tmp_path}/workers.db"
+    with application_at(url, tmp_path) as application:
+        news = JobPayload(message="news", recipients=("ada@users.example",))
+        application.queue.enqueue(JobType.EMAIL_NOTIFICATION, news)
     with scripts.running("worker", tmp_path, SMTP_URL=f"smtp://127.0.0.1:{free_port()}") as worker:
         worker.until_said("Worker 1: Job 1 failed: [Errno 111] Connection refused")
-        until(lambda: "Retries: 1/3" in scripts.run("worker-manager list pending", tmp_path), "its first retry waits")
+        until(lambda: sql(url, "select 1 from job_queue where retry_count = 1"), "its first retry waits")
         worker.stop()
     listed = scripts.run("worker-manager list workers.db", tmp_path)
     assert re.search(r"^ID: 1  Type: email_notification  Priority: 0  Retries: 1/3$", listed, re.MULTILINE)
     assert re.search(r"^  Created: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", listed, re.MULTILINE)
     assert re.search(r"^  Error: .*Connection refused", listed, re.MULTILINE)
     assert re.search(r'^  Payload: \{"message":"news","recipients":\["ada@users.example"\]\}$', listed, re.MULTILINE)
+
+
+def test_todoku_s_own_commands_run_the_same_jobs(scripts: Scripts, tmp_path: Path) -> None:
+    with application_at(f"sqlite:///{tmp_path}/workers.db", tmp_path) as application:
+        application.queue.enqueue(JobType.DATA_ANALYSIS, JobPayload(message="how many?"))
+        ran = scripts.run("todoku run --once --json --app users_example.box:box", tmp_path)
+        assert application.queue.stats() == Stats(completed=1), ran
 
 
 @pytest.mark.parametrize(
@@ -141,19 +151,38 @@ def test_a_worker_that_cannot_be_says_why(
 # --------------------------------------------------------------------------------------------- worker-manager
 
 
-def test_every_form_of_worker_manager_with_and_without_a_database(scripts: Scripts, tmp_path: Path) -> None:
+@pytest.fixture
+def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Managed:
+    """`worker-manager …` typed in an empty directory, without a process for each: (exit code, what it prints)."""
+    monkeypatch.chdir(tmp_path)
+
+    def typed(line: str) -> tuple[int, str]:
+        try:
+            code = manage.main(shlex.split(line))
+        except SystemExit as ended:
+            code = int(str(ended.code))
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return typed
+
+
+def test_every_form_of_worker_manager_with_and_without_a_database(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S3-59 … S3-62, S3-67: the database may be left out, as the seed itself does."""
-    database = "my.db"
-    for type in ("user_created", "data_analysis", "email_notification", "data_export"):
-        scripts.run(f"worker-manager enqueue {database} {type} 'a message'", tmp_path)
-    scripts.run("worker-manager enqueue data_export 'a message' 15", tmp_path, DATABASE_URL="sqlite:///my.db")
-    assert scripts.run(f"worker-manager stats {database}", tmp_path).split()[:2] == ["Pending:", "5"]
-    for line in (f"list {database}", f"list {database} pending"):
-        listed = scripts.run(f"worker-manager {line}", tmp_path)
+    for type in JobType:
+        assert managed(f"enqueue my.db {type} 'a message'")[0] == 0
+    monkeypatch.setenv("DATABASE_URL", "sqlite:///my.db")
+    assert managed("enqueue data_export 'a message' 15") == (0, "Enqueued job 5 (type: data_export, priority: 15)\n")
+    monkeypatch.delenv("DATABASE_URL")
+    assert managed("stats my.db")[1].split()[:2] == ["Pending:", "5"]
+    for line in ("list my.db", "list my.db pending"):
+        _, listed = managed(line)
         assert re.findall(r"^ID: (\d)", listed, re.MULTILINE) == ["5", "4", "3", "2", "1"]
         assert "Priority: 15" in listed
-    for line in (f"list {database} failed", "list failed"):
-        assert scripts.run(f"worker-manager {line}", tmp_path).startswith("0 failed jobs")
+    for line in ("list my.db failed", "list failed", "list"):
+        assert re.search(r"^0 (failed|pending) jobs$", managed(line)[1])
 
 
 @pytest.mark.parametrize(
@@ -172,26 +201,22 @@ def test_every_form_of_worker_manager_with_and_without_a_database(scripts: Scrip
         ("clear a.db processing", "belong to their worker"),
     ],
 )
-def test_wrong_usage_is_said_and_stores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        manage.main(shlex.split(line))
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+def test_wrong_usage_is_said_and_stores_nothing(managed: Managed, tmp_path: Path, line: str, said: str) -> None:
+    code, printed = managed(line)
+    assert (code, said in printed) == (2, True), printed
     assert list(tmp_path.glob("*.db")) == []
 
 
-def test_clear_asks_before_anything_is_lost(scripts: Scripts, tmp_path: Path) -> None:
+def test_clear_asks_before_anything_is_lost(managed: Managed, scripts: Scripts, tmp_path: Path) -> None:
     """S3-69: in a script it wants --yes, at a terminal a yes; what is completed goes without."""
-    scripts.run("worker-manager enqueue data_analysis one", tmp_path)
-    assert "say --yes" in scripts.run("worker-manager clear pending", tmp_path, typed="y\n", code=2)
+    managed("enqueue data_analysis one")
+    code, said = managed("clear pending")
+    assert (code, "say --yes" in said) == (2, True)
     assert asked(scripts, "worker-manager clear workers.db pending", tmp_path, "n\n") == 1
-    assert scripts.run("worker-manager clear workers.db completed", tmp_path) == "Cleared 0 completed jobs\n"
-    assert sql(f"sqlite:///{tmp_path}/workers.db", "select count(*) from job_queue") == [(1,)]
-    assert scripts.run("worker-manager clear pending --yes", tmp_path) == "Cleared 1 pending job\n"
-    assert sql(f"sqlite:///{tmp_path}/workers.db", "select count(*) from job_queue") == [(0,)]
+    assert managed("clear workers.db completed") == (0, "Cleared 0 completed jobs\n")
+    assert managed("list pending")[1].endswith("1 pending job\n")
+    assert managed("clear pending --yes") == (0, "Cleared 1 pending job\n")
+    assert managed("list pending")[1] == "0 pending jobs\n"
 
 
 def asked(scripts: Scripts, line: str, home: Path, typed: str) -> int:

@@ -11,10 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from users_example.application import Application
+from users_example.application import Application, opened
 from users_example.payload import JobPayload, JobType
 from users_example.processors import PROCESSORS
 from users_example.queue import Stats
+from users_example.settings import Settings
+from users_example.telling import Telling, hear_todoku
 from users_example.users import EmailTaken
 
 import todoku
@@ -274,6 +276,34 @@ def test_a_payload_that_does_not_parse_is_given_up_at_once(application: Applicat
     job = only_job(application)
     assert (job["status"], job["retry_count"]) == ("failed", 0)
     assert "message" in job["error_message"]
+
+
+def test_a_worker_tells_how_jobs_begin_and_end(
+    sqlite_url: str, tmp_path: Path, post_office: PostOffice, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3-91, S3-92: the lowest number that is free; and nothing that todoku says of an ordinary life is repeated."""
+    telling = Telling(3)
+    hear_todoku(telling)
+    settings = Settings(database=sqlite_url, smtp_url=post_office.url, user_created=0, data_analysis=0)
+    post_office.answers["bob@users.example"] = "451 busy"
+    try:
+        with opened(settings, telling.around) as application, caplog.at_level(logging.INFO, logger="worker"):
+            for type in (JobType.DATA_ANALYSIS, JobType.DATA_EXPORT):
+                application.queue.enqueue(type, JobPayload(message="one at a time"))
+                sql(sqlite_url, "update todoku_message set payload = '[]' where topic = 'data_export'")
+                application.box.drain()
+            application.users.create("Bob", "bob@users.example", {})
+            application.box.drain()
+    finally:
+        logging.getLogger("todoku").removeHandler(telling)
+        logging.getLogger("todoku").propagate = True
+    assert [record.getMessage() for record in caplog.records if record.name == "worker"] == [
+        "Worker 1: Processing job 1 (type: data_analysis)",
+        "Worker 1: Job 1 completed successfully",
+        "Job 2 is given up: BAD_PAYLOAD",
+        "Worker 1: Processing job 3 (type: user_created)",
+        "Worker 1: Job 3 failed: 451 busy",
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- the queue

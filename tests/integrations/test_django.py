@@ -52,7 +52,8 @@ def test_the_projects_own_tests_pass_in_a_schema(request: pytest.FixtureRequest)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_manage_py_migrates_runs_once_and_looks(environment: dict[str, str]) -> None:
+def test_manage_py_migrates_runs_once_and_looks(tmp_path: Path) -> None:
+    environment = {"SQLITE_NAME": str(tmp_path / "shop.sqlite3")}
     assert (done := manage(environment, "migrate")).returncode == 0, done.stderr
     enqueue = "from shop.tasks import greet; print(greet.enqueue('ada').id)"
     id = manage(environment, "shell", "-c", enqueue).stdout.split()[-1]
@@ -60,6 +61,18 @@ def test_manage_py_migrates_runs_once_and_looks(environment: dict[str, str]) -> 
     shown = manage(environment, "todoku", "show", id, "--json")
     assert '"succeeded"' in shown.stdout, shown.stdout + shown.stderr
     assert manage(environment, "todoku", "show", "--nonsense").returncode == 2
+
+
+def test_a_worker_process_finds_the_projects_jobs_without_manage_py(tmp_path: Path) -> None:
+    """It imports the App by name before anybody has set up Django."""
+    listed = (
+        "from todoku.daemon.loading import load_app; print(sorted(load_app('todoku.integrations.django:box').jobs))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", listed], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "SQLITE_NAME": str(tmp_path / "shop.sqlite3"), "DJANGO_SETTINGS_MODULE": "project"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "['django.tasks', 'refused', 'welcome', 'welcome_later']", done.stderr
 
 
 def test_a_database_in_memory_is_refused_with_the_way_out() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,17 +77,22 @@ def test_a_worker_runs_beside_the_application_only_on_request(make: Make) -> Non
     assert box.store.workers() == ()
 
 
-def test_the_command_line_of_flask_has_todokus(url: str, tmp_path: Path) -> None:
-    """`run` starts worker processes: they find the application by the name that Flask was given."""
+def test_the_command_line_of_flask_has_todokus(sqlite_url: str, tmp_path: Path) -> None:
+    """`run` finds the application by the name that Flask was given, as worker processes do."""
 
     def flask(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flask", "--app", "tests.integrations.flask_project:create_app", *arguments],
-            cwd=ROOT, env={**os.environ, "SHOP_DATABASE": url}, capture_output=True, text=True, timeout=60, check=False,
+            cwd=ROOT, env={**os.environ, "SHOP_DATABASE": sqlite_url}, capture_output=True, text=True, timeout=60,
+            check=False,
         )  # fmt: skip
 
     assert (done := flask("todoku", "migrate")).returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "todoku.db")) as db, db:
+        db.execute("create table users (id integer primary key, welcomed integer)")
+        db.execute("insert into users values (7, 0)")
     assert (done := flask("todoku", "enqueue", "welcome", "user_id=7")).returncode == 0, done.stderr
-    assert '"welcome"' in flask("todoku", "list", "--json").stdout
+    assert (done := flask("todoku", "run", "--once")).returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "todoku.db")) as db:
+        assert db.execute("select * from users").fetchall() == [(7, 1)]
     assert flask("todoku", "list", "--nonsense").returncode == 2
-    assert "replay" in flask("todoku", "--help").stdout

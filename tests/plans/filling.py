@@ -2,7 +2,8 @@
 
 | deliveries        | what they are                                                       |
 |-------------------|---------------------------------------------------------------------|
-| 1 … 80,000        | waiting and due, in 4 queues and 3 priorities; every tenth has a key |
+| 1 … 75,000        | waiting and due, in 4 queues and 3 priorities; every tenth has a key |
+| 75,001 … 80,000   | at 500 gates, half of which are full                                |
 | 80,001 … 85,000   | waiting for tomorrow                                                |
 | 85,001 … 95,000   | in 1,000 lanes                                                      |
 | 95,001 … 96,000   | suspects: an owner died                                             |
@@ -33,10 +34,11 @@ select {id}, 'order.created', 'order.created', 'k' || (n % 1000), '{{"n": 1}}', 
   from {numbers} where true
 """
 _DELIVERY = """
-insert into todoku_delivery (message_seq, destination, queue, lane, priority, status, attempts, max_attempts, lost,
-                             worker_id, next_run_at, updated_at)
+insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, attempts, max_attempts,
+                             lost, worker_id, next_run_at, updated_at)
 select {first} + place, 'd' || (n % 4), 'd' || (n % 4), case when n between 85001 and 95000 then n % 1000 + 1 end,
-       n % 3, case when n <= 96000 then 'pending' when n <= 98000 then 'aborted' else 'sending' end,
+       case when n between 75001 and 80000 then n % 500 + 1 end, n % 3,
+       case when n <= 96000 then 'pending' when n <= 98000 then 'aborted' else 'sending' end,
        case when n > 98000 then 1 else 0 end, 6, case when n between 95001 and 96000 then 1 else 0 end,
        case when n > 98000 then {gone} end,
        case when n between 80001 and 85000 then {tomorrow} else {earlier} end, {now}
@@ -45,6 +47,15 @@ select {first} + place, 'd' || (n % 4), 'd' || (n % 4), case when n between 8500
 _LANE = """
 insert into todoku_lane (id, queue, destination, ready_at)
 select n % 1000 + 1, 'd' || (n % 4), 'd' || (n % 4), {earlier} from {numbers} where n <= 1000
+"""
+_GATE = """
+insert into todoku_gate (id, queue, destination, key, "limit", running, ready_at)
+select n % 500 + 1, 'd' || (n % 4), 'd' || (n % 4), 'k', 2, case when n % 8 < 4 then 2 else 0 end, {earlier}
+  from {numbers} where n between 75001 and 75499 or n = 76000
+"""
+_CALL = """
+insert into todoku_gate_call (queue, destination, gate, key)
+select 'd' || (n % 4), 'd' || (n % 4), n % 500 + 1, 'k' from {numbers} where n % 1000 = 0
 """
 _LEDGER = """
 insert into todoku_ledger (scope, key_hash, digest, state, created_at, updated_at)
@@ -63,6 +74,8 @@ _SCRIPT = (
     _MESSAGE,
     _DELIVERY,
     _LANE,
+    _GATE,
+    _CALL,
     _LEDGER.replace("{scope}", "'publish:order.created'"),
     _LEDGER.replace("{scope}", "'effect:d' || (n % 4)"),
     _HISTORY,
@@ -115,6 +128,7 @@ def finish_postgres(connection: psycopg.Connection[Any]) -> None:
         select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, worker_id from gone
     """)
     connection.execute("delete from todoku_lane")
+    connection.execute("delete from todoku_gate")
 
 
 def fill_sqlite(url: str) -> None:

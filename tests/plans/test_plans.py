@@ -25,10 +25,10 @@ from todoku.engine.publish import Options, draft
 from todoku.store.database import Database
 from todoku.store.publish import Publishing, publish
 from todoku.store.store import SqlStore
-from todoku.store.values import Filter, Slice
+from todoku.store.values import Counted, Filter, Gated, Slice
 
 # What grows with the number of messages. Everything else has a row per worker, queue or destination.
-LARGE = ("delivery", "message", "ledger", "history", "attempt", "lane")
+LARGE = ("delivery", "message", "ledger", "history", "attempt", "lane", "gate", "gate_call")
 
 
 def drive(store: SqlStore) -> None:
@@ -37,16 +37,20 @@ def drive(store: SqlStore) -> None:
     store.register(worker, name="plans", lease=600)
     assert store.renew(worker, lease=600)
     waiting = store.waiting(None)
-    assert all((waiting.groups, waiting.suspects, waiting.lanes)), waiting
+    assert all((waiting.groups, waiting.suspects, waiting.lanes, waiting.gates)), waiting
     store.waiting(["d0"])
     assert store.lag(stuck_after=600).due
     claims = store.claim(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
     suspects = store.claim_suspect(worker, waiting.suspects)
     ordered = store.claim_lanes(worker, waiting.lanes, lanes=50, limit=500)
-    assert (len(claims) > 12, len(suspects), bool(ordered)) == (True, 1, True)
-    assert len(store.owned(worker)) == len(claims) + len(suspects) + len(ordered)
+    gated = store.claim_gates(worker, [Gated(*place[:2], 2, 1000) for place in waiting.gates], number=50, limit=100)
+    assert (len(claims) > 12, len(suspects), bool(ordered), bool(gated)) == (True, 1, True, True)
+    assert len(store.owned(worker)) == len(claims) + len(suspects) + len(ordered) + len(gated)
+    store.set_limit("d0", SOMEBODY, of="queue", concurrency=1000, rate=100)
+    store.release(store.claim(worker, [Slice("d0", "d0", 0)], limit=5, counted=Counted(frozenset({"d0"}))))
+    store.claim_suspect(worker, [("none", "none")])
     assert store.effects(claims)
-    settled = [*_outcomes(claims[10:]), *((claim, SUCCEEDED) for claim in ordered)]
+    settled = [*_outcomes(claims[10:]), *((claim, SUCCEEDED) for claim in (*ordered, *gated))]
     assert not store.settle(settled).lost
     assert not store.settle(settled).lost  # read back: settled before
     assert not store.release([*claims[:10], *suspects])
@@ -92,8 +96,18 @@ INTENDED: dict[str, set[str]] = {
     "waiting": {"delivery_due"},
     "waiting_suspects": {"delivery_suspect"},
     "waiting_lanes": {"lane_due"},
+    "waiting_gates": {"gate_due", "gate_call_place"},
+    "heed_calls": {"gate_call_place", "gate_call_pkey"},
+    "lock_gates": {"gate_pkey"},
+    "take_gates": {"gate_due", "gate_pkey"},
+    "claim_gate_rows": {"delivery_gate", "delivery_pkey", *CLAIMED},
+    "spend_gates": {"gate_pkey"},
+    "refresh_gates": {"gate_pkey", "delivery_gate", "delivery_gate_running"},
+    "drop_gates": {"gate_pkey", "delivery_gate"},
+    "suspect_gates": {"delivery_suspect"},
+    "rooms": {"delivery_owner"},
     "lag_due": {"delivery_due"},
-    "lag_apart": {"delivery_lane", "delivery_suspect"},
+    "lag_apart": {"delivery_lane", "delivery_suspect", "delivery_gate"},
     "lag_held": {"delivery_owner", "delivery_dead"},
     "expire": {"delivery_expiring", "delivery_pkey"},
     "prune_messages": {"message_pkey", "delivery_message"},
@@ -108,11 +122,15 @@ WALKED = {
     ("waiting", "delivery_due"),
     ("waiting_suspects", "delivery_suspect"),
     ("waiting_lanes", "lane_due"),
+    ("waiting_gates", "gate_due"),
+    ("waiting_gates", "gate_call_place"),
     ("free_orphans", "delivery_owner"),
     ("free_lanes", "lane_owner"),
+    ("rooms", "delivery_owner"),
     # Up to a limit, or as many as are in flight.
     ("lag_apart", "delivery_lane"),
     ("lag_apart", "delivery_suspect"),
+    ("lag_apart", "delivery_gate"),
     ("lag_held", "delivery_owner"),
     ("lag_held", "delivery_dead"),
 }
@@ -123,6 +141,8 @@ PLACES = (
     ("claim", "CTE due", "delivery_due", LOCKED),
     ("claim_suspect", "CTE due", "delivery_suspect", LOCKED),
     ("take_lanes", "CTE due", "lane_due", LOCKED),
+    ("take_gates", "CTE due", "gate_due", LOCKED),
+    ("claim_gate_rows", "CTE due", "delivery_gate", LOCKED),
     ("claim_lane_rows", "CTE head", "delivery_lane", FOUND),
     ("claim_lane_rows", "CTE head", "delivery_pkey", LOCKED),
     ("settle_done", "CTE held", "delivery_pkey", LOCKED),
@@ -254,6 +274,26 @@ def test_the_time_and_the_position_of_a_claim_are_bounds_of_its_index(postgres_u
 
 
 @pytest.mark.postgres
+def test_what_a_gate_holds_back_is_behind_bounds_of_its_index(postgres_url: str) -> None:
+    """A million rows of a full gate, or for later, are never walked: a full gate is in no index that a claim reads."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        filling.fill_postgres(connection, every=100)
+    database = ExplainingPostgres(postgres_url)
+    store = SqlStore(database, ledger_ttl=3600)
+    drive(store)
+    store.close()
+    for mode in MODES:
+        for plan in database.plans["take_gates", mode]:
+            ((*_, scan),) = paths(plan, "gate_due")
+            for bound in ("(queue = ", "(destination = ", "(ready_at <= statement_timestamp())"):
+                assert bound in scan["Index Cond"], (mode, scan["Index Cond"])
+        for plan in database.plans["claim_gate_rows", mode]:
+            ((*_, scan),) = paths(plan, "delivery_gate")
+            for bound in ("(gate = ", "(priority = ", "(next_run_at <= statement_timestamp())"):
+                assert bound in scan["Index Cond"], (mode, scan["Index Cond"])
+
+
+@pytest.mark.postgres
 def test_renewing_a_lease_touches_one_row_by_its_key(postgres_url: str) -> None:
     """§4 Lease: the heartbeat must not depend on how many workers there were."""
     database = ExplainingPostgres(postgres_url)
@@ -318,8 +358,18 @@ INTENDED_SQLITE: dict[str, set[str]] = {
     "waiting": {"delivery_due", ROWID},
     "waiting_suspects": {"delivery_suspect"},
     "waiting_lanes": {"lane_due", ROWID},
+    "waiting_gates": {"gate_due", "gate_call_place", ROWID},
+    "heed_calls": {"gate_call_place", ROWID},
+    "lock_gates": {ROWID},
+    "take_gates": {"gate_due", ROWID},
+    "claim_gate_rows": {"delivery_gate", ROWID, "PRIMARY KEY"},
+    "spend_gates": {ROWID},
+    "refresh_gates": {"delivery_gate", "delivery_gate_running", ROWID},
+    "drop_gates": {"delivery_gate", ROWID},
+    "suspect_gates": {"delivery_suspect"},
+    "rooms": {"delivery_owner"},
     "lag_due": {"delivery_due"},
-    "lag_apart": {"delivery_lane", "delivery_suspect"},
+    "lag_apart": {"delivery_lane", "delivery_suspect", "delivery_gate"},
     "lag_held": {"delivery_owner", "delivery_dead"},
     "expire": {"delivery_expiring", ROWID},
     "prune_messages": {ROWID, "delivery_message"},

@@ -42,11 +42,39 @@ CREATE TRIGGER todoku_audit_no_update before update on todoku_audit
 
 CREATE INDEX todoku_audit_target on todoku_audit (target);
 
+CREATE TABLE todoku_batch (
+    id         text primary key,
+    total      integer not null,
+    open       integer not null,
+    succeeded  integer not null default 0,
+    aborted    integer not null default 0,
+    "on"       text not null check ("on" in ('finished', 'succeeded')),
+    next       text,
+    created_at integer not null,
+    done_at    integer
+) strict, without rowid;
+
+CREATE INDEX todoku_batch_done on todoku_batch (done_at) where done_at is not null;
+
+CREATE INDEX todoku_batch_due on todoku_batch (id)
+    where done_at is null and open = 0 and ("on" = 'finished' or aborted = 0);
+
 CREATE TABLE todoku_count (
     name       text primary key,
     counted_at integer not null,
     value      text not null
 ) strict;
+
+CREATE TABLE todoku_data_key (
+    seq           integer primary key autoincrement,
+    id            text not null,
+    day           text not null,
+    master_key_id text not null,
+    wrapped       blob not null,
+    created_at    integer not null
+) strict;
+
+CREATE INDEX todoku_data_key_id on todoku_data_key (id);
 
 CREATE TABLE todoku_delivery (
     id               integer primary key autoincrement,
@@ -70,7 +98,7 @@ CREATE TABLE todoku_delivery (
     updated_at       integer not null,
     timeout          real,
     reason           text,
-    error            text,
+    error            text, gate integer,
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
 
@@ -78,10 +106,16 @@ CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
 
 CREATE INDEX todoku_delivery_due on todoku_delivery (queue, destination, priority, next_run_at, id, expires_at)
-    where status in ('pending', 'failed') and lane is null and lost = 0;
+    where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null;
 
 CREATE INDEX todoku_delivery_expiring on todoku_delivery (expires_at)
     where status in ('pending', 'failed') and expires_at < 9223372036854775807;
+
+CREATE INDEX todoku_delivery_gate on todoku_delivery (gate, priority, next_run_at, id, expires_at)
+    where status in ('pending', 'failed') and gate is not null;
+
+CREATE INDEX todoku_delivery_gate_running on todoku_delivery (gate)
+    where status = 'sending' and gate is not null;
 
 CREATE INDEX todoku_delivery_lane on todoku_delivery (lane, id)
     where lane is not null and status <> 'aborted';
@@ -101,7 +135,7 @@ CREATE TABLE todoku_destination (
     "limit"    integer,
     on_abort   text not null default 'block' check (on_abort in ('block', 'skip')),
     seen_at    integer not null
-, rate real check (rate > 0), limit_until integer) strict;
+, rate real check (rate > 0), limit_until integer, tat integer) strict;
 
 CREATE TABLE todoku_endpoint (
     id         text primary key,
@@ -110,6 +144,31 @@ CREATE TABLE todoku_endpoint (
     spec       text not null,
     updated_at integer not null
 ) strict;
+
+CREATE TABLE todoku_gate (
+    id          integer primary key,
+    queue       text not null,
+    destination text not null,
+    key         text not null,
+    "limit"     integer check ("limit" > 0),
+    rate        real check (rate > 0),
+    running     integer not null default 0,
+    ready_at    integer not null,
+    tat         integer
+) strict;
+
+CREATE TABLE todoku_gate_call (
+    id          integer primary key autoincrement,
+    queue       text not null,
+    destination text not null,
+    gate        integer not null,
+    key         text not null
+) strict;
+
+CREATE INDEX todoku_gate_call_place on todoku_gate_call (queue, destination, id);
+
+CREATE INDEX todoku_gate_due on todoku_gate (queue, destination, ready_at, id)
+    where ("limit" is null or running < "limit") and ready_at < 9223372036854775807;
 
 CREATE TABLE todoku_history (
     finished_at  integer not null,
@@ -127,6 +186,19 @@ CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 
 CREATE INDEX todoku_history_message on todoku_history (message_seq);
 
+CREATE TABLE todoku_hook (
+    name         text not null,
+    event        text not null check (event in ('succeeded', 'aborted')),
+    topic        text not null,
+    destination  text,
+    from_queue   text,
+    queue        text not null,
+    max_attempts integer not null check (max_attempts > 0),
+    timeout      real,
+    seen_at      integer not null,
+    primary key (name, event)
+) strict, without rowid;
+
 CREATE TABLE todoku_inbox (
     consumer   text not null,
     message_id text not null,
@@ -135,6 +207,14 @@ CREATE TABLE todoku_inbox (
 ) strict, without rowid;
 
 CREATE INDEX todoku_inbox_seen on todoku_inbox (seen_at);
+
+CREATE TABLE todoku_inbox_sequence (
+    consumer text not null,
+    key      text not null,
+    sequence integer not null,
+    seen_at  integer not null,
+    primary key (consumer, key)
+) strict, without rowid;
 
 CREATE TABLE todoku_lane (
     id          integer primary key,
@@ -197,7 +277,7 @@ CREATE TABLE todoku_queue (
     paused     integer not null default 0,
     "limit"    integer,
     updated_at integer not null
-, rate real check (rate > 0), limit_until integer) strict;
+, rate real check (rate > 0), limit_until integer, tat integer) strict;
 
 CREATE TABLE todoku_result (
     delivery_id integer primary key,
@@ -225,7 +305,9 @@ CREATE TABLE todoku_schedule (
     next_run_at integer,
     paused      integer not null default 0,
     updated_at  integer not null
-) strict;
+, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
+
+CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
 
 CREATE TABLE todoku_worker (
     id         text primary key,

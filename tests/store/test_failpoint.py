@@ -138,6 +138,8 @@ def everything(world: World) -> None:
     store.clear_history(SOMEBODY)
     store.prune(history_ttl=1)
     keep_schedules(world)
+    store.data_keys.rewrap("2026-11", lambda _: None, SOMEBODY)
+    store.data_keys.shred(SOMEBODY, since="2026-11-15", before="2026-11-16")
     store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))
     with store.database.bulk() as bulk, bulk.writing():
         pass

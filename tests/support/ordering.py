@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Literal
 
 import msgspec
@@ -35,11 +35,11 @@ class Commits:
                 self.by_key.setdefault(key, []).append(name)
 
 
-def order_problems(committed: dict[str, list[str]], sent: Sequence[Sent]) -> list[str]:
+def order_problems(committed: dict[str, list[str]], sent: Sequence[Sent], explained: Container[str] = ()) -> list[str]:
     """Everything that is wrong with what was sent, in the order in which the sendings began.
 
-    Message n+1 of a key is not sent before n is settled, so what is sent never goes back; and the order of first
-    successes is the order of commits, but for what was skipped.
+    Message n+1 of a key is not sent before n has come to its end, and what is sent never goes back, but to what is
+    `explained`; and the order of first successes is the order of commits, but for what was skipped.
     """
     found = [f"{one.name} was sent and never committed" for one in sent if one.name not in committed.get(one.key, ())]
     for key, names in committed.items():
@@ -51,13 +51,12 @@ def order_problems(committed: dict[str, list[str]], sent: Sequence[Sent]) -> lis
             if one.outcome in ("done", "skipped"):
                 settled.add(one.name)
         places = [names.index(one.name) for one in lane]
-        found += [f"{names[after]} was sent after {names[before]}" for before, after in _falls(places)]
+        back = [(before, after) for before, after in itertools.pairwise(places) if after < before]
+        found += [
+            f"{names[after]} was sent after {names[before]}" for before, after in back if names[after] not in explained
+        ]
         skipped = {one.name for one in lane if one.outcome == "skipped"}
         first = list(dict.fromkeys(one.name for one in lane if one.outcome == "done"))
         if first != (wanted := [name for name in names if name not in skipped]):
             found.append(f"{key} had the effects {first} instead of {wanted}")
     return found
-
-
-def _falls(places: list[int]) -> list[tuple[int, int]]:
-    return [(one, other) for one, other in itertools.pairwise(places) if other < one]

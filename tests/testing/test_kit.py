@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from todoku.testing import (
     crash,
     empty,
     enqueued,
+    fire,
     fresh,
     frozen,
     inline,
@@ -138,6 +141,22 @@ def test_the_clock_goes_forward_and_knows_time_zones(shop: Shop) -> None:
         assert enqueued(shop.welcome)[0].run_at == datetime(2032, 3, 1, tzinfo=UTC)
 
 
+def test_a_schedule_fires_when_the_frozen_clock_has_come_to_its_slot(shop: Shop) -> None:
+    @shop.box.cron("0 9 * * *", tz="Asia/Tokyo")
+    def report() -> None:
+        shop.note("report")
+
+    with frozen(shop.box, datetime(2031, 3, 1, tzinfo=UTC)) as clock:
+        shop.box.migrate()  # stores what was declared after the database was made
+        fire(shop.box)
+        assert shop.box.drain() == 0
+        clock.tick(86_400)  # past nine in Tokyo, which is midnight in UTC
+        fire(shop.box)
+        fire(shop.box)
+        assert shop.box.drain() == 1
+    assert shop.done == ["report"]
+
+
 # ----------------------------------------------------------------------------------------------- the crash
 
 
@@ -243,3 +262,15 @@ def test_two_tests_share_nothing_and_the_app_comes_home(backend: Backend, url: s
             seen.enqueue()
             assert_enqueued(seen)
     assert box.settings.database == "sqlite:///never-opened.db"
+
+
+def test_a_file_that_was_there_is_kept_and_one_with_messages_is_refused(sqlite_url: str, tmp_path: Path) -> None:
+    box = todoku.App("sqlite:///never-opened.db")
+    with closing(sqlite3.connect(tmp_path / "todoku.db")) as db:
+        db.execute("create table mine (id integer)")
+    with fresh(box, sqlite_url):
+        pass
+    with pytest.raises(InvalidAct, match="in use by todoku"), fresh(box, sqlite_url):
+        pass
+    with closing(sqlite3.connect(tmp_path / "todoku.db")) as db:
+        assert db.execute("select * from mine").fetchall() == []

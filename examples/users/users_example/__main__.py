@@ -52,7 +52,7 @@ def main() -> int:
     try:
         _until_served(url, children[0], wanted)
         children.append(_started("worker"))
-        if not wanted:
+        if not wanted and children[0].poll() is None:
             sys.stdout.write(greeting(url, database_url(None, os.environ)))
             sys.stdout.flush()
         while not wanted and all(child.poll() is None for child in children):

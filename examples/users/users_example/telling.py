@@ -14,7 +14,9 @@ from typing import Any, Final
 from users_example.payload import JobType
 
 LOGGER: Final = logging.getLogger("worker")
-_SETTLED: Final = re.compile(r"^settled .*\boutbox_id=(?P<job>\d+) .*\bstatus=(?P<status>\w+)")
+_SETTLED: Final = re.compile(
+    r"^settled .*\boutbox_id=(?P<job>\d+) .*\bstatus=(?P<status>\w+)(?: .*\breason_code=(?P<reason>\w+))?"
+)
 
 
 class Telling(logging.Handler):
@@ -62,11 +64,12 @@ class Telling(logging.Handler):
             return
         job, status = int(settled["job"]), settled["status"]
         with self._told:
-            worker = self._worker_of.pop(job, 0)
+            worker = self._worker_of.pop(job, None)
+        who = "" if worker is None else f"Worker {worker}: "  # nobody ran what could not even be read
         if status == "succeeded":
-            LOGGER.info("Worker %d: Job %d completed successfully", worker, job)
-        elif worker == 0 or status == "aborted":  # nothing ran, or it was the last time
-            LOGGER.error("Worker %d: Job %d is given up: %s", worker, job, text)
+            LOGGER.info("%sJob %d completed successfully", who, job)
+        elif status == "aborted":
+            LOGGER.error("%sJob %d is given up: %s", who, job, settled["reason"])
 
 
 def _on_one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Commands that change how work is taken: limit, pause, resume, release-expired."""
+"""Commands about how work is taken: limit, limits, pause, resume, release-expired."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from todoku.app import App
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, duration, json_option, rate, signed
-from todoku.cli.printing import print_json
+from todoku.cli.printing import nothing, print_json, show_rows
 from todoku.engine import operate
 
 
@@ -52,6 +52,29 @@ def limit(
     paced = "at any rate" if pace is None else f"{pace:g} a second"
     span = "" if lasts is None else f", for {lasts:g} s"
     click.echo(f"{'would limit' if dry_run else 'limited'} {kind} {name}: {once}, {paced}{span}")
+
+
+LIMITS = ("of", "name", "key", "concurrency", "rate", "running", "waiting")
+
+
+@click.command()
+@database_option
+@click.option("--limit", "most", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Keys at most.")
+@json_option
+def limits(*, database: str | None, schema: str | None, most: int, as_json: bool) -> None:
+    """Show the limits in force, and the keys that are at their own limit while more of them waits."""
+    with opened(database, schema) as box:
+        found, full = box.store.limits(), box.store.full_gates(limit=most)
+    rows: list[tuple[object, ...]] = [
+        (kind, limit.name, None, limit.concurrency, limit.rate, None, None)
+        for kind, some in (("queue", found.queues), ("destination", found.destinations))
+        for limit in some
+        if limit.concurrency is not None or limit.rate is not None
+    ]
+    rows += [("key", one.destination, one.key, one.concurrency, one.rate, one.running, one.waiting) for one in full]
+    if not rows:
+        nothing("nothing is limited, and no key is at its limit")
+    show_rows(LIMITS, rows, as_json=as_json)
 
 
 @click.command()
@@ -99,7 +122,7 @@ def resume(
 
 def _heard_of(box: App, queue: str) -> bool:
     waiting = box.store.waiting(None)
-    return queue in {place[0] for place in (*waiting.groups, *waiting.suspects, *waiting.lanes)}
+    return queue in {place[0] for place in (*waiting.groups, *waiting.suspects, *waiting.lanes, *waiting.gates)}
 
 
 def _say(act: str, queue: str, *, unheard: bool, dry_run: bool, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from todoku.core.outcome import Outcome
+from todoku.core.settings import Settings
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,11 +26,21 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
+class Configured(Protocol):
+    """A destination that wants to know the settings of its App."""
+
+    def configure(self, settings: Settings) -> None:
+        """These are they."""
+
+
+@runtime_checkable
 class Destination(Protocol):
     """Where messages go, beside handlers: anything with a name and `async send(batch)`.
 
-    `send` returns one outcome per message, in order, or None: all of them arrived. It may have an `async ping()`:
-    while that raises, deliveries wait without burning attempts.
+    `send` returns one outcome per message, in order, or None: all of them arrived. In a batch for an ordered route no
+    two messages have the same key. It may have an `async ping()`: while that raises, deliveries wait without burning
+    attempts; a `configure(settings)`: called with the App's settings when it is routed to; an `async aclose()`: called
+    in the event loop of a worker that ends.
     """
 
     name: str

@@ -69,7 +69,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None
     expires: float | None = None
     sealed_with: WrappedKey | None = None
-    """The data key that the payload is sealed with, to be stored with it; None: it is stored already, or needless."""
+    """The data key that the payload is sealed with, to be stored with it unless it is there; None: it is not sealed."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

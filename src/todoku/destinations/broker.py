@@ -176,13 +176,13 @@ class Broker(ABC, Generic[C]):
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
             if connection is not None:
                 self._drop(connection)
-            await self._failed([parcel for parcel in parcels if parcel.outcome is None], error)
+            await self._failed([parcel for parcel in parcels if parcel.outcome is None], error, of=len(batch))
         return [parcel.outcome or Retry(reason="INTERNAL_ERROR", detail="no answer was noted") for parcel in parcels]
 
-    async def _failed(self, parcels: Sequence[Parcel], error: Exception) -> None:
-        """These had no answer. If one of them broke the connection, each is sent alone: only that one pays (I13)."""
+    async def _failed(self, parcels: Sequence[Parcel], error: Exception, *, of: int) -> None:
+        """These, of so many, had no answer. If one of them broke the connection, each is sent alone (I13)."""
         outcome: Outcome = self.meaning(error)
-        alone = len(parcels) > 1 and self._broken_by_one(error)
+        alone = of > 1 and self._broken_by_one(error)
         for parcel in parcels:
             if alone:
                 (outcome,) = await self.send([parcel.message])
@@ -207,7 +207,7 @@ class Broker(ABC, Generic[C]):
         if line is not None and line.connection is not None:
             self._end(line.connection)
         if self._closings:
-            await asyncio.wait(self._closings)
+            await asyncio.wait(self._closings, timeout=2 * _CLOSING)
 
     def meaning(self, error: Exception) -> Retry | Abort | Snooze:
         """What an error of the client library means for the next attempt: the one place that says so."""

@@ -28,7 +28,7 @@ class Kafka(Broker[Any]):
         producer = self.library().AIOKafkaProducer(
             **{
                 "bootstrap_servers": self._servers, "enable_idempotence": True, "acks": "all",
-                "request_timeout_ms": int(self._seconds * 1000), "max_request_size": self._options.max_bytes,
+                "request_timeout_ms": int(self._seconds * 900), "max_request_size": self._options.max_bytes,
                 **self._options.client,
             }
         )  # fmt: skip

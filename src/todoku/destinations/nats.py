@@ -96,14 +96,12 @@ class Nats(Broker[Jet]):
         async def nothing(_error: Exception) -> None:
             """What goes wrong is told by the sends it concerns."""
 
-        # Not reconnecting by itself, and each server tried twice: what waits in a lost connection must not be sent after we said that it was not.
-        client = await self.library().connect(
-            **{
-                "servers": self._servers, "allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0,
-                "connect_timeout": max(1, int(self._seconds)),
-                "disconnected_cb": lost, "closed_cb": lost, "error_cb": nothing, **self._options.client,
-            }
-        )  # fmt: skip
+        # Not reconnecting by itself: what waits in a lost connection must not be sent after we said that it was not.
+        once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+        told = {"disconnected_cb": lost, "closed_cb": lost, "error_cb": nothing}
+        limit = {"connect_timeout": max(1, int(self._seconds))}
+        given = {"servers": self._servers, **once, **told, **limit, **self._options.client}
+        client = await self.library().connect(**given)
         jets.append(Jet(client))
         await client.subscribe(f"{jets[0].inbox}*", cb=jets[0].answered, pending_msgs_limit=0, pending_bytes_limit=0)
         return jets[0]

@@ -81,6 +81,11 @@ class Claiming:
         return bool(self._waiting.lanes)
 
     @property
+    def sees_others(self) -> bool:
+        """Whether there is, or was, work that is neither in a lane nor at a gate."""
+        return bool(self._seen)
+
+    @property
     def sees_gates(self) -> bool:
         """Whether keys with a limit have work, or had it a moment ago."""
         return bool(self._gates)

@@ -175,11 +175,11 @@ class Outbox:
 
     def _put(self, drafts: list[Draft], batch: NewBatch | None) -> list[Message]:
         messages = self.store.run(self._steps(drafts, batch))
-        self.sealer.committed(_with_later(drafts, batch))
         self.wake()
         return messages
 
     def publishing(self) -> Publishing:
+        """What the builders of statements must know about the database, at this moment."""
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 

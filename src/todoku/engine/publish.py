@@ -122,15 +122,11 @@ def _too_deep() -> InvalidMessage:
 
 def _plain(value: Any) -> object:
     """What json cannot take by itself, in its usual JSON form."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, enc_hook=_plain)
-    if isinstance(value, Ref):
-        return value.encoded()
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json")
+    if (record := _record(value)) is not None:
+        return record
     match value:
+        case Ref():
+            return value.encoded()
         case datetime() if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
         case datetime() | date() | time():
@@ -145,6 +141,18 @@ def _plain(value: Any) -> object:
             return sorted(value, key=_ENCODER.encode)  # in one order in every process, or its digest would differ
         case _:
             raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _record(value: Any) -> object | None:
+    """A dataclass, msgspec struct or pydantic model as its fields; None: it is none of these."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    if callable(dump := getattr(value, "model_dump", None)):
+        fields: object = dump(mode="json")
+        return fields
+    return None
 
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)

@@ -79,7 +79,7 @@ class Registry:
         """These names, none of which is taken."""
         for place, name in enumerate(names):
             if name in self._targets or name in names[:place]:
-                raise InvalidSetting(f"there are two destinations named {name!r}", hint="give one of them another name=")
+                raise InvalidSetting(f"two destinations are named {name!r}", hint="give one of them another name=")
         return names
 
     def __getitem__(self, name: str) -> Target:

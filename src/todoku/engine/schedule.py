@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -17,7 +17,8 @@ from todoku.core.digest import digest
 from todoku.core.errors import InvalidSetting
 from todoku.core.identity import key_hash, schedule_scope
 from todoku.core.message import MAX_TOPIC_LENGTH, Draft, Idempotency
-from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy
+from todoku.core.outcome import Duration
+from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy, timing
 from todoku.core.sealed import kind_of
 from todoku.engine.context import SCHEDULED_AT
 from todoku.engine.outbox import new_id
@@ -30,6 +31,23 @@ NAMED_BY: Final = "todoku-schedule"
 
 _NOBODY: Final = UUID(int=0)
 _FORBIDDEN: Final = ("tx", "at", "idempotency_key", "best_effort")
+
+
+class Timing(TypedDict, total=False):
+    """When a schedule fires: `cron` on the clocks of `tz`, or `every` counted from `anchor`; and what is `missed`."""
+
+    cron: str | None
+    every: Duration | None
+    tz: str
+    anchor: datetime | None
+    missed: Missed
+
+
+def timed(
+    *, cron: object = None, every: object = None, tz: object = "UTC", anchor: object = None, missed: object = "once"
+) -> tuple[When, Missed]:
+    """What Timing says, checked; InvalidSetting names what is wrong."""
+    return timing(cron, every, tz, anchor), policy(missed)
 
 
 def checked_name(name: object) -> str:

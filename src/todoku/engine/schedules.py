@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.errors import InvalidAct, InvalidSetting
 from todoku.core.message import Draft, Message
-from todoku.core.outcome import Duration
-from todoku.core.schedule import Cron, Missed, Plan, next_after, timing
+from todoku.core.schedule import Cron, Missed, Plan, next_after
 from todoku.engine.jobs.handle import signed
 from todoku.engine.outbox import Outbox, refuse_in_event_loop
-from todoku.engine.schedule import checked_name, decoded, message, stored
+from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
 from todoku.store.timetable import Put, ScheduleRow
 from todoku.store.values import Signed, moment
 
@@ -67,45 +66,24 @@ class Schedules:
         return await asyncio.to_thread(self._list)
 
     def add(
-        self,
-        name: str,
-        what: Any,
-        payload: object = None,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        anchor: datetime | None = None,
-        missed: Missed = "once",
-        by: str,
-        why: str,
-        dry_run: bool = False,
-    ) -> datetime:
+        self, name: str, what: Any, payload: object = None, *, by: str, why: str, dry_run: bool = False,
+        **when: Unpack[Timing],
+    ) -> datetime:  # fmt: skip
         """Store a schedule, or change the one that was stored under this name; returns its next slot.
 
-        `what` is a job, a call of one (`job.call(…)`), or an event or a topic with its payload. It is fired by whatever
-        worker there is, until somebody removes it. One that code declares is refused: change it there.
+        `what` is a job, a call of one (`job.call(…)`), or an event or a topic with its payload. `cron` (and `tz`) or
+        `every` (and `anchor`) say when, `missed` as in `box.cron`. It is fired by whatever worker there is, until
+        somebody removes it. One that code declares is refused: change it there.
         """
         refuse_in_event_loop("box.schedules.aadd(…)")
-        plan = self._plan(what, payload, timing(cron, every, tz, anchor), missed)
+        plan = self._plan(what, payload, *timed(**when))
         return self._add(name, plan, signed(by, why), dry_run=dry_run)
 
     async def aadd(
-        self,
-        name: str,
-        what: Any,
-        payload: object = None,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        anchor: datetime | None = None,
-        missed: Missed = "once",
-        by: str,
-        why: str,
+        self, name: str, what: Any, payload: object = None, *, by: str, why: str, **when: Unpack[Timing]
     ) -> datetime:
         """As `add`, for async code."""
-        plan = self._plan(what, payload, timing(cron, every, tz, anchor), missed)
+        plan = self._plan(what, payload, *timed(**when))
         return await asyncio.to_thread(self._add, name, plan, signed(by, why))
 
     def remove(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
@@ -196,7 +174,6 @@ class Schedules:
             return None
         outbox = self._outbox
         published = outbox.store.timetable.run_now(name, make, who, notify=outbox.settings.notify)
-        outbox.sealer.committed(made)
         outbox.telemetry.published(made, [published])
         outbox.wake()
         return published

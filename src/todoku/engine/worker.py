@@ -38,6 +38,7 @@ from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.breaker import Breakers
 from todoku.engine.work.claimer import Claimer
+from todoku.engine.work.ending import ended
 from todoku.engine.work.heart import Heart
 from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
@@ -362,8 +363,7 @@ class Worker:
             pool.interrupt()
         await self._until_quiet(time.monotonic() + _ENDING)
         await asyncio.to_thread(self._stop_rest)
-        for pool in self._pools:
-            pool.stop()
+        await ended(self._pools, self._registry)
 
     async def _until_quiet(self, deadline: float) -> None:
         """Come back when nothing runs, or at the deadline."""

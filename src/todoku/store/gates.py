@@ -41,11 +41,13 @@ def claim(tx: Tx, worker: UUID, places: Sequence[Gated], gates: int, limit: int)
     taken = tx.rows("take_gates", worker=worker, places=document, gates=min(gates, limit))
     if not taken:
         return []
-    each = max(1, limit // len(taken))
-    mosts = {str(gate): min(each, most) for gate, _, _, most in taken if most > 0}
-    rows = tx.rows("claim_gate_rows", worker=worker, mosts=mosts, most=each) if mosts else []
-    numbers = Counter(row[_GATE] for row in rows)
-    _passed(tx, [(gate, concurrency, rate, numbers[gate]) for gate, concurrency, rate, _ in taken])
+    each, more = divmod(limit, len(taken))
+    mosts = {str(gate): min(each + (place < more), most) for place, (gate, _, most) in enumerate(taken) if most > 0}
+    rows = tx.rows("claim_gate_rows", worker=worker, mosts=mosts, most=each + 1) if mosts else []
+    rated = {gate for gate, rate, _ in taken if rate is not None}
+    if spent := Counter(str(row[_GATE]) for row in rows if row[_GATE] in rated):
+        tx.rows("spend_gates", spent=spent)
+    _refreshed(tx, [gate for gate, *_ in taken])
     return rows
 
 
@@ -59,10 +61,11 @@ def claim_suspect(tx: Tx, worker: UUID, places: Sequence[dict[str, str]]) -> lis
     wanted = sorted(gate for (gate,) in tx.rows("suspect_gates", places=places))
     if not wanted:
         return []
-    free = {gate: limits for gate, is_free, *limits in tx.rows("lock_gates", gates=wanted) if is_free}
-    rows = tx.rows("claim_suspect", worker=worker, places=places, gates=list(free)) if free else []
-    for row in rows:
-        _passed(tx, [(row[_GATE], *free[row[_GATE]], 1)])
+    free = [gate for gate, is_free in tx.rows("lock_gates", gates=wanted) if is_free]
+    rows = tx.rows("claim_suspect", worker=worker, places=places, gates=free) if free else []
+    if rows:
+        tx.rows("spend_gates", spent={str(rows[0][_GATE]): 1})
+        _refreshed(tx, [rows[0][_GATE]])
     return rows
 
 
@@ -81,15 +84,7 @@ def refresh(tx: Tx, gates: Iterable[int | None]) -> None:
         _refreshed(tx, ids)
 
 
-def _passed(tx: Tx, gates: list[tuple[int, int | None, float | None, int]]) -> None:
-    """Of these gates, whose locks are held, (gate, concurrency, rate, number) so many were claimed."""
-    names = ("gate", "concurrency", "rate", "number")
-    ids = [gate for gate, *_ in gates]
-    tx.rows("pass_gates", passed=[dict(zip(names, gate, strict=True)) for gate in gates], gates=ids)
-    _refreshed(tx, ids)
-
-
 def _refreshed(tx: Tx, gates: list[int]) -> None:
     """Of gates whose locks are held; one where nothing runs and nothing waits is removed."""
-    tx.rows("refresh_gates", gates=gates)
-    tx.rows("drop_gates", gates=gates)
+    if empty := [gate for gate, is_empty in tx.rows("refresh_gates", gates=gates) if is_empty]:
+        tx.rows("drop_gates", gates=empty)

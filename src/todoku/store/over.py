@@ -35,11 +35,14 @@ class Over(msgspec.Struct, frozen=True):
 
 
 def settled(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[Over]:
-    """Of what was settled, what is over by it. `cancelled`: ids that would run again, had nobody cancelled them."""
+    """Of what was settled, what is over by it. `cancelled`: ids that would run again, had nobody cancelled them.
+
+    A delivery whose message is gone, by whatever hand, is told of by nobody: it must still settle.
+    """
     return [
         _of(claim, settlement, cancelled=claim.id in cancelled)
         for claim, settlement in pairs
-        if settlement.status in (Status.SUCCEEDED, Status.ABORTED) or claim.id in cancelled
+        if (settlement.status in (Status.SUCCEEDED, Status.ABORTED) or claim.id in cancelled) and claim.message_id
     ]
 
 

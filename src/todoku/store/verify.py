@@ -33,6 +33,7 @@ def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[
         "gate_running",
         "gate_time",
         "batch",
+        "batch_due",
         "clock",
     ):
         if rows := tx.rows(f"verify_{name}", **values):

@@ -7,6 +7,7 @@ docs/testing.md.
 from todoku.testing.asserting import assert_enqueued, assert_not_enqueued, assert_not_published, assert_published
 from todoku.testing.clock import Clock, frozen
 from todoku.testing.crashing import crash, lose_lease
+from todoku.testing.firing import fire
 from todoku.testing.fresh import empty, fresh
 from todoku.testing.inline import inline
 from todoku.testing.stored import Enqueued, Published, enqueued, published
@@ -22,6 +23,7 @@ __all__ = [
     "crash",
     "empty",
     "enqueued",
+    "fire",
     "fresh",
     "frozen",
     "inline",

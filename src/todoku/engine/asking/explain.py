@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from todoku.store.values import Limit
-from todoku.store.views import LaneRow, Situation
+from todoku.store.views import GateRow, LaneRow, Situation
 
 _FORGOTTEN: Final = 150.0
 """A live worker announces what it has registered every minute: twice in so many seconds."""
@@ -89,6 +89,8 @@ def _stopped(situation: Situation) -> Iterator[Because]:
         yield Because("breaker_open", text, "it closes by itself; look at the destination")
     yield from _limited("queue", queue, situation.queue_in_flight)
     yield from _limited("destination", destination, situation.destination_in_flight)
+    if situation.gate is not None:
+        yield from _key(situation.gate, situation.now)
 
 
 def _limited(kind: str, limit: Limit | None, in_flight: int) -> Iterator[Because]:
@@ -100,6 +102,15 @@ def _limited(kind: str, limit: Limit | None, in_flight: int) -> Iterator[Because
         yield Because("limit_reached", text, hint)
     if limit.rate is not None:
         yield Because("rate", f"the {kind} {limit.name} may start {limit.rate:g} a second", hint)
+
+
+def _key(gate: GateRow, now: float) -> Iterator[Because]:
+    if gate.concurrency is not None and gate.running >= gate.concurrency:
+        text = f"key {gate.key} is at its limit of {gate.concurrency}: {gate.running} of it run now"
+        yield Because("key_limit_reached", text, "the limit is the job's own: per_key=todoku.Limit(…)")
+    if gate.paced_until is not None and gate.paced_until > now:
+        text = f"key {gate.key} may start {gate.rate:g} a second, the next in {_span(gate.paced_until - now)}"
+        yield Because("key_rate", text, "the limit is the job's own: per_key=todoku.Limit(…)")
 
 
 def _lane(situation: Situation) -> Iterator[Because]:

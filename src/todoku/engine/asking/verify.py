@@ -44,6 +44,8 @@ CHECKS: Final = (
     Check("gate", "I1", "what waits at the limit of its key has its gate"),
     Check("gate_running", "I3", "a gate knows how many of its deliveries run"),
     Check("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
+    Check("batch", "I3", "every member of a batch is counted once"),
+    Check("batch_due", "I1", "what follows a complete batch is published", heals=True),
     Check("clock", "I12", "nothing was changed in the future"),
 )
 

@@ -20,7 +20,7 @@ from todoku.store.values import BatchStatus
 
 R = TypeVar("R")
 
-LONGEST_CHAIN: Final = 1000
+LONGEST_CHAIN: Final = 100
 """Every link carries all that follow it, until it has succeeded."""
 
 

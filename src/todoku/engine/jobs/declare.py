@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast,
 
 import msgspec
 
-from todoku.core.destination import Destination, Outgoing
+from todoku.core.destination import Configured, Destination, Outgoing
 from todoku.core.errors import InvalidMessage, InvalidSetting, UnknownJob
 from todoku.core.route import Route, pattern
 from todoku.core.settings import Settings
@@ -218,6 +218,8 @@ class Declarations:
     def _target(self, name: str, to: Destination | Sender) -> Target:
         backoff = self.settings.backoff
         if isinstance(to, Destination):
+            if isinstance(to, Configured):
+                to.configure(self.settings)
             return Target(name=name, queue=name, backoff=backoff, sender=to, batch=SEND_BATCH)
         if not callable(to):
             raise InvalidSetting(

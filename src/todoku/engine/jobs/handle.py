@@ -68,7 +68,7 @@ class Handle(Generic[R_co]):
         """
         refuse_in_event_loop("handle.aresult(…)")
         for wait in self._waits(timeout):
-            standing = self._look()
+            standing = self._look_inside()
             if standing is not None and standing.status == Status.SUCCEEDED:
                 return self._value(standing)
             self._refuse_aborted(standing)
@@ -78,7 +78,7 @@ class Handle(Generic[R_co]):
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - the same call as `result`
         """As `result`, for async code."""
         for wait in self._waits(timeout):
-            standing = await asyncio.to_thread(self._look)
+            standing = await asyncio.to_thread(self._look_inside)
             if standing is not None and standing.status == Status.SUCCEEDED:
                 return self._value(standing)
             self._refuse_aborted(standing)
@@ -97,7 +97,11 @@ class Handle(Generic[R_co]):
     # ------------------------------------------------------------------------------------------- inside
 
     def _look(self) -> Standing | None:
-        standing = self._store.standing(self.id, self.job)
+        return self._store.standing(self.id, self.job)
+
+    def _look_inside(self) -> Standing | None:
+        """As _look, with the result opened if it is sealed. Blocks."""
+        standing = self._look()
         if standing is None or standing.result is None or self._opener is None:
             return standing
         opened = self._opener.result(standing.result, str(self.id), self.job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Duration
@@ -15,8 +15,20 @@ from todoku.engine.jobs.job import Call, Job
 from todoku.engine.jobs.options import JobOptions
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import Options
-from todoku.engine.schedule import checked_name, plan
+from todoku.engine.schedule import Timing, checked_name, plan, timed
 from todoku.engine.schedules import Schedules
+
+
+class TimedOptions(JobOptions, total=False):
+    """The keywords of `@box.cron` and `@box.every`: those of a job, and what the schedule wants to know."""
+
+    name: str | None
+    missed: Missed
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+
+
+_OWN: Final = TimedOptions.__optional_keys__ - JobOptions.__optional_keys__
 
 
 class TimedDeclarations(Declarations):
@@ -28,79 +40,45 @@ class TimedDeclarations(Declarations):
         self.plans: dict[str, Plan] = {}
         """What was declared here, by the name of the schedule."""
 
-    def cron(
-        self,
-        expression: str,
-        *,
-        tz: str = "UTC",
-        name: str | None = None,
-        missed: Missed = "once",
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Declare:
+    def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
         """Call a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.
 
         The function becomes a job with these options, and is called with `args` and `kwargs`; what is a job already is
         only scheduled. `name` is the schedule's, and that of a job made here. `missed`: of slots that nobody fired in
         time "skip" fires none, "once" one for all of them, "all" each. `ctx.scheduled_at` is the slot.
         """
-        return self._timed(timing(expression, None, tz), name, policy(missed), args, kwargs, options)
+        return self._timed(timing(expression, None, tz), options)
 
-    def every(
-        self,
-        duration: Duration,
-        *,
-        anchor: datetime | None = None,
-        name: str | None = None,
-        missed: Missed = "once",
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Declare:
+    def every(self, duration: Duration, *, anchor: datetime | None = None, **options: Unpack[TimedOptions]) -> Declare:
         """Call a function at an interval: `@box.every(60)`, `@box.every(timedelta(hours=6))`. As `cron` otherwise.
 
         Slots are counted from `anchor` (the beginning of 1970, UTC), so a restart does not move them.
         """
-        return self._timed(timing(None, duration, anchor=anchor), name, policy(missed), args, kwargs, options)
+        return self._timed(timing(None, duration, anchor=anchor), options)
 
-    def schedule(
-        self,
-        name: str,
-        what: Any,
-        payload: object = None,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        anchor: datetime | None = None,
-        missed: Missed = "once",
-    ) -> None:
+    def schedule(self, name: str, what: Any, payload: object = None, **when: Unpack[Timing]) -> None:
         """Declare a schedule for a job, a call of one (`job.call(…)`), an event, or a topic with its payload.
 
-        The routes of an event are those declared before it.
+        `cron` (and `tz`) or `every` (and `anchor`) say when. The routes of an event are those declared before it.
         """
-        self._declare(name, what, payload, timing(cron, every, tz, anchor), policy(missed))
+        self._declare(name, what, payload, *timed(**when))
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _timed(
-        self,
-        when: When,
-        name: str | None,
-        missed: Missed,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        options: JobOptions,
-    ) -> Declare:
+    def _timed(self, when: When, options: TimedOptions) -> Declare:
+        own = {option: options[option] for option in _OWN & options.keys()}  # type: ignore[literal-required]
+        rest = cast("JobOptions", {option: value for option, value in options.items() if option not in _OWN})
+        name, missed = own.get("name"), policy(own.get("missed", "once"))
+
         def declared(function: Callable[..., Any]) -> Job[..., Any]:
             if isinstance(function, Job):
-                if options:
+                if rest:
                     raise InvalidSetting("a job has its own options", hint="say them where the job is declared")
                 job: Job[..., Any] = function
             else:
-                job = self._job(function, name, options)
-            self._declare(name or job.name, job.call(*args, **(kwargs or {})), None, when, missed)
+                job = self._job(function, name, rest)
+            call = job.call(*own.get("args", ()), **(own.get("kwargs") or {}))
+            self._declare(name or job.name, call, None, when, missed)
             return job
 
         return cast("Declare", declared)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from todoku.core.message import Claimed
 from todoku.engine.work.pace import Pace
 
 Work = Claimed | tuple[Claimed, ...]
 """One delivery, or the rows of a lane, to be run in turn (I10)."""
+
+W = TypeVar("W", Claimed, tuple[Claimed, ...])
 
 
 def claims_of(work: Work) -> tuple[Claimed, ...]:
@@ -91,13 +93,13 @@ class Ready:
         self._pressed = not self._pressed
         return self._pressing if self._pressed else self._queue
 
-    def next_if(self, fits: Callable[[Claimed], bool]) -> Claimed | None:
-        """The next delivery, if it is one by itself and fits: to fill up a batch."""
+    def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:
+        """The next piece of work, if it is of that kind (one by itself, or a lane) and fits: to fill up a batch."""
         with self._lock:
             for queue in (self._pressing, self._queue):
-                if queue and isinstance(work := queue[0][2], Claimed) and fits(work):
+                if queue and isinstance(work := queue[0][2], kind) and fits(work):
                     queue.popleft()
-                    self._deliveries -= 1
+                    self._deliveries -= len(claims_of(work))
                     return work
             return None
 

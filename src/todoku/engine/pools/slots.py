@@ -16,9 +16,10 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.engine.context import Context
 from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.pools.abreast import Abreast
 from todoku.engine.pools.pool import Ready, Work
 from todoku.engine.pools.send import send
-from todoku.engine.registry import Destination, Target
+from todoku.engine.registry import Target
 from todoku.engine.sealing.open import is_closed
 from todoku.engine.telling.log import Log
 from todoku.engine.work.pace import Pace
@@ -151,6 +152,10 @@ class SlotPool:
 
     async def _in_turn(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
         """The rows of a lane. After the first that fails the rest waits its turn, with its attempt back (I10)."""
+        target = self._executor.registry[lane[0].destination]
+        if target.sender is not None:
+            await self._abreast(slot, lane, target)
+            return
         for place, claim in enumerate(lane):
             if not await self._made(slot, claim):
                 self._executor.give_back(list(lane[place + 1 :]))
@@ -171,7 +176,7 @@ class SlotPool:
             if decided is not None:
                 return executor.finish_unsent(claim, decided, now)
         if target.sender is not None:
-            return await self._send(slot, claim, target.sender, target, now)
+            return await self._send(slot, claim, target, now)
         outcome: Outcome = DONE
         error, span = None, executor.begin(claim, target)
         self._occupy(slot, claim, target, now)
@@ -222,14 +227,19 @@ class SlotPool:
         self._executor.finish(claim, outcome, started, error, span)
         return isinstance(outcome, Done)
 
-    async def _send(self, slot: Slot, first: Claimed, sender: Destination, target: Target, now: float) -> bool:
+    async def _send(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:
         """One batch of a sender: the first delivery, and what waits behind it for the same destination."""
-        executor = self._executor
         batch = [first, *(self._companions(target, now) if first.lane is None else ())]
+        return (await self._sent(slot, batch, target, now))[0]
+
+    async def _sent(self, slot: Slot, batch: list[Claimed], target: Target, now: float) -> list[bool]:
+        """Send a batch to its outcomes. Of each, whether it arrived."""
+        executor, sender = self._executor, target.sender
+        assert sender is not None  # noqa: S101 - only senders are sent to
         # The first one's is begun last, so that it is the current one while the batch is on its way.
         spans = [executor.begin(claim, target) for claim in reversed(batch)][::-1]
         messages = [executor.outgoing(claim, span) for claim, span in zip(batch, spans, strict=True)]
-        self._occupy(slot, first, target, now)
+        self._occupy(slot, batch[0], target, now)
         try:
             outcomes = await send(sender, messages)
         except asyncio.CancelledError:
@@ -239,18 +249,17 @@ class SlotPool:
         self._free(slot)
         for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
             executor.finish(claim, outcome, now, error, span)
-        return isinstance(outcomes[0][0], Done)
+        return [isinstance(outcome, Done) for outcome, _ in outcomes]
 
     def _companions(self, target: Target, now: float) -> Iterator[Claimed]:
-        """What waits next for the same destination and needs no second look at the ledger, up to a batch."""
+        """What waits next for the same destination and can be sent at once, up to a batch."""
         executor = self._executor
 
         def fits(claim: Claimed) -> bool:
-            at_once = not executor.must_look_again(claim) and (not is_closed(claim) or executor.opener.knows(claim))
-            return claim.destination == target.name and at_once
+            return claim.destination == target.name and self._at_once(claim)
 
         number = 1
-        while number < target.batch and (found := self._ready.next_if(fits)) is not None:
+        while number < target.batch and (found := self._ready.next_if(fits, Claimed)) is not None:
             if (claim := executor.opened(found) if is_closed(found) else found) is None:
                 continue
             if (decided := executor.decided(claim)) is not None:
@@ -258,6 +267,46 @@ class SlotPool:
             elif executor.may_start(claim, now):
                 number += 1
                 yield claim
+
+    def _at_once(self, claim: Claimed) -> bool:
+        """Whether it needs no second look at the ledger, and no key that is not known here."""
+        executor = self._executor
+        return not executor.must_look_again(claim) and (not is_closed(claim) or executor.opener.knows(claim))
+
+    # -------------------------------------------------------------------------------- lanes side by side
+
+    async def _abreast(self, slot: Slot, first: tuple[Claimed, ...], target: Target) -> None:
+        """Lanes of one destination, as many as a batch has messages; after a failure a lane's rest is given back."""
+        lanes = Abreast(first)
+
+        def fits(lane: tuple[Claimed, ...]) -> bool:
+            return lane[0].destination == target.name
+
+        while lanes:
+            while len(lanes) < target.batch and (more := self._ready.next_if(fits, tuple)) is not None:
+                lanes.add(more)
+            self._executor.give_back(lanes.ended(await self._heads(slot, lanes.heads(), target)))
+
+    async def _heads(self, slot: Slot, claims: list[Claimed], target: Target) -> list[bool]:
+        """One attempt of each: what can be sent at once as one batch, the others apart. Whether each lane may go on."""
+        executor, going = self._executor, dict.fromkeys(range(len(claims)), False)
+        batch: dict[int, Claimed] = {}
+        apart = [place for place, claim in enumerate(claims) if not self._at_once(claim)]
+        now = time.monotonic()
+        for place, found in enumerate(claims):
+            if place in apart or (claim := executor.opened(found) if is_closed(found) else found) is None:
+                continue
+            if not executor.may_start(claim, now):
+                continue
+            if executor.needs_a_look(claim) and (decided := executor.decided(claim)) is not None:
+                going[place] = executor.finish_unsent(claim, decided, now)
+            else:
+                batch[place] = claim
+        if batch:
+            going |= zip(batch, await self._sent(slot, list(batch.values()), target, now), strict=True)
+        for place in apart:
+            going[place] = await self._made(slot, claims[place])
+        return list(going.values())
 
     # ----------------------------------------------------------------------------------------- stopping
 

@@ -44,14 +44,13 @@ class Cipher:
 
 
 class DataKey:
-    """A data key in memory: seals and opens. `stored`: somebody has seen it committed."""
+    """A data key in memory: seals and opens. `seals`: how often it has."""
 
-    __slots__ = ("_cipher", "row", "seals", "stored")
+    __slots__ = ("_cipher", "row", "seals")
 
     def __init__(self, row: WrappedKey, key: bytes) -> None:
         self.row = row
         self.seals = 0
-        self.stored = False
         self._cipher = Cipher(key)
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
 """Sealing: what is declared encrypted leaves this process encrypted, in whatever way its draft is stored.
 
-A process has one data key a day, made of chance at first use. Its wrapped form travels with the drafts it has sealed
-and is stored by the transaction that stores them, until it was seen committed: a rollback leaves neither without the
-other, and nobody needs a second connection in the middle of a caller's transaction.
+A process has one data key a day, made of chance at first use. Its wrapped form travels with every draft it has sealed,
+and the transaction that stores the draft stores it too, unless it sees it there: a rollback leaves neither without the
+other, a database that was restored gets it again, and nobody needs a second connection beside a caller's transaction.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -74,7 +74,6 @@ class Sealer:
         place = Place("payload", str(draft.id), draft.topic, draft.content_type)
         with self._lock:
             key = self._current()
-            row = None if key.stored else key.row
             box = key.seal(plain, place, self._chance)
         return msgspec.structs.replace(
             draft,
@@ -82,21 +81,13 @@ class Sealer:
             payload_bytes=packed(box),
             content_type=str(Kind(draft.content_type)),
             idempotency=None if draft.idempotency is None else self._keyed(draft.idempotency),
-            sealed_with=row,
+            sealed_with=key.row,
         )
 
     def forget(self) -> None:
         """Begin with a new data key: the one there is was stored in another database."""
         with self._lock:
             self._key = None
-
-    def committed(self, drafts: Iterable[Draft]) -> None:
-        """These drafts were committed, and so were the keys that travelled with them."""
-        for draft in drafts:
-            if draft.sealed_with is not None:
-                with self._lock:
-                    if self._key is not None and self._key.row.id == draft.sealed_with.id:
-                        self._key.stored = True
 
     def _current(self) -> DataKey:
         today = self._today()

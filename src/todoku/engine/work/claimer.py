@@ -31,10 +31,6 @@ _EMPTYING: Final = 10.0
 """A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
 
 
-_Take = Callable[[Pool, Claiming, int], int]
-"""Claims for a pool at most so many of one kind, and says how many."""
-
-
 class Claimer:
     """The one thread of a worker that claims."""
 
@@ -161,22 +157,19 @@ class Claimer:
 
     def _claim(self, pool: Pool, wanted: int) -> int:
         """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
-        claiming, found = self._claiming(pool), 0
+        claiming = self._claiming(pool)
         self._turn += 1
-        parts = 1 + claiming.sees_lanes + claiming.sees_gates
-        takes: tuple[_Take, ...] = (self._claim_lanes, self._claim_gates)
-        without: list[_Take] = []
-        for place, take in enumerate(takes):
-            some = take(pool, claiming, (wanted + (self._turn + place) % parts) // parts)
-            found += some
-            if not some:
-                without.append(take)
+        parts = max(1, claiming.sees_others + claiming.sees_lanes + claiming.sees_gates)
+        laned = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
+        asked = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
+        found = laned + self._claim_gates(pool, claiming, asked)
         if found < wanted:
             counted = self._counted(pool)
             found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted)))
-        for take in without:  # a look may have found them meanwhile
-            if found < wanted:
-                found += take(pool, claiming, wanted - found)
+        if found < wanted and not laned:  # a look may have found them meanwhile
+            found += self._claim_lanes(pool, claiming, wanted - found)
+        if found < wanted and not asked:
+            found += self._claim_gates(pool, claiming, wanted - found)
         return found
 
     def _press(self, pool: Pool) -> int:

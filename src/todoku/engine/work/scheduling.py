@@ -130,7 +130,6 @@ class Scheduling:
 
     def _tell(self, fired: Fired) -> None:
         made = fired.firing
-        self._sealer.committed(made.drafts)
         self._telemetry.published(made.drafts, fired.messages)
         self._telemetry.fired(sum(not message.duplicate for message in fired.messages), made.passed)
         if made.passed:

@@ -61,11 +61,15 @@ class DjangoApp(App):
         self.connect(self.settings.database, schema=self.settings.schema)
 
 
-@cache
 def the_box() -> DjangoApp:
     """The one App of this project."""
-    if not (apps.ready or apps.loading):  # a worker process comes here first
+    if not (apps.ready or apps.loading):  # a worker process comes here first, and jobs ask for the App meanwhile
         django.setup()
+    return _made()
+
+
+@cache
+def _made() -> DjangoApp:
     return DjangoApp()
 
 
@@ -79,7 +83,7 @@ def current_url() -> str:
         case "sqlite":
             return _sqlite(str(given["NAME"]), alias)
         case "postgresql":
-            return _postgresql(given)
+            return postgresql_url(given)
         case vendor:
             raise InvalidSetting(f"todoku cannot live in {vendor}", hint="use SQLite or PostgreSQL")
 
@@ -93,7 +97,8 @@ def _sqlite(name: str, alias: str) -> str:
     return f"sqlite:///{name}"
 
 
-def _postgresql(given: Mapping[str, Any]) -> str:
+def postgresql_url(given: Mapping[str, Any]) -> str:
+    """What one of DATABASES says, as a URL."""
     who = quote(str(given.get("USER") or ""), safe="")
     if given.get("PASSWORD"):
         who += f":{quote(str(given['PASSWORD']), safe='')}"

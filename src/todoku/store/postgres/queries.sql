@@ -518,12 +518,12 @@ update todoku_destination l set tat = {credit} + make_interval(secs => s.number:
 
 -- name: heed_calls
 -- Who committed a call committed its delivery too: whoever looks at the gate after this sees it. A call somebody else
--- is heeding is his.
+-- is heeding is his. In no order: all of them are heeded, and an order would make the planner walk those of others.
 with call as materialized (
     select c.id from json_to_recordset(:places::json) as s(queue text, destination text)
      cross join lateral (
         select id from todoku_gate_call where queue = s.queue and destination = s.destination
-         order by id limit :most for update skip locked) c
+         limit :most for update skip locked) c
 ), heeded as (
     delete from todoku_gate_call where id = any (array(select id from call)) returning *
 )
@@ -539,7 +539,7 @@ select gate, queue, destination, key, todoku_now()
 
 -- name: lock_gates
 -- A statement of its own: the next one sees what others did to these gates before it had the locks. Sorted (H11).
-select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= todoku_now()), "limit", rate
+select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= todoku_now())
   from todoku_gate where id = any (:gates::bigint[]) order by id for update
 
 -- name: priorities
@@ -552,7 +552,7 @@ unnest(array[15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]::smallint[]) 
 
 -- name: take_gates
 -- SKIP LOCKED between workers; full gates and those where nothing waits are not in the index. The limit is that of who
--- claims: a change of it holds from the first claim on.
+-- claims: a change of it holds from the first claim on. What is taken goes to the end of the line.
 with due as materialized (
     select g.id, g.running, g.tat, s.concurrency, s.rate
       from json_to_recordset(:places::json)
@@ -565,10 +565,11 @@ with due as materialized (
        and not exists (select from todoku_destination b
                         where b.name = s.destination and b.open_until > todoku_now())
      limit :gates
+), taken as (
+    update todoku_gate g set "limit" = due.concurrency, rate = due.rate, ready_at = todoku_now()
+      from due where g.id = any (array(select id from due)) and g.id = due.id
 )
-select id, concurrency, rate,
-       least(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000))
-  from due
+select id, rate, least(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from due
 
 -- name: claim_gate_rows
 -- The gates are locked by this transaction, and counted: of each as many as its limit leaves, larger priorities first.
@@ -595,14 +596,12 @@ select distinct d.gate from json_to_recordset(:places::json) as s(queue text, de
        and next_run_at <= todoku_now() and expires_at > todoku_now()
      order by next_run_at, id limit 100) d
 
--- name: pass_gates
--- The gates are locked by this transaction, which has claimed so many of each. They go to the end of the line.
-update todoku_gate g
-   set "limit" = s.concurrency, rate = s.rate, ready_at = todoku_now(),
-       tat = case when s.rate is not null and s.number > 0
-                  then {credit} + make_interval(secs => s.number / s.rate) else g.tat end
-  from json_to_recordset(:passed::json) as s(gate bigint, concurrency int, rate float8, number int)
- where g.id = any (:gates::bigint[]) and g.id = s.gate
+-- name: spend_gates
+-- The gates are locked by this transaction, which has claimed so many of each.
+update todoku_gate g set tat = {credit} + make_interval(secs => s.number::float8 / g.rate)
+  from json_each_text(:spent::json) as s(gate, number)
+ where g.id = any (array(select gate::bigint from json_object_keys(:spent::json) as k(gate)))
+   and g.id = s.gate::bigint and g.rate is not null
 
 -- name: refresh_gates
 -- Under the locks of the gates: what runs is counted, so that nothing that was forgotten is kept for ever. What is due
@@ -626,6 +625,7 @@ update todoku_gate g
                    and expires_at > todoku_now()
                  order by next_run_at, id limit 1) d) as next_run_at) n
  where g.id = any (:gates::bigint[]) and g.id = s.gate
+returning g.id, g.running = 0 and g.ready_at = 'infinity'
 
 -- name: drop_gates
 -- Under the locks of the gates. Nothing runs and nothing waits that this statement can see; what is committed later
@@ -1273,7 +1273,7 @@ insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
 select id, day, master_key_id, decode(wrapped, 'base64'), todoku_now()
   from json_to_recordset(cast(cast(:keys as text) as json))
        as s(id uuid, day text, master_key_id text, wrapped text)
- where not exists (select from todoku_data_key k where k.id = s.id)
+ where not exists (select from todoku_data_key k where k.id = s.id offset 0)
 
 -- name: data_keys
 -- Only reads, by the index of ids: a key was stored before, or with, the message that needs it.
@@ -1730,6 +1730,10 @@ select 'lane ' || l.id from todoku_lane l
 -- Only reads. I1, I3: every member of a batch is counted once, as open, succeeded or aborted.
 select 'batch ' || id from todoku_batch
  where open < 0 or succeeded < 0 or aborted < 0 or open + succeeded + aborted <> total limit :most
+
+-- name: verify_batch_due
+-- Only reads. I1: what follows a complete batch is published; a maintainer does what could not be done at once.
+select 'batch ' || id from todoku_batch where {complete} limit :most
 
 -- name: verify_gate
 -- Only reads. I1: what waits at a gate has one, or a call that will make it; without, it would wait for ever.

@@ -451,7 +451,7 @@ select json_extract(value, '$.gate'), json_extract(value, '$.queue'), json_extra
 
 -- name: lock_gates
 -- No lock to take: there is one writer.
-select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= :now), "limit", rate
+select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= :now)
   from todoku_gate where id in (select value from json_each(:gates)) order by id
 
 -- name: priorities
@@ -462,16 +462,22 @@ json_each('[15,14,13,12,11,10,9,8,7,6,5,4,3,2,1,0]')
 -- A fragment: the gate is not full, and something of it waits.
 ("limit" is null or running < "limit") and ready_at < 9223372036854775807
 
+-- name: due_gates
+-- A fragment: gates of these places that may let something start.
+select g.id, g.running, g.tat, json_extract(p.value, '$.concurrency') as concurrency,
+       json_extract(p.value, '$.rate') as rate
+  from json_each(:places) p cross join todoku_gate g indexed by todoku_gate_due
+ where g.queue = json_extract(p.value, '$.queue') and g.destination = json_extract(p.value, '$.destination')
+   and (g."limit" is null or g.running < g."limit") and g.ready_at < 9223372036854775807
+   and g.ready_at <= :now and {live} and {open}
+ limit :gates
+
 -- name: take_gates
--- As PostgreSQL: full gates and those where nothing waits are not in the index; the limit is that of who claims.
-select id, concurrency, rate, min(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from (
-    select g.id, g.running, g.tat, json_extract(p.value, '$.concurrency') as concurrency,
-           json_extract(p.value, '$.rate') as rate
-      from json_each(:places) p cross join todoku_gate g indexed by todoku_gate_due
-     where g.queue = json_extract(p.value, '$.queue') and g.destination = json_extract(p.value, '$.destination')
-       and (g."limit" is null or g.running < g."limit") and g.ready_at < 9223372036854775807
-       and g.ready_at <= :now and {live} and {open}
-     limit :gates)
+-- As PostgreSQL: full gates and those where nothing waits are not in the index; the limit is that of who claims. What
+-- is taken goes to the end of the line.
+select id, rate, min(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from ({due_gates});
+update todoku_gate as g set "limit" = d.concurrency, rate = d.rate, ready_at = :now
+  from ({due_gates}) d where g.id = d.id
 
 -- name: gate_rows
 -- A fragment: of each gate as many due rows as its limit leaves, larger priorities first.
@@ -500,15 +506,10 @@ select distinct d.gate from json_each(:places) p cross join todoku_delivery d in
    and d.next_run_at <= :now and d.expires_at > :now
  limit 100
 
--- name: pass_gates
--- This transaction has claimed so many of each. They go to the end of the line.
-update todoku_gate as g
-   set "limit" = json_extract(s.value, '$.concurrency'), rate = json_extract(s.value, '$.rate'), ready_at = :now,
-       tat = case when json_extract(s.value, '$.rate') is not null and json_extract(s.value, '$.number') > 0
-                  then {credit} + cast(json_extract(s.value, '$.number') * 1000000 / json_extract(s.value, '$.rate')
-                                       as integer) else g.tat end
-  from json_each(:passed) s
- where g.id in (select value from json_each(:gates)) and g.id = json_extract(s.value, '$.gate')
+-- name: spend_gates
+-- This transaction has claimed so many of each.
+update todoku_gate as g set tat = {credit} + cast(s.value * 1000000 / g.rate as integer)
+  from json_each(:spent) s where g.id = cast(s.key as integer) and g.rate is not null
 
 -- name: refresh_gates
 -- As PostgreSQL: what runs is counted; what is due keeps the gate's place in the line; a rate keeps it waiting.
@@ -530,7 +531,8 @@ update todoku_gate as g
                          order by d.next_run_at, d.id limit 1))
               from {priorities} p) as next_run_at
           from json_each(:gates) s) n
- where g.id = n.gate
+ where g.id = n.gate;
+select id, running = 0 and ready_at = 9223372036854775807 from todoku_gate where id in (select value from json_each(:gates))
 
 -- name: drop_gates
 -- Nothing runs and nothing waits; what is published later comes with a call, and the call makes the gate again.
@@ -1584,6 +1586,10 @@ select 'lane ' || l.id from todoku_lane l
 -- Only reads. I1, I3: every member of a batch is counted once, as open, succeeded or aborted.
 select 'batch ' || id from todoku_batch
  where open < 0 or succeeded < 0 or aborted < 0 or open + succeeded + aborted <> total limit :most
+
+-- name: verify_batch_due
+-- Only reads. I1: what follows a complete batch is published; a maintainer does what could not be done at once.
+select 'batch ' || id from todoku_batch where {complete} limit :most
 
 -- name: verify_gate
 -- Only reads. I1: what waits at a gate has one, or a call that will make it; without, it would wait for ever.
