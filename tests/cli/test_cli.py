@@ -14,18 +14,23 @@ import psycopg
 import pytest
 
 from tests.cli.program import Run, refused, said
+from todoku.store.migrate import migrations
+
+VERSIONS = [step.version for step in migrations("todoku.store.sqlite")]
+UP_TO_DATE = f"up to date at version {VERSIONS[-1]}"
+MIGRATED = f"migrated to version {VERSIONS[-1]} (applied: {', '.join(map(str, VERSIONS))})"
 
 # ----------------------------------------------------------------------------------------------- migrate
 
 
 def test_migrate_applies_once_and_then_says_that_nothing_is_to_do(run: Run, sqlite_url: str) -> None:
-    assert said(run("migrate", "--db", sqlite_url)) == ["migrated to version 2 (applied: 1, 2)"]
-    assert said(run("migrate", "--db", sqlite_url)) == ["up to date at version 2"]
+    assert said(run("migrate", "--db", sqlite_url)) == [MIGRATED]
+    assert said(run("migrate", "--db", sqlite_url)) == [UP_TO_DATE]
 
 
 def test_migrate_speaks_json(run: Run) -> None:
-    assert json.loads(said(run("migrate", "--json"))[0]) == {"applied": [1, 2], "version": 2}
-    assert json.loads(said(run("migrate", "--json"))[0]) == {"applied": [], "version": 2}
+    assert json.loads(said(run("migrate", "--json"))[0]) == {"applied": VERSIONS, "version": VERSIONS[-1]}
+    assert json.loads(said(run("migrate", "--json"))[0]) == {"applied": [], "version": VERSIONS[-1]}
 
 
 def test_migrate_print_is_for_people_who_apply_sql_with_their_own_tools(run: Run, tmp_path: Path) -> None:
@@ -35,7 +40,7 @@ def test_migrate_print_is_for_people_who_apply_sql_with_their_own_tools(run: Run
     connection = sqlite3.connect(tmp_path / "todoku.db")
     connection.executescript(script.stdout)
     connection.close()
-    assert said(run("migrate")) == ["up to date at version 2"]
+    assert said(run("migrate")) == [UP_TO_DATE]
     said(run("migrate"))
 
 
@@ -54,7 +59,7 @@ def test_a_newer_schema_is_refused_in_one_clear_line(run: Run, tmp_path: Path) -
     connection.close()
     for command in ("migrate",):
         line = refused(run(command))
-        assert "the schema is at version 99, this todoku knows 2" in line
+        assert f"the schema is at version 99, this todoku knows {VERSIONS[-1]}" in line
         assert "upgrade" in line
 
 
@@ -220,7 +225,7 @@ def test_the_installed_program_is_the_same(tmp_path: Path) -> None:
     if not program.exists():
         pytest.skip("todoku is not installed as a program beside this Python")
     done = subprocess.run([program, "migrate"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "migrated to version 2 (applied: 1, 2)\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{MIGRATED}\n", "")
 
 
 # -------------------------------------------------------------------------------------------- PostgreSQL
@@ -245,8 +250,8 @@ def test_a_password_is_never_shown(run: Run, postgres_url: str, form: str) -> No
 
 @pytest.mark.postgres
 def test_a_schema_is_its_own_todoku(run: Run, postgres_url: str) -> None:
-    assert said(run("migrate", "--db", postgres_url)) == ["up to date at version 2"]
-    applied = "migrated to version 2 (applied: 1, 2)"
+    assert said(run("migrate", "--db", postgres_url)) == [UP_TO_DATE]
+    applied = MIGRATED
     assert said(run("migrate", "--db", postgres_url, "--schema", "My Queue")) == [applied]
     said(run("publish", "a", "--to", "b", "--db", postgres_url, TODOKU_SCHEMA="My Queue"))
     assert json.loads(said(run("stats", "--json", "--db", postgres_url))[0])["pending"] == 0
@@ -259,7 +264,7 @@ def test_a_printed_migration_is_the_one_that_would_be_applied(run: Run, postgres
     said(script)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(script.stdout)
-    assert said(run("migrate", "--db", postgres_url, "--schema", "printed")) == ["up to date at version 2"]
+    assert said(run("migrate", "--db", postgres_url, "--schema", "printed")) == [UP_TO_DATE]
 
 
 @pytest.mark.postgres

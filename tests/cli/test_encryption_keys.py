@@ -58,26 +58,19 @@ def test_a_generated_key_can_be_used_as_it_is_printed(run: Run) -> None:
 
 
 def test_list_rotate_and_shred(shop: Shop, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "nothing was encrypted yet" in shop.run("encryption-keys", "list", TODOKU_MASTER_KEYS=key).stderr
     encrypt(shop, key, monkeypatch)
     (row,) = rows(shop.run("encryption-keys", "list", "--json", TODOKU_MASTER_KEYS=key))
     assert (row["day"], row["master_key"], row["configured"], row["keys"]) == (str(YESTERDAY), "spring", True, 1)
     autumn = written("autumn", os.urandom(32))
 
-    missing = shop.run("encryption-keys", "rotate", TODOKU_MASTER_KEYS=autumn)
-    assert (missing.returncode, "wrapped by spring, which is not in" in missing.stdout) == (1, True)
     both = {"TODOKU_MASTER_KEYS": f"{autumn},{key}"}
-    would = said(shop.run("encryption-keys", "rotate", "--dry-run", **both))
-    assert would == ["rotate to autumn: would wrap 1 data keys"]
-    assert said(shop.run("encryption-keys", "rotate", "--why", "autumn", **both))
-    (row,) = rows(shop.run("encryption-keys", "list", "--json", **both))
-    assert row["master_key"] == "autumn"
+    told = said(shop.run("encryption-keys", "rotate", "--why", "autumn", **both))
+    assert told == ["rotate to autumn: wrapped 1 data keys"]
 
     day = ("--day", str(YESTERDAY))
     assert "1 unfinished deliveries" in refused(shop.run("encryption-keys", "shred", *day, **both))
     told = said(shop.run("encryption-keys", "shred", *day, "--force", "--why", "asked to forget", **both))
     assert told == ["shred: deleted 1 data keys", "  unreadable: 1 unfinished deliveries, 0 dead letters"]
-    assert shop.run("encryption-keys", "shred", "--before", str(utc_today()), **both).returncode == 1
     assert [(by, action, why) for by, action, _, why in shop.audit()] == [
         ("ada", "rotate to autumn", "autumn"), ("ada", "shred", "asked to forget"),
     ]  # fmt: skip
@@ -86,9 +79,7 @@ def test_list_rotate_and_shred(shop: Shop, key: str, monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_done_is_said(shop: Shop, key: str) -> None:
     keys = {"TODOKU_MASTER_KEYS": key}
     assert "in use" in refused(shop.run("encryption-keys", "shred", "--day", str(utc_today()), **keys))
-    assert "which days" in refused(shop.run("encryption-keys", "shred", **keys))
     assert "is no day" in misused(shop.run("encryption-keys", "shred", "--day", "yesterday", **keys))
-    assert "there is no master key" in refused(shop.run("encryption-keys", "rotate"))
     wrong = refused(shop.run("list", TODOKU_MASTER_KEYS="spring:c2hvcnQ="))
     assert "'spring' has 5 bytes, 32 are needed" in wrong
 

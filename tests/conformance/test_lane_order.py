@@ -4,8 +4,8 @@ test_lanes.py has the cases somebody did think of, and threads that meet by chan
 one that breaks is found again. TODOKU_TEST_LANE_STORIES=1000 tells more of them, and makes what breaks short, which
 takes minutes.
 
-It can fail: with `parked = 0` in settle_lanes, with `worker_id = null` there, or with a lane that is ready as soon as
-any of its rows is and gives what is due, one of the first few stories was out of order.
+It can fail: with `worker_id = null` in settle_lanes, or with a lane that is ready as soon as any of its rows is and
+gives what is due, one of the first few stories was out of order.
 """
 
 from __future__ import annotations

@@ -18,10 +18,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" in metafunc.fixturenames:
         names = getattr(metafunc.function, "kinds", None) or tuple(KINDS)
         params = [pytest.param(name, marks=pytest.mark.xdist_group(f"broker {name}")) for name in names]
-        metafunc.parametrize("kind", params, indirect=True, scope="module")
+        metafunc.parametrize("kind", params, indirect=True, scope="session")
 
 
-@pytest.fixture(scope="module")
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of a kind one after the other: a server is started once, and gone before the next kind's comes."""
+    order = list(KINDS)
+    places = [place for place, item in enumerate(items) if _kind_of(item)]
+    ours = sorted((items[place] for place in places), key=lambda item: order.index(_kind_of(item)))
+    for place, item in zip(places, ours, strict=True):
+        items[place] = item
+
+
+def _kind_of(item: pytest.Item) -> str:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return str(params["kind"]) if params.get("kind") in KINDS else ""
+
+
+@pytest.fixture(scope="session")
 def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kind]:
     """Each broker in turn, running."""
     made = KINDS[request.param]

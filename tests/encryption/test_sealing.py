@@ -119,10 +119,12 @@ def test_a_rollback_leaves_neither_message_nor_key_and_the_next_publish_is_whole
     assert seen == ["done", "and done"]
 
 
+@pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_two_open_transactions_do_not_wait_for_each_others_key(box: todoku.App, world: World) -> None:
-    """The second would wait for the first's commit, and the first for the second's in the same thread: for ever."""
-    if world.backend == "sqlite":
-        pytest.skip("SQLite has one writer: the second transaction waits, whatever it writes")
+    """The second would wait for the first's commit, and the first for the second's in the same thread: for ever.
+
+    On SQLite there is one writer: the second waits, whatever it writes.
+    """
     seen: list[str] = []
     greet, first, second = job_of(box, seen), world.connect(), world.connect()
     greet.using(tx=first).enqueue("one")

@@ -93,16 +93,16 @@ def test_keys_with_limits_and_plain_calls_do_not_starve_each_other(world: World,
     crew.handles("plain", plain)
     crew.handles("keyed", keyed, per_key=TWO)
     with crew.running(concurrency=2):
-        world.publish(1500, to=("plain",))
+        world.publish(3000, to=("plain",))
         until(lambda: len(plain.done) > 50, what="some plain calls")
-        world.publish(20, to=("keyed",), key="a", per_key=TWO)
-        until(lambda: len(keyed.done) == 20, what="the key")
-        assert len(plain.done) < 1500
+        world.publish(10, to=("keyed",), key="a", per_key=TWO)
+        until(lambda: len(keyed.done) == 10, what="the key")
+        assert len(plain.done) < 3000
         for key in range(40):
             world.publish(1, to=("keyed",), key=str(key), per_key=TWO)
         before = len(plain.done)
         world.publish(20, to=("plain",), priority=0)
-        until(lambda: len(plain.done) >= min(before + 20, 1520), what="plain calls beside many keys")
+        until(lambda: len(plain.done) >= min(before + 20, 3020), what="plain calls beside many keys")
 
 
 def test_a_limited_queue_runs_beside_one_that_keeps_every_slot_busy(world: World, crew: Crew) -> None:
@@ -111,11 +111,11 @@ def test_a_limited_queue_runs_beside_one_that_keeps_every_slot_busy(world: World
     crew.handles("narrow", narrow)
     world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
     with crew.running(concurrency=2):
-        world.publish(1500, to=("plain",))
+        world.publish(3000, to=("plain",))
         until(lambda: len(plain.done) > 50, what="some plain calls")
-        world.publish(20, to=("narrow",))
-        until(lambda: len(narrow.done) == 20, what="the limited queue")
-        assert len(plain.done) < 1500
+        world.publish(10, to=("narrow",))
+        until(lambda: len(narrow.done) == 10, what="the limited queue")
+        assert len(plain.done) < 3000
     assert narrow.most[None] == 1
 
 

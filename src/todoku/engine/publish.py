@@ -143,15 +143,14 @@ def _plain(value: Any) -> object:
             raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def _record(value: Any) -> object | None:
+def _record(value: Any) -> Any:
     """A dataclass, msgspec struct or pydantic model as its fields; None: it is none of these."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value, enc_hook=_plain)
     if callable(dump := getattr(value, "model_dump", None)):
-        fields: object = dump(mode="json")
-        return fields
+        return dump(mode="json")
     return None
 
 

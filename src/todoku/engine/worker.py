@@ -114,7 +114,8 @@ class Worker:
         telemetry = self._telemetry
         self._hold = Hold()
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
-        self._limiting = Limiting(self._hold, self._breakers)
+        per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
+        self._limiting = Limiting(self._hold, self._breakers, per_key)
         self._lease = Lease(
             self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
         )
@@ -262,7 +263,6 @@ class Worker:
         )  # fmt: skip
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
-            per_key={target.name: target.per_key for target in self._registry if target.per_key is not None},
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
             on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None, limit=self._limit,
             on_failure=self._fail,

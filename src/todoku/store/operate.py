@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from todoku.core.identity import destination_lock, effect_scope
+from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.store import gates
 from todoku.store.database import Tx
 from todoku.store.ending import Endings
@@ -78,6 +78,7 @@ def replay(tx: Tx, rows: list[Picked]) -> list[int]:
         return []
     if entries := _entries(free):
         tx.rows("replay_ledger", entries=entries)
+        _reopen(tx, free)
     if lanes := [
         {"lane": row.lane, "queue": row.queue, "destination": row.destination} for row in free if row.lane is not None
     ]:
@@ -104,6 +105,7 @@ def settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: 
     over = succeeding(tx, ids)
     if entries := _entries(rows):
         tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded", response=result, ttl=ttl)
+        _reopen(tx, rows)
     _let_expire(tx, rows, ttl)
     if result is not None:
         tx.rows("settle_by_hand_result", ids=ids, result=result)
@@ -182,6 +184,14 @@ def _let_expire(tx: Tx, rows: Iterable[Picked], ttl: float) -> None:
     ]
     if entries:
         tx.rows("settle_reservations", entries=entries, ttl=ttl)
+
+
+def _reopen(tx: Tx, rows: Iterable[Picked]) -> None:
+    """What was accepted with `box.once` under the destination's name, and failed, is open again: its end is told anew."""
+    entries = [
+        {"scope": once_scope(row.destination), "key_hash": row.key_hash} for row in rows if row.key_hash is not None
+    ]
+    tx.rows("once_reopen", entries=entries)
 
 
 def _entries(rows: Iterable[Picked]) -> list[dict[str, str | None]]:

@@ -102,7 +102,8 @@ class Declarations:
 
         The name is the function's unless you give one. `timeout`, `backoff`, `max_attempts`: of its attempts. `run`:
         "loop" (async), "thread" (sync), "process" (killed at its timeout). `transactional`: hand it an open
-        transaction that commits with its success. `ordered`: calls with the same key run in turn. `unique_for`: an
+        transaction that commits with its success. `ordered`: calls with the same key run in turn. `per_key`: of calls
+        with the same key so many at once, so many a second (`todoku.Limit`), over all workers. `unique_for`: an
         equal call within that time is a duplicate. `keep_result`: what it returns can be asked for. `max_retries`:
         `max_attempts` less the first. `retry_on`: only these exceptions are retried; `abort_on`: these never.
         `aliases`: names it had before. `schema`: a JSON Schema of its arguments, or of the event. `encrypted`: its

@@ -92,8 +92,9 @@ class Job(Generic[P, R]):
         """The same job with options for the calls made through it; the job itself stays as it is.
 
         `tx`: in your transaction. `delay`, `at`: later. `expires`: not after so long. `priority`: 0 to 15, larger is
-        sooner. `key`: what shares it and is ordered runs in turn. `idempotency_key`: once. `queue`, `max_attempts`,
-        `timeout`: other than declared. `best_effort`: a call that cannot be stored is logged, and your work goes on.
+        sooner. `key`: what shares it runs in turn if it is ordered, or within its limit `per_key`. `idempotency_key`:
+        once. `queue`, `max_attempts`, `timeout`: other than declared. `best_effort`: a call that cannot be stored is
+        logged, and your work goes on.
         """
         if unknown := options.keys() - CallOptions.__optional_keys__:
             raise InvalidMessage(f"there is no option {', '.join(sorted(unknown))}", hint="see Job.using")

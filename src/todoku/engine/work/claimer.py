@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from todoku.core.limit import Limit
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming
 from todoku.engine.pools.pool import Pool, works_of
@@ -43,7 +42,6 @@ class Claimer:
         pools: Sequence[Pool],
         telemetry: Telemetry,
         *,
-        per_key: Mapping[str, Limit],
         poll_interval: float,
         give_back: Callable[[list[Claimed]], None],
         may_claim: Callable[[], bool],
@@ -56,7 +54,6 @@ class Claimer:
         self._lease = lease
         self._hold = hold
         self._limiting = limiting
-        self._per_key = per_key
         self._pools = pools
         self._telemetry = telemetry
         self._poll_interval = poll_interval
@@ -122,8 +119,12 @@ class Claimer:
             if self._wait >= _ASLEEP and self._announces and self._state == "running":
                 self._say("idle")
                 continue  # claim once more: what was committed before we said so gave no notice (H25)
-            self._event.wait(min(self._wait, self._soonest()))
-            self._wait = min(self._wait * 2, self._poll_interval)
+            woken = self._event.wait(min(self._wait, self._soonest()))
+            # A place at a limit was given back: who looks for it passes over what others hold for a moment.
+            self._wait = _SOONEST if woken and self._limited() else min(self._wait * 2, self._poll_interval)
+
+    def _limited(self) -> bool:
+        return self._limiting.counts or any(claiming.sees_gates for claiming in self._claimings.values())
 
     def _soonest(self) -> float:
         """The longest wait: nobody gives notice when a rate allows more, or when the time of a key has come."""
@@ -151,7 +152,7 @@ class Claimer:
         if claiming is None or claiming.worker != worker:
             claiming = self._claimings[pool.name] = Claiming(
                 self._store, worker, pool.destinations, monotonic=time.monotonic, room=self._limiting.room,
-                per_key=self._per_key,
+                per_key=self._limiting.per_key,
             )  # fmt: skip
         return claiming
 

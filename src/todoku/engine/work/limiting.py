@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from todoku.core.limit import Limit as KeyLimit
 from todoku.core.message import Claimed
 from todoku.engine.work.breaker import Breakers
 from todoku.engine.work.hold import Hold
@@ -19,9 +21,11 @@ OFTEN: Final = 0.05
 class Limiting:
     """What keeps queues and destinations back. Read by the claimer, written by the heartbeat."""
 
-    def __init__(self, hold: Hold, breakers: Breakers) -> None:
+    def __init__(self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit]) -> None:
         self._hold = hold
         self._breakers = breakers
+        self.per_key = per_key
+        """How much of one key may run, by destination: what the code of this worker says."""
         self._queues: dict[str, Limit] = {}
         self._destinations: dict[str, Limit] = {}
         self._counted = UNCOUNTED

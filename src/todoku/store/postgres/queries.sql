@@ -942,6 +942,12 @@ update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expire
   from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text)
  where l.scope = s.scope and l.key_hash = s.key_hash and l.digest = s.digest and l.state = 'failed'
 
+-- name: once_reopen
+-- As replay_ledger, for whoever accepted the work under the name of its destination. Only what failed: a success stays.
+update todoku_ledger l set state = 'accepted', updated_at = todoku_now()
+  from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+ where l.scope = s.scope and l.key_hash = s.key_hash and l.state = 'failed'
+
 -- name: replay_lanes
 -- The lanes' locks are held. A replayed row has the lowest id of its lane, so it is the head again.
 insert into todoku_lane (id, queue, destination, ready_at)

@@ -820,6 +820,12 @@ update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 922
     select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest')
       from json_each(:entries))
 
+-- name: once_reopen
+-- As replay_ledger, for whoever accepted the work under the name of its destination. Only what failed: a success stays.
+update todoku_ledger set state = 'accepted', updated_at = :now
+ where state = 'failed' and (scope, key_hash) in (
+    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash') from json_each(:entries))
+
 -- name: replay_lanes
 -- A replayed row has the lowest id of its lane, so it is the head again.
 insert into todoku_lane (id, queue, destination, ready_at)
