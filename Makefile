@@ -4,6 +4,7 @@ UV ?= uv
 JOBS ?= 2
 CRASH_SECONDS ?= 600
 USERS ?= 10000
+KILLS ?= 50
 MESSAGES ?= 10000
 
 VENV := .venv
@@ -13,7 +14,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos bench-store bench-engine bench-limits bench-jobs system-packages kafka brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs system-packages kafka brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -57,6 +58,10 @@ example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite,
 example-users-chaos: setup ## post USERS=10000 while workers are killed every second: is anybody forgotten, or written to twice?
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable examples/users
 	@$(PY) -m users_example.chaos --users $(USERS)
+
+example-orders-chaos: setup ## 64 identical orders at once, then KILLS=50 workers killed: does the broker's log agree with the ledger?
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable examples/orders
+	@$(PY) -m orders_example.chaos --kills $(KILLS)
 
 # --- checking --------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tests.support.limited import Span, overlap, spans
 from tests.support.postgres import fresh_database, server_dsn, stop_server
 from todoku.app import App
 
-PROCESSES, SLOTS, KEYS, SECONDS = 8, 4, 15, 0.2
+PROCESSES, SLOTS, KEYS, SECONDS = 8, 4, 15, 0.5
 LIMIT = 2
 TARGET = 0.8
 PATIENCE = 180.0
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a third of the work")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
     options = parser.parse_args()
-    number, fine = 20 if options.quick else 60, True
+    number, fine = 10 if options.quick else 30, True
     home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
     if options.only != "postgres":
         fine &= report("SQLite", measured(f"sqlite:///{home}/limits.db", number))

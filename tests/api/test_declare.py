@@ -62,7 +62,7 @@ def test_a_job_that_cannot_run_is_refused(name: str, box: todoku.App) -> None:
 
 def test_a_name_is_a_topic_and_can_be_taken_once(box: todoku.App) -> None:
     box.job(plain)
-    with pytest.raises(todoku.InvalidSetting, match="two destinations named 'plain'"):
+    with pytest.raises(todoku.InvalidSetting, match="two destinations are named 'plain'"):
         box.job(plain)
     with pytest.raises(todoku.InvalidMessage, match="is not a topic"):
         box.job("a b")(plain)
@@ -72,7 +72,7 @@ def test_a_name_is_a_topic_and_can_be_taken_once(box: todoku.App) -> None:
         box.job(functools.partial(plain))
     assert box.job("partial")(functools.partial(plain)).name == "partial"
     box.route("order.*", to="elsewhere")
-    with pytest.raises(todoku.InvalidSetting, match="two destinations named 'plain'"):
+    with pytest.raises(todoku.InvalidSetting, match="two destinations are named 'plain'"):
         box.on("order.*", name="plain")(plain)
 
 

@@ -35,7 +35,7 @@ def test_a_destination_is_registered_once_and_sends_in_batches(box: todoku.App, 
     target = box.registry["orders"]
     assert (target.sender, target.batch, target.queue, target.call) == (broker, SEND_BATCH, "orders", None)
     assert target.backoff == box.settings.backoff
-    with pytest.raises(todoku.InvalidSetting, match="two destinations named 'orders'"):
+    with pytest.raises(todoku.InvalidSetting, match="two destinations are named 'orders'"):
         box.route("order.*", to=Broker("orders"), ordered=True)
     box.route("order.*", to=Broker("orders"), name="orders2")
     message = box.publish("order.created", {"n": 1}, key="7", headers={"a": "b"}, tx=None)

@@ -290,13 +290,17 @@ class PubsubKind(Kind):
         )
 
     async def received(self, address: str) -> list[Received]:
+        from google.api_core.exceptions import DeadlineExceeded
+
         _, subscriber = self._clients()
         name = f"projects/todoku/subscriptions/{address}"
         got: list[Received] = []
         while True:
-            answer = await asyncio.to_thread(
-                subscriber.pull, request={"subscription": name, "max_messages": 1000, "return_immediately": True}
-            )
+            try:
+                request = {"subscription": name, "max_messages": 1000}
+                answer = await asyncio.to_thread(subscriber.pull, request=request, timeout=3, retry=None)
+            except DeadlineExceeded:  # it waits for more, and there is none
+                return got
             if not answer.received_messages:
                 return got
             got += [self._read(one.message) for one in answer.received_messages]

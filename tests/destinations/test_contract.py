@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -176,18 +175,14 @@ async def test_a_broker_that_is_down_is_tried_again_and_comes_back(kind: Kind, a
 
 async def test_what_takes_too_long_is_a_timeout(kind: Kind, address: str) -> None:
     """A broker that is stopped, not gone: it takes connections and says nothing."""
-    process = kind.service.ours()
     await kind.declare(address)
     destination: Any = kind.destination(address, send_timeout_ms=300)
     try:
         for _ in range(40):
             if await destination.send([outgoing(1)]) == [Done()]:
                 break
-        process.send_signal(signal.SIGSTOP)
-        try:
+        with kind.service.stopped():
             (outcome,) = await destination.send([outgoing(2)])
-        finally:
-            process.send_signal(signal.SIGCONT)
         assert isinstance(outcome, Retry)
         assert outcome.reason == "BROKER_TIMEOUT"
     finally:

@@ -18,6 +18,7 @@ from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, 
 from tests.support.world import SOMEBODY, aborted, failed
 from todoku.app import new_id
 from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft
 from todoku.core.route import Route
 from todoku.core.status import Status
@@ -49,6 +50,8 @@ def drive(store: SqlStore) -> None:
     store.set_limit("d0", SOMEBODY, of="queue", concurrency=1000, rate=100)
     store.release(store.claim(worker, [Slice("d0", "d0", 0)], limit=5, counted=Counted(frozenset({"d0"}))))
     store.claim_suspect(worker, [("none", "none")])
+    store.run(publish(publishing(store.database), [gated_draft()]))
+    store.settle([(one, SUCCEEDED) for one in store.claim_gates(worker, [Gated("d9", "d9", 1)], number=1, limit=1)])
     assert store.effects(claims)
     settled = [*_outcomes(claims[10:]), *((claim, SUCCEEDED) for claim in (*ordered, *gated))]
     assert not store.settle(settled).lost
@@ -64,6 +67,12 @@ def _outcomes(claims: Sequence[Claimed]) -> Iterator[tuple[Claimed, Settlement]]
     kept = Settlement(status=Status.SUCCEEDED, result="1")
     kinds = (SUCCEEDED, kept, failed(), aborted())
     return ((claim, kinds[place % len(kinds)]) for place, claim in enumerate(claims))
+
+
+def gated_draft() -> Draft:
+    """The only message of its key, which has a limit."""
+    routes = [Route(pattern="**", destination="d9", queue="d9", per_key=Limit(concurrency=1))]
+    return draft(new_id(), "order.created", {}, Options(key="alone"), routes, max_payload_bytes=1024)
 
 
 def keyed_drafts() -> list[Draft]:

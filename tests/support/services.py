@@ -9,14 +9,16 @@ TODOKU_TEST_REQUIRE_SERVICES=1 a failure.
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,9 +31,16 @@ PATIENCE = 90.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, and stays so while its server is down.
+
+    Not one that the system gives to outgoing connections: a client that keeps trying to reach a server which is down
+    would be given the server's own port one day, and be connected with itself.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Service(ABC):
@@ -96,6 +105,20 @@ class Service(ABC):
             pytest.skip(f"{self.name}: {self.variable} names a server that is not ours to kill")
         return self._process
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP for as long as the block runs: it is there, and says nothing."""
+        process = self.ours()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not _is_stopped(process.pid):
+                assert time.monotonic() < deadline, f"{self.name} does not stop"
+                time.sleep(0.005)
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """kill -9: it saves nothing and says goodbye to nobody."""
         process = self._process
@@ -120,6 +143,11 @@ class Service(ABC):
                 cwd=self.home, env={"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8"} | environ,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
+
+
+def _is_stopped(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def _dying_with_parent() -> list[str]:

@@ -38,9 +38,11 @@ class Destination(Protocol):
     """Where messages go, beside handlers: anything with a name and `async send(batch)`.
 
     `send` returns one outcome per message, in order, or None: all of them arrived. In a batch for an ordered route no
-    two messages have the same key. It may have an `async ping()`: while that raises, deliveries wait without burning
-    attempts; a `configure(settings)`: called with the App's settings when it is routed to; an `async aclose()`: called
-    in the event loop of a worker that ends.
+    two messages have the same key.
+
+    It may have a `batch`: how many messages it likes at once, else 32; an `async ping()`: while that raises, deliveries
+    wait without burning attempts; a `configure(settings)`, called with the App's when it is routed to; an
+    `async aclose()`, called in the event loop of a worker that ends.
     """
 
     name: str

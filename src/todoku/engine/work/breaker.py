@@ -14,7 +14,9 @@ THRESHOLD: Final = 10
 _SHORTEST: Final = 5.0
 _LONGEST: Final = 60.0
 
-_TRANSIENT: Final = frozenset({"NETWORK", "TIMEOUT", "HTTP_5XX", "HTTP_BUSY", "BROKER_DOWN", "BROKER_TIMEOUT"})
+_TRANSIENT: Final = frozenset(
+    {"NETWORK", "TIMEOUT", "HTTP_5XX", "HTTP_BUSY", "BROKER_DOWN", "BROKER_TIMEOUT", "BROKER_DENIED"}
+)
 """What speaks against the destination and not against the message."""
 
 

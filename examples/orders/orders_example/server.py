@@ -1,0 +1,32 @@
+"""`python -m orders_example.server`: the API, on PORT."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import uvicorn
+
+import todoku
+from orders_example.api import make_api
+from orders_example.application import opened
+from orders_example.settings import read_settings, whole
+
+PORT = 8330
+
+
+def main() -> int:
+    """Serves until SIGINT or SIGTERM; requests that have begun are answered."""
+    try:
+        settings, port = read_settings(os.environ), whole(os.environ, "PORT", PORT)
+        with opened(settings) as application:
+            api = make_api(application.accepting, settings)
+            uvicorn.run(api, host=os.environ.get("HOST", "127.0.0.1"), port=port, log_level="warning", access_log=False)
+    except todoku.TodokuError as error:
+        sys.stderr.write(f"server: {error}\n")
+        return 2 if isinstance(error, todoku.InvalidSetting) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
