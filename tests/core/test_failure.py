@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.core.making import any_text, quick, reasons
 from todoku.core.backoff import LONGEST
-from todoku.core.failure import DeliveryError, classify, classify_status
+from todoku.core.failure import DeliveryError, Retrying, classify, classify_status
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 
 
@@ -233,3 +233,20 @@ def test_every_status_has_an_outcome(status: int, retry_after: float | None, ret
     assert isinstance(outcome, Done) == (200 <= status < 300)
     if status >= 500:
         assert isinstance(outcome, Retry)
+
+
+@pytest.mark.parametrize(
+    ("retrying", "error", "kind"),
+    [
+        (Retrying(only=(OSError,)), ConnectionResetError(), Retry),
+        (Retrying(only=(OSError,)), KeyError("x"), Abort),
+        (Retrying(never=(LookupError,)), KeyError("x"), Abort),
+        (Retrying(never=(LookupError,)), TimeoutError(), Retry),
+        (Retrying(only=(OSError,), never=(TimeoutError,)), TimeoutError(), Abort),
+        (Retrying(only=(OSError,)), Snooze(1), Snooze),
+        (Retrying(only=(ValueError,)), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), Abort),
+    ],
+)
+def test_a_job_says_which_exceptions_it_retries(retrying: Retrying, error: Exception, kind: type[Outcome]) -> None:
+    """Issue 4: only or never on named exceptions; what is deterministic stays so, an outcome stays what it says."""
+    assert isinstance(classify(error, retrying), kind)

@@ -109,7 +109,11 @@ class RedisKind(Kind):
         import redis.asyncio
 
         async with redis.asyncio.Redis.from_url(self.service.url) as client:
-            entries = await client.xrange(address)
+            entries: list[Any] = []
+            while more := await client.xrange(
+                address, min=f"({entries[-1][0].decode()}" if entries else "-", count=500
+            ):
+                entries += more
         return [self._read({name.decode(): value for name, value in fields.items()}) for _, fields in entries]
 
     def _read(self, fields: dict[str, bytes]) -> Received:

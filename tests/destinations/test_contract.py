@@ -144,7 +144,7 @@ async def test_many_sends_at_once_share_one_connection(kind: Kind, address: str)
     destination: Any = kind.destination(address)
     batches = [[outgoing(10 * batch + place) for place in range(10)] for batch in range(8)]
     await asyncio.gather(*(destination.send(batch) for batch in batches))
-    assert len({id(line.connection) for line in destination._lines.values()}) == 1
+    assert len({id(line._connection) for line in destination._lines.values()}) == 1
     await destination.aclose()
     assert sorted(numbers(await kind.received(address))) == list(range(80))
 

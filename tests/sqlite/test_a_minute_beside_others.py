@@ -1,7 +1,7 @@
-"""SQLite for a minute: a standard-library publisher and SQLAlchemy handlers on the same file beside the engine.
+"""SQLite for a while: a standard-library publisher and SQLAlchemy handlers on the same file beside the engine.
 
 In one process and in two, of which one is killed: acknowledged rows missing = 0 (I1, I2, H26). The journal is the one
-this build gets. TODOKU_TEST_MINUTE_SECONDS says how long each half takes.
+this build gets. TODOKU_TEST_MINUTE_SECONDS=30 makes it a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming
 
-SECONDS = float(os.environ.get("TODOKU_TEST_MINUTE_SECONDS", "30"))
+SECONDS = float(os.environ.get("TODOKU_TEST_MINUTE_SECONDS", "12"))
 LEASE = 4.0
 PATIENCE = 60
 """How long a caller's connection waits for the write lock: long enough for a slow disk under other tests."""
@@ -239,7 +239,7 @@ def check(shop: Shop, settled: Sequence[int]) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_missing_after_half_a_minute_in_one_process(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_missing_in_one_process(tmp_path: Path) -> None:
     """H26, I1: publisher, handlers, engine and reader are threads of one process, on one file."""
     shop, everybody, settled = Shop(tmp_path / "shop.db"), Everybody(), list[int]()
     handlers = ThreadPoolExecutor(2)
@@ -262,7 +262,7 @@ def test_nothing_acknowledged_is_missing_after_half_a_minute_in_one_process(tmp_
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_missing_after_half_a_minute_in_two_processes(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_missing_in_two_processes(tmp_path: Path) -> None:
     """H26, I1: the engine is another process, is killed (-9) in the middle of its work, and started again."""
     shop, everybody, notes = Shop(tmp_path / "shop.db"), Everybody(), tmp_path / "settled"
     notes.touch()

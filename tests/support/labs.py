@@ -42,10 +42,10 @@ class Block:
     promised: str | None
 
 
-def blocks(lab: str, backend: str) -> list[Block]:
+def blocks(lab: str, backend: str, page: Path = RUNBOOK) -> list[Block]:
     """The blocks of a lab, in the page's order."""
     found: list[Block] = []
-    for match in _FENCE.finditer(RUNBOOK.read_text("utf-8")):
+    for match in _FENCE.finditer(page.read_text("utf-8")):
         if match["lab"] != lab or match["only"] not in (None, backend):
             continue
         if match["kind"] == "text":
@@ -60,15 +60,17 @@ def blocks(lab: str, backend: str) -> list[Block]:
 def keeps(promised: str, printed: str) -> bool:
     """Whether what was printed is what was promised; `…` is anything on a line, and widths do not count."""
     lines = [line.split() for line in promised.splitlines()]
-    pattern = r"\s*\n".join(r"\s+".join(re.escape(word).replace("…", ".*") for word in line) for line in lines)
-    return re.fullmatch(pattern + r"\s*", printed) is not None
+    pattern = r"\s*\n[ ]*".join(r"\s+".join(re.escape(word).replace("…", ".*") for word in line) for line in lines)
+    return re.fullmatch(r"[ ]*" + pattern + r"\s*", printed) is not None
 
 
 class Lab:
     """One lab, run from an empty folder on a database."""
 
-    def __init__(self, number: int, backend: str, url: str, home: Path, **environ: str) -> None:
-        self.blocks = [*blocks("setup", backend), *blocks(f"lab-{number}", backend)]
+    def __init__(
+        self, number: int, backend: str, url: str, home: Path, *, page: Path = RUNBOOK, **environ: str
+    ) -> None:
+        self.blocks = [*blocks("setup", backend, page), *blocks(f"lab-{number}", backend, page)]
         self.folder = home / "todoku-labs"
         self._home = home
         kept = {name: os.environ[name] for name in ("HOME", "LD_LIBRARY_PATH") if name in os.environ}
@@ -137,8 +139,8 @@ def answered(sql: str, backend: str, url: str) -> list[Any]:
 
 def query(sql: str) -> None:
     """Ask the lab's database, and print rows as `sqlite3` and `psql -At` do."""
-    url = os.environ.get("DATABASE_URL")
-    rows = answered(sql, "postgres", url) if url else answered(sql, "sqlite", "sqlite:///todoku.db")
+    url = os.environ.get("DATABASE_URL") or "sqlite:///todoku.db"
+    rows = answered(sql, url.partition(":")[0].replace("postgresql", "postgres"), url)
     for row in rows:
         print("|".join("" if value is None else str(value) for value in row))
 

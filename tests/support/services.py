@@ -204,7 +204,9 @@ class ValkeyServer(Service):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _command(self) -> list[str | Path]:
-        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.home, "appendonly": "yes", "save": "''"}
+        # Every write is on disk before it is answered: by default a kill may lose what was answered in the last second.
+        kept = {"appendonly": "yes", "appendfsync": "always", "save": "''"}
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.home, **kept}
         flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return [self._program(), *flags]
 
@@ -313,8 +315,10 @@ class KafkaServer(Service):
     def _prepare(self) -> None:
         data = self.home / "data"
         data.mkdir(exist_ok=True)
-        # What `kafka-storage format` would write; it takes as long to start as the server itself.
-        (data / "meta.properties").write_text(f"version=1\ncluster.id={self._cluster}\nnode.id=1\n")
+        # What `kafka-storage format` would write; it takes as long to start as the server itself. Once: what the server
+        # adds to it says which directory its partitions are in.
+        if not (meta := data / "meta.properties").exists():
+            meta.write_text(f"version=1\ncluster.id={self._cluster}\nnode.id=1\n")
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,

@@ -21,7 +21,7 @@ def greeting(url: str, database: str) -> str:
     shown = database.rpartition("@")[2] if "@" in database else database  # not the password
     order = (
         '{"idempotency_key": "first-order-1", "order_id": "o-1", "instrument": "AAPL", "side": "BUY", "qty": 3,'
-        ' "price": 187.5, "requested_at": "2026-11-16T09:00:00Z", "trace_id": "t-1"}'
+        ' "price": 187.5, "requested_at": "2026-11-16T00:00:00Z", "trace_id": "t-1"}'
     )
     return f"""\
 orders is running on {url} (database {shown}); the broker writes broker.jsonl

@@ -33,7 +33,8 @@ class Accepting:
         key = order.idempotency_key
         with self._database.begin() as tx, self._box.once(key, scope=ORDERS, tx=tx, body=order) as done:
             if done.first:
-                sent = self._box.publish(TOPIC, order, tx=tx, key=key, idempotency_key=key)
+                headers = {"x-correlation-id": order.trace_id}  # in every log line about it
+                sent = self._box.publish(TOPIC, order, tx=tx, key=key, idempotency_key=key, headers=headers)
                 done.store(accepted(order), status=201, state="accepted")
                 # A duplicate: it has waited for longer than the ledger remembers, and is still on its way.
                 return Answer(200 if sent.duplicate else 201, accepted(order))

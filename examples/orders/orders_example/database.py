@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import AbstractContextManager, closing
 from importlib.resources import files
 from typing import Any
@@ -10,6 +11,8 @@ import msgspec
 import sqlalchemy
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.orm import Session
+
+from orders_example.order import ORDERS
 
 Tx = Connection | Session
 """An open transaction: what todoku takes as `tx=`."""
@@ -57,11 +60,17 @@ class Database:
         found = tx.execute(text("select 1 from outbox_orders where id = :id and status = 'succeeded'"), {"id": id})
         return found.first() is not None
 
-    def answer(self, tx: Tx, key: str) -> bytes | None:
-        """What the ledger would answer to a repeat of this order, as JSON."""
+    def waiting(self, tx: Tx, key: str) -> bytes | None:
+        """What the ledger answers to a repeat of an order whose end it waits for, as JSON. None: it waits for none.
+
+        By the key's hash, which is what the ledger finds things by.
+        """
         found = tx.execute(
-            text("select cast(response_payload_json as text) from idempo_ledger where idempotency_key = :key"),
-            {"key": key},
+            text(
+                "select cast(response as text) from todoku_ledger"
+                " where scope = :scope and key_hash = :hash and state = 'accepted'"
+            ),
+            {"scope": f"once:{ORDERS}", "hash": hashlib.sha256(key.encode()).hexdigest()},
         ).first()
         return None if found is None or found[0] is None else str(found[0]).encode()
 

@@ -65,7 +65,7 @@ def filled(order: Order, execution: Execution, broker: str, at: datetime, latenc
     """The result of an order that a broker executed, wholly or in part."""
     quantity = sum((_exact(fill.qty) for fill in execution.fills), Decimal())
     spent = sum((_exact(fill.px) * _exact(fill.qty) for fill in execution.fills), Decimal())
-    average = float(spent / quantity) if quantity else None
+    average = float(round(spent / quantity, 8)) if quantity else None
     slippage = _slippage(order, average)
     limit = order.risk_constraints.max_slippage if order.risk_constraints else None
     warnings = {

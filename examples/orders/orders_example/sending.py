@@ -102,10 +102,10 @@ class Sending:
         now = self._database.delivery(tx, ending.delivery_id)
         if now is not None and (now.status, now.replay_count) != (ending.status, ending.replay_count):
             return
-        answer = self._database.answer(tx, ending.key)
-        if answer is None:
-            return
-        order = msgspec.json.decode(answer, type=Identity)
+        waiting = self._database.waiting(tx, ending.key)
+        if waiting is None:
+            return  # an attempt has told it
+        order = msgspec.json.decode(waiting, type=Identity)
         if ending.status == "succeeded":
             given = self._database.given_result(tx, ending.delivery_id)
             by_hand = settled(order, self._adapter.name, ending.ended_at)

@@ -14,6 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 import uvicorn
+from sqlalchemy.exc import DBAPIError
 
 import todoku
 from shop_example.api import make_api
@@ -93,6 +94,12 @@ def everything(_settings: Settings, given: argparse.Namespace) -> int:
     return run_everything(lambda settings: prepare(settings, given))
 
 
+def _amount(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount: a whole number above 0")
+    return int(text)
+
+
 def _shop(settings: Settings) -> Shop:
     return Shop(settings.database, open_broker(settings.broker, settings.address).destination())
 
@@ -106,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     made = {name: commands.add_parser(name, help=act.__doc__) for name, act in COMMANDS.items()}
     made["order"].add_argument("user", type=UUID)
-    made["order"].add_argument("amount", type=int)
+    made["order"].add_argument("amount", type=_amount)
     made["points"].add_argument("--once", action="store_true")
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
@@ -114,9 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wait_as_the_seed_does(os.environ)
     try:
         return COMMANDS.get(given.command, everything)(read_settings(os.environ), given)
-    except todoku.InvalidSetting as error:
+    except (todoku.TodokuError, DBAPIError, OSError) as error:
         sys.stderr.write(f"shop: {error}\n")
-        return 2
+        return 2 if isinstance(error, todoku.InvalidSetting) else 1
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Broker(Protocol):
         """Send without an outbox, and wait for the confirmation."""
 
     async def receive(self, take: Take, *, idle: float | None = None) -> int:
-        """Hand over every message, one after the other, and say how many. `idle`: until none came for so many seconds."""
+        """Hand over every message, one after the other; how many. `idle`: until none came for so many seconds."""
 
 
 def open_broker(url: str, address: str) -> Broker:
@@ -75,14 +75,18 @@ class Nats:
         return todoku.nats(f"{self._address}.{{topic}}", servers=self._url, stream=self._address, name=BUS)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Any]:
+    async def _connected(self, *, attempts: int = 3) -> AsyncIterator[Any]:
+        """`attempts` to connect, now and whenever the connection is lost; -1: until it is there."""
         import nats  # noqa: PLC0415 - only the broker in use
 
         async def told(error: Exception) -> None:
-            LOGGER.warning("the broker: %s", error)
+            LOGGER.warning("the broker: %s", error or type(error).__name__)
 
-        # The first connection must come about; after that it is made again whenever it is lost.
-        client = await nats.connect(self._url, max_reconnect_attempts=-1, reconnect_time_wait=0.5, error_cb=told)
+        patience = {"max_reconnect_attempts": attempts, "reconnect_time_wait": 0.5}
+        try:
+            client = await nats.connect(self._url, error_cb=told, **patience)
+        except nats.errors.Error as error:
+            raise ConnectionError(f"the broker is not there: {error}") from error
         try:
             yield client.jetstream()
         finally:
@@ -102,7 +106,7 @@ class Nats:
     async def receive(self, take: Take, *, idle: float | None = None) -> int:
         """As Broker.receive. Whoever shares the durable name shares the messages."""
         taken = 0
-        async with self._connected() as stream:
+        async with self._connected(attempts=-1) as stream:
             mine = await stream.pull_subscribe(f"{self._address}.>", durable="points", stream=self._address)
             while True:
                 try:

@@ -1,10 +1,10 @@
-"""The accidents that the outbox is for, made on purpose and counted: `python -m shop_example.naive`.
+"""The accidents that the outbox is for, made on purpose and counted: `python -m shop_example.naive [ORDERS]`.
 
 A: the order is committed, and the process dies before it has told the broker. Nobody ever hears of the order.
 B: the broker is told, and then the order is rolled back. Everybody hears of an order that does not exist.
 
-Each way of doing it takes the same orders with the same faults, in processes that really die, on a real broker. Then the
-orders in the database are compared with the events at the broker.
+Each way of doing it takes the same orders with the same faults, in processes that really die, on a real broker. Then
+the orders in the database are compared with the events at the broker.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _die() -> None:
 
 
 def take_orders(way: Way, database: str, broker_url: str, address: str, first: int, last: int) -> None:
-    """Take the orders first … last. Says each before it begins, so that whoever starts us again knows where to go on."""
+    """Take these orders. Says each before it begins, so that whoever starts us again knows where to go on."""
     broker = open_broker(broker_url, address)
     shop = Shop(database, broker.destination())
     for number in range(first, last):
@@ -155,15 +155,16 @@ def counted(way: Way, database: str, broker_url: str, orders: int = ORDERS) -> C
         shop.prepare()
         earlier = _orders(shop)
         begun = 0
-        while begun < orders:
+        while begun < orders:  # the order a process died of is not taken again
             words = [way, database, broker_url, address, str(begun), str(orders)]
             child = subprocess.run(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", "shop_example.naive", *words], stdout=subprocess.PIPE, text=True,
                 timeout=PATIENCE, check=False,
             )  # fmt: skip
-            begun = max([begun, *(int(line) + 1 for line in child.stdout.split())])
-            if child.returncode == 0:
-                break
+            reached = max((int(line) + 1 for line in child.stdout.split()), default=begun)
+            if reached == begun:
+                raise RuntimeError(f"a process that takes orders ended with {child.returncode} before the first")
+            begun = reached
         shop.box.drain()  # the publisher; only the outbox has something for it
         told: set[str] = set()
         asyncio.run(broker.receive(lambda message: told.add(msgspec.json.decode(message.payload)["orderId"]), idle=0.5))
@@ -186,12 +187,13 @@ def table(counts: dict[Way, Count]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Without arguments: every way, and a table. Exits 1 if the outbox lost an order or told a lie."""
+    """Every way, with so many orders, and a table. Exits 1 if the outbox lost an order or told a lie."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words:
+    if len(words) > 1:
         way, database, url, address, first, last = words
         take_orders(Way(way), database, url, address, int(first), int(last))
         return 0
+    orders = int(words[0]) if words else ORDERS
     with ExitStack() as stack:
         home = Path(stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
         given = os.environ.get("BROKER_URL") and read_settings(os.environ).broker
@@ -199,9 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Each way has a database of its own: none of them waits for another.
         databases = {way: f"sqlite:///{home.as_posix()}/{way}.db" for way in Way}
         with ThreadPoolExecutor() as side_by_side:
-            results = side_by_side.map(lambda way: counted(way, databases[way], url), Way)
+            results = side_by_side.map(lambda way: counted(way, databases[way], url, orders), Way)
             counts = dict(zip(Way, results, strict=True))
-    print(f"{ORDERS} orders each; of every 4, 1 is rolled back and 2 crash\n\n{table(counts)}")
+    print(f"{orders} orders each; of every 4, 1 is rolled back and 2 crash\n\n{table(counts)}")
     return 1 if counts[Way.OUTBOX].lost or counts[Way.OUTBOX].lies else 0
 
 

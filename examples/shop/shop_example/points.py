@@ -48,7 +48,9 @@ class Points:
     def take(self, message: Received) -> Taken:
         """Count one message. When this returns, it is committed and may be acknowledged."""
         taken = self._take(message)
-        LOGGER.log(logging.ERROR if taken == "unreadable" else logging.INFO, "%s %s: %s", message.type, message.id, taken)
+        LOGGER.log(
+            logging.ERROR if taken == "unreadable" else logging.INFO, "%s %s: %s", message.type, message.id, taken
+        )
         return taken
 
     def _take(self, message: Received) -> Taken:

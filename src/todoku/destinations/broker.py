@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar, Final, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypedDict
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -24,9 +24,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons, classify
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.settings import Settings
-
-C = TypeVar("C")
-"""What a broker's client calls its connection."""
+from todoku.destinations.line import CLOSING, C, Line, within
 
 REASONS: Final[Reasons] = {
     TimeoutError: ("BROKER_TIMEOUT", True),
@@ -38,9 +36,6 @@ REASONS: Final[Reasons] = {
 _DONE: Final = Done()
 _SMALL: Final = 16 << 10
 """Nobody's limit is below this, so that what is smaller need not be counted exactly."""
-
-_CLOSING: Final = 2.0
-"""Seconds a connection has to say goodbye."""
 
 
 class BrokerOptions(TypedDict, total=False):
@@ -98,16 +93,6 @@ class Parcel:
         return len(self.message.payload) + sum(_bytes(name) + _bytes(value) + 4 for name, value in self.headers.items())
 
 
-class Line(Generic[C]):
-    """The connection of one event loop, or none yet; whoever makes it makes it for all."""
-
-    __slots__ = ("connection", "lock")
-
-    def __init__(self) -> None:
-        self.connection: C | None = None
-        self.lock = asyncio.Lock()
-
-
 class Broker(ABC, Generic[C]):
     """A destination on a broker. Connections are made when first needed, shared by all sends, and made again when lost.
 
@@ -121,6 +106,8 @@ class Broker(ABC, Generic[C]):
     """So many messages at once: more in flight for each wait, and not more at stake in a crash than in one claim."""
     prefix: ClassVar[str] = "ce-"
     """How the broker's binding of CloudEvents begins the names of attributes."""
+    has_content_type: ClassVar[bool] = False
+    """Whether a content type is a property of its own there; else it is a header."""
 
     def __init__(self, options: Options) -> None:
         if not _is_installed(self.module):
@@ -131,8 +118,8 @@ class Broker(ABC, Generic[C]):
         self._options = options
         self._seconds = (options.send_timeout_ms or Settings().send_timeout_ms) / 1000
         self._reasons: Reasons | None = None
+        self._ending: set[asyncio.Future[None]] = set()
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line[C]] = WeakKeyDictionary()
-        self._closings: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------- what each broker has of its own
 
@@ -162,7 +149,10 @@ class Broker(ABC, Generic[C]):
 
     def _headers(self, message: Outgoing) -> dict[str, str]:
         """All headers of a message, as the broker is given them."""
-        return headers(message, source=self._options.source, prefix=self.prefix)
+        found = headers(message, source=self._options.source, prefix=self.prefix)
+        if not self.has_content_type:
+            found["content-type"] = message.content_type
+        return found
 
     def _size(self, _connection: C, parcel: Parcel) -> tuple[int, int]:
         """How large a parcel is, as the broker counts, and how large it may be."""
@@ -177,14 +167,16 @@ class Broker(ABC, Generic[C]):
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
         """Send a batch, in its order. One outcome a message; one for all of them if the broker is not there."""
         parcels = [Parcel(message, self._headers(message)) for message in batch]
-        connection: C | None = None
+        line = self._line()
+
+        async def publish() -> None:
+            connection = await line.connected()
+            await self._publish(connection, self._fitting(connection, parcels))
+
         try:
-            async with asyncio.timeout(self._seconds):
-                connection = await self._connected()
-                await self._publish(connection, self._fitting(connection, parcels))
+            await within(self._seconds, publish())
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
-            if connection is not None:
-                self._drop(connection)
+            self._give_up(line)
             await self._failed([parcel for parcel in parcels if parcel.outcome is None], error, of=len(batch))
         return [parcel.outcome or Retry(reason="INTERNAL_ERROR", detail="no answer was noted") for parcel in parcels]
 
@@ -200,23 +192,24 @@ class Broker(ABC, Generic[C]):
 
     async def ping(self) -> None:
         """Whether the broker answers; DeliveryError if it does not."""
-        connection: C | None = None
+        line = self._line()
+
+        async def ping() -> None:
+            await self._ping(await line.connected())
+
         try:
-            async with asyncio.timeout(self._seconds):
-                connection = await self._connected()
-                await self._ping(connection)
+            await within(self._seconds, ping())
         except Exception as error:
-            if connection is not None:
-                self._drop(connection)
+            self._give_up(line)
             raise DeliveryError("BROKER_DOWN", f"{type(error).__name__}: {error}") from error
 
     async def aclose(self) -> None:
         """End the connection of this event loop. The next send makes another."""
-        line = self._lines.pop(asyncio.get_running_loop(), None)
-        if line is not None and line.connection is not None:
-            self._end(line.connection)
-        if self._closings:
-            await asyncio.wait(self._closings, timeout=2 * _CLOSING)
+        loop = asyncio.get_running_loop()
+        if (line := self._lines.pop(loop, None)) is not None:
+            line.give_up()
+        if ending := [goodbye for goodbye in self._ending if goodbye.get_loop() is loop]:
+            await asyncio.wait(ending, timeout=2 * CLOSING)
 
     def meaning(self, error: Exception) -> Retry | Abort | Snooze:
         """What an error of the client library means for the next attempt: the one place that says so."""
@@ -266,33 +259,17 @@ class Broker(ABC, Generic[C]):
         """The client library, or a part of it."""
         return import_module(f"{cls.module}.{part}" if part else cls.module)
 
-    async def _connected(self) -> C:
-        line = self._lines.setdefault(asyncio.get_running_loop(), Line())
-        async with line.lock:
-            if line.connection is not None and self._is_lost(line.connection):
-                self._drop(line.connection)
-            if line.connection is None:
-                line.connection = await self._connect()
-            return line.connection
+    def _line(self) -> Line[C]:
+        loop = asyncio.get_running_loop()
+        if (line := self._lines.get(loop)) is None:
+            line = self._lines[loop] = Line(self._connect, self._is_lost, self._close, self._ending)
+        return line
 
-    def _drop(self, connection: C) -> None:
-        """This connection failed: the next send makes a new one, and nothing waits in the old one any more."""
-        line = self._lines.get(asyncio.get_running_loop())
-        if line is not None and line.connection is connection:
-            line.connection = None
-            self._end(connection)
-
-    def _end(self, connection: C) -> None:
-        closing = asyncio.get_running_loop().create_task(self._closed(connection), name=f"todoku {self.name} closing")
-        self._closings.add(closing)
-        closing.add_done_callback(self._closings.discard)
-
-    async def _closed(self, connection: C) -> None:
-        try:
-            async with asyncio.timeout(_CLOSING):
-                await self._close(connection)
-        except Exception:  # noqa: BLE001, S110 - it is given up in any case, and why it was has been said
-            pass
+    def _give_up(self, line: Line[C]) -> None:
+        """Something failed on this line: the next send makes a new one, and nothing waits in the old any more."""
+        line.give_up()
+        if self._lines.get(loop := asyncio.get_running_loop()) is line:
+            del self._lines[loop]
 
     def _fitting(self, connection: C, parcels: list[Parcel]) -> list[Parcel]:
         """Those that the broker can take. A message that is too large would cost the connection, and its neighbours."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Unpack
 
-from todoku.core.destination import Outgoing
 from todoku.core.failure import Reasons
 from todoku.core.outcome import Abort, Retry
 from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options, together
@@ -70,9 +70,6 @@ class Kafka(Broker[Any]):
             # What the broker refused has a number in the producer's sequence: after such a gap it takes nothing more.
             raise ConnectionResetError("a message was refused: the producer begins anew")
 
-    def _headers(self, message: Outgoing) -> dict[str, str]:
-        return {**super()._headers(message), "content-type": message.content_type}
-
     def _is_common(self, error: Exception) -> bool:
         errors = self.library("errors")
         of_a_message = (
@@ -90,7 +87,9 @@ class Kafka(Broker[Any]):
 
     async def _close(self, connection: Any) -> None:
         # What still waits in it must not be sent after we said that it was not; the library would wait until it is.
-        connection._message_accumulator.fail_all(ConnectionResetError("the producer was closed"))
+        waiting = connection._message_accumulator
+        for batch in (*chain.from_iterable(waiting._batches.values()), *waiting._pending_batches):
+            batch.future.cancel()
         if connection._sender.sender_task is not None:
             connection._sender.sender_task.cancel()
         try:
@@ -100,9 +99,13 @@ class Kafka(Broker[Any]):
 
     def _raised(self) -> Reasons:
         errors = self.library("errors")
-        denied, rejected = ("BROKER_DENIED", True), ("BROKER_REJECTED", False)
+        down, denied = ("BROKER_DOWN", True), ("BROKER_DENIED", True)
         return {
-            errors.KafkaError: ("BROKER_DOWN", True),
+            errors.KafkaError: down,
+            errors.LeaderNotAvailableError: down,
+            errors.NotLeaderForPartitionError: down,
+            errors.NotEnoughReplicasError: down,
+            errors.NotEnoughReplicasAfterAppendError: down,
             errors.BrokerResponseError: ("BROKER_REJECTED", True),
             errors.KafkaTimeoutError: ("BROKER_TIMEOUT", True),
             errors.RequestTimedOutError: ("BROKER_TIMEOUT", True),
@@ -111,7 +114,7 @@ class Kafka(Broker[Any]):
             errors.TopicAuthorizationFailedError: denied,
             errors.ClusterAuthorizationFailedError: denied,
             errors.UnknownTopicOrPartitionError: ("UNROUTABLE", True),
-            errors.InvalidTopicError: rejected,
+            errors.InvalidTopicError: ("BROKER_REJECTED", False),
             errors.MessageSizeTooLargeError: ("TOO_LARGE", False),
             errors.RecordListTooLargeError: ("TOO_LARGE", False),
         }

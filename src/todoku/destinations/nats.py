@@ -118,7 +118,6 @@ class Nats(Broker[Jet]):
             if name.startswith("ce-"):
                 found[name] = _encoded(value)
         found["Nats-Msg-Id"] = _encoded(message.idempotency_key)
-        found["content-type"] = message.content_type
         if self._stream is not None:
             found["Nats-Expected-Stream"] = self._stream
         return found

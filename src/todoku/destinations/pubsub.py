@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
-from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Reasons
 from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, options
+
+_TAKEN: Final = frozenset({"topic", "data", "ordering_key", "retry", "timeout"})
+"""Names that `publish` has for itself."""
 
 
 class Pubsub(Broker[Any]):
@@ -49,8 +52,9 @@ class Pubsub(Broker[Any]):
         waiting = []
         for parcel in parcels:
             message = parcel.message
+            attributes = {f"header-{name}" if name in _TAKEN else name: value for name, value in parcel.headers.items()}
             publishing = connection.publish(
-                self._topic, message.payload, ordering_key=message.key or "", timeout=self._seconds, **parcel.headers
+                self._topic, message.payload, ordering_key=message.key or "", timeout=self._seconds, **attributes
             )
             waiting.append((parcel, asyncio.wrap_future(publishing)))
         try:
@@ -61,11 +65,14 @@ class Pubsub(Broker[Any]):
             for key in failed:
                 connection.resume_publish(self._topic, key)
 
-    def _headers(self, message: Outgoing) -> dict[str, str]:
-        return {**super()._headers(message), "content-type": message.content_type}
+    def _is_common(self, error: Exception) -> bool:
+        # A request with one message that is no good (an attribute of more than 1024 bytes) is refused as a whole.
+        return isinstance(error, import_module("google.api_core.exceptions").InvalidArgument)
 
     async def _ping(self, connection: Any) -> None:
-        await asyncio.to_thread(connection.get_topic, topic=self._topic, timeout=self._seconds)
+        # Who may publish need not be allowed to ask: a refusal is an answer, too.
+        with suppress(import_module("google.api_core.exceptions").ClientError):
+            await asyncio.to_thread(connection.get_topic, topic=self._topic, timeout=self._seconds)
 
     async def _close(self, connection: Any) -> None:
         await asyncio.to_thread(connection.stop)

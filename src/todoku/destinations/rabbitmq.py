@@ -26,6 +26,7 @@ class Rabbitmq(Broker[Opened]):
     module = "aio_pika"
     extra = "rabbitmq"
     prefix = "cloudEvents:"
+    has_content_type = True
 
     def __init__(self, exchange: str, routing_key: str, url: str, options: Options) -> None:
         super().__init__(options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
 from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
@@ -95,9 +94,6 @@ class Redis(Broker[Any]):
 
     async def _close(self, connection: Any) -> None:
         await connection.aclose()
-
-    def _headers(self, message: Outgoing) -> dict[str, str]:
-        return {**super()._headers(message), "content-type": message.content_type}
 
     def _raised(self) -> Reasons:
         errors = self.library("exceptions")

@@ -6,14 +6,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from typing import Any, Final, NamedTuple, Unpack
 
 import msgspec
 
 from todoku.core.cloudevents import IDEMPOTENCY_KEY, MESSAGE_ID
-from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
 from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, options, together
@@ -107,13 +106,12 @@ class Sqs(Broker[Opened]):
         return _sent_bytes(parcel), self._options.max_bytes
 
     async def _ping(self, connection: Opened) -> None:
-        await connection.client.get_queue_attributes(QueueUrl=self._queue_url, AttributeNames=["QueueArn"])
+        # Who may send need not be allowed to ask: a refusal is an answer, too.
+        with suppress(import_module("botocore.exceptions").ClientError):
+            await connection.client.get_queue_attributes(QueueUrl=self._queue_url, AttributeNames=["QueueArn"])
 
     async def _close(self, connection: Opened) -> None:
         await connection.closing.aclose()
-
-    def _headers(self, message: Outgoing) -> dict[str, str]:
-        return {**super()._headers(message), "content-type": message.content_type}
 
     def meaning(self, error: Exception) -> Any:
         """An answer that is an error says by its status whose fault it was; but for that, as any broker's."""

@@ -153,7 +153,7 @@ class Worker:
         self._drained = asyncio.Event()
         self._until_idle = until_idle
         listener: Listener | None = None
-        if self._draining.is_set() or not await self._begin_lease():
+        if self._draining.is_set() or (until_idle and not self._settings.enabled) or not await self._begin_lease():
             self._state = "stopped"
             return 0
         try:

@@ -1,1 +1,1 @@
-"""The chapter's exercises, solved. Each runs by itself, and needs no broker: `python -m shop_example.exercises failing`."""
+"""The chapter's exercises, solved. Each runs alone, without a broker: `python -m shop_example.exercises failing`."""

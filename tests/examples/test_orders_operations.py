@@ -1,0 +1,121 @@
+"""Seed 000, §7: every manual operation as README.md types it, and the document's own SELECTs on its own table names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orders_example.application import Application
+
+from tests.examples.orders_at_work import KEY, an_order, ledger, orders_at, outbox, rows, todoku
+
+README = Path(__file__).resolve().parents[2] / "examples" / "orders" / "README.md"
+TYPED = re.findall(r"^todoku (.+?)(?: +#.*)?$", README.read_text("utf-8"), re.MULTILINE)
+
+OUTBOX_COLUMNS = (
+    "id", "idempotency_key", "order_request_json", "request_digest", "status", "attempts", "last_error_code",
+    "last_error_msg", "locked_by", "locked_at", "next_run_at", "created_at", "updated_at", "expires_at",
+)  # fmt: skip
+LEDGER_COLUMNS = ("idempotency_key", "request_digest", "status", "http_status", "response_payload_json")
+
+
+@pytest.fixture
+def orders(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+    """One order has succeeded, one is a dead letter, one waits."""
+    monkeypatch.setenv("OUTBOX_MAX_ATTEMPTS", "1")
+    with orders_at(url, scenario="BTC-USD=down,fill") as application:
+        application.accepting.accept(an_order())
+        application.accepting.accept(an_order(idempotency_key="dead-order-1", instrument="BTC-USD"))
+        application.box.drain()
+        application.accepting.accept(an_order(idempotency_key="open-order-1"))
+        yield application
+
+
+def the_dead(orders: Application) -> int:
+    return int(rows(orders, "select id from outbox_orders where idempotency_key = 'dead-order-1'")[0][0])
+
+
+def typed(orders: Application, command: str) -> str:
+    """A line of README.md, about the dead letter."""
+    (line,) = [line for line in TYPED if line.startswith(command)]
+    words = shlex.split(line.replace("ID", str(the_dead(orders))).replace("KEY", "dead-order-1"))
+    return todoku(orders, *words)
+
+
+def test_every_command_of_the_readme_is_typed_here() -> None:
+    assert [line.split()[0] for line in TYPED] == [
+        "stats", "list", "show", "ledger", "release-expired", "limit", "limit", "replay", "replay", "settle",
+    ]  # fmt: skip
+
+
+def test_looking(orders: Application) -> None:
+    """S0-68."""
+    assert re.search(r"^all +1 +0 +\d+ +0 +1 *$", typed(orders, "stats"), re.MULTILINE)
+    assert f"{the_dead(orders)} " in typed(orders, "list")
+    assert "BROKER_DOWN" in typed(orders, "show")
+    assert re.search(r"^state +failed$", typed(orders, "ledger"), re.MULTILINE)
+
+
+def test_slowing_down_and_freeing(orders: Application) -> None:
+    """S0-59, S0-61, S0-69: what nobody holds is not there to be freed."""
+    typed(orders, "limit orders --of destination --concurrency 1")
+    assert rows(orders, "select count(*) from todoku_audit where action like 'limit to 1 at once%'") == [(1,)]
+    typed(orders, "limit orders --of destination --off")
+    assert typed(orders, "release-expired") == "freed 0 deliveries of 0 ended leases\n"
+
+
+@pytest.mark.parametrize("command", ["replay ID", "replay --reason"])
+def test_requeueing(orders: Application, command: str) -> None:
+    """S0-64, S0-65, S0-70: pending, attempts 0, the errors cleared; then it succeeds."""
+    assert "changed 1 of 1" in typed(orders, command)
+    assert rows(
+        orders,
+        "select status, attempts, last_error_code, last_error_msg from outbox_orders"
+        " where idempotency_key = 'dead-order-1'",
+    ) == [("pending", 0, None, None)]
+    orders.box.drain()
+    assert (outbox(orders, "dead-order-1")[0], ledger(orders, "dead-order-1")[0]) == ("succeeded", "succeeded")
+
+
+def test_settling_by_hand(orders: Application) -> None:
+    """S0-67."""
+    typed(orders, "settle")
+    orders.box.drain()
+    assert (outbox(orders, "dead-order-1")[0], ledger(orders, "dead-order-1")[0]) == ("succeeded", "succeeded")
+
+
+def test_the_seeds_selects_run_as_they_are_printed(orders: Application, backend: str) -> None:
+    """S0-8 … S0-21."""
+    counted = rows(orders, "SELECT status, count(*) FROM outbox_orders GROUP BY 1;")
+    assert sorted(counted) == [("aborted", 1), ("pending", 1), ("succeeded", 1)]
+    if backend == "postgres":  # the conditions of its claim and its lock release: SQLite has no now()
+        due = rows(
+            orders,
+            "SELECT id FROM outbox_orders WHERE status = 'pending' AND (next_run_at IS NULL OR next_run_at <= now())"
+            " ORDER BY created_at",
+        )
+        assert len(due) == 1
+        assert (
+            rows(
+                orders,
+                "SELECT id FROM outbox_orders WHERE status='sending' AND locked_at < now() - interval '120 seconds'",
+            )
+            == []
+        )
+
+
+def test_the_views_have_the_seeds_columns_and_one_row_for_each_order(orders: Application) -> None:
+    for view, columns in (("outbox_orders", OUTBOX_COLUMNS), ("idempo_ledger", LEDGER_COLUMNS)):
+        found = rows(orders, f"select {', '.join(columns)} from {view} order by idempotency_key")
+        assert [row[columns.index("idempotency_key")] for row in found] == ["dead-order-1", "open-order-1", KEY]
+    same = "select count(*) from outbox_orders o join idempo_ledger l using (idempotency_key)"
+    assert rows(orders, f"{same} where o.request_digest = l.request_digest") == [(3,)]
+
+
+@pytest.mark.parametrize("view", ["outbox_orders", "idempo_ledger"])
+def test_the_views_are_read_only(orders: Application, view: str) -> None:
+    with pytest.raises(Exception, match=rf"cannot (modify|update) (view )?.?{view}"):
+        rows(orders, f"update {view} set status = 'pending'")
