@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from shop_example.broker import Broker, Received, open_broker
+from shop_example.broker import Broker, Received, keep_receiving, open_broker, received
 from shop_example.events import OrderCreated
 from shop_example.exercises.__main__ import EXERCISES
 from shop_example.naive import Count, Way, counted
@@ -92,7 +92,11 @@ def test_points_that_could_not_be_written_leave_no_mark(url: str) -> None:
 def test_what_is_not_for_the_consumer_or_cannot_be_read_holds_nobody_up(points: Points) -> None:
     paid = Received(str(uuid4()), "PaymentConfirmed", b"{}")
     broken = Received(str(uuid4()), "OrderCreated", b'{"amount": ')
-    assert [points.take(each) for each in (paid, broken, an_order())] == ["not for us", "unreadable", "counted"]
+    nameless = Received("", "OrderCreated", an_order().payload)
+    bare = received(None, b"hello")
+    assert [points.take(each) for each in (paid, broken, nameless, bare, an_order())] == [
+        "not for us", "unreadable", "unreadable", "not for us", "counted",
+    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------- over the broker
@@ -130,6 +134,28 @@ def test_a_consumer_that_dies_after_its_commit_is_asked_again_and_has_seen_it(
     asyncio.run(broker.publish(an_order()))
     assert asyncio.run(broker.receive(take_and_fail, idle=1.0)) == 1
     assert (taken, points.balance()) == (["counted", "seen before"], {str(ADA): 42})
+
+
+@pytest.mark.crash
+async def test_a_consumer_waits_for_a_broker_that_was_killed(
+    points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: what the broker had confirmed is there when it is back, and is taken then."""
+    monkeypatch.setattr("shop_example.broker.PAUSE", 0.05)
+    taken: list[str] = []
+    with running(NatsServer, tmp_path / "nats") as server:
+        broker = open_broker(server.url, "shop")
+        await broker.declare()
+        await broker.publish(an_order())
+        receiving = asyncio.create_task(keep_receiving(broker, lambda message: taken.append(points.take(message))))
+        await asyncio.to_thread(until, lambda: taken == ["counted"], "the first")
+        server.kill()
+        await asyncio.to_thread(server.start)
+        await broker.publish(an_order())
+        await asyncio.to_thread(until, lambda: taken.count("counted") == 2, "the second")
+        receiving.cancel()
+        await asyncio.wait([receiving])
+    assert points.balance() == {str(ADA): 84}
 
 
 # ------------------------------------------------------------------------------------------------- accidents A and B

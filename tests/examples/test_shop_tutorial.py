@@ -1,4 +1,4 @@
-"""docs/tutorial.md is true: its commands and queries run as printed, and the Japanese page has the same (S1-1, S1-52)."""
+"""docs/tutorial.md is true: its commands and queries run as printed; the Japanese page has the same (S1-1, S1-52)."""
 
 from __future__ import annotations
 

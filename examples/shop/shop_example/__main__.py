@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 import todoku
 from shop_example.api import make_api
-from shop_example.broker import Broker, open_broker
+from shop_example.broker import Broker, keep_receiving, open_broker
 from shop_example.everything import Stopped, run_everything
 from shop_example.orders import Shop
 from shop_example.own_broker import own_broker, port_of
@@ -72,14 +72,12 @@ def points(settings: Settings, given: argparse.Namespace) -> int:
 
 async def _until_stopped(source: Broker, consumer: Points) -> None:
     loop = asyncio.get_running_loop()
-    receiving = loop.create_task(source.receive(consumer.take))
+    receiving = loop.create_task(keep_receiving(source, consumer.take))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(receiving.cancel))
     # The worker beside it has nothing to send: it takes old marks out of the inbox.
     async with consumer.box.lifespan():
         await asyncio.wait([receiving])
-    if not receiving.cancelled():
-        receiving.result()
 
 
 def balance(settings: Settings, _given: argparse.Namespace) -> int:

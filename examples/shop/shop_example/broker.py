@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -26,6 +26,12 @@ class Received(msgspec.Struct, frozen=True):
     id: str
     type: str
     payload: bytes
+
+
+def received(headers: Mapping[str, object] | None, payload: bytes) -> Received:
+    """A message with its headers as the broker has them; one of somebody else's may have none."""
+    found = headers or {}
+    return Received(str(found.get(ID, "")), str(found.get(TYPE, "")), payload)
 
 
 Take = Callable[[Received], object]
@@ -51,6 +57,16 @@ class Broker(Protocol):
 def open_broker(url: str, address: str) -> Broker:
     """The broker of a URL that the settings have accepted."""
     return Nats(url, address) if url.startswith("nats:") else Rabbit(url, address)
+
+
+async def keep_receiving(broker: Broker, take: Take) -> None:
+    """Receive until cancelled: when the broker goes away, wait for it."""
+    while True:
+        try:
+            await broker.receive(take)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises: it has kept what was not acknowledged
+            LOGGER.warning("the broker is away, again in %g s: %s", PAUSE, str(error) or type(error).__name__)
+            await asyncio.sleep(PAUSE)
 
 
 async def _is_taken(take: Take, message: Received) -> bool:
@@ -80,7 +96,7 @@ class Nats:
         import nats  # noqa: PLC0415 - only the broker in use
 
         async def told(error: Exception) -> None:
-            LOGGER.warning("the broker: %s", error or type(error).__name__)
+            LOGGER.warning("the broker: %s", str(error) or type(error).__name__)
 
         patience = {"max_reconnect_attempts": attempts, "reconnect_time_wait": 0.5}
         try:
@@ -110,12 +126,12 @@ class Nats:
             mine = await stream.pull_subscribe(f"{self._address}.>", durable="points", stream=self._address)
             while True:
                 try:
-                    (message,) = await mine.fetch(1, timeout=idle or 5.0)
+                    (message,) = await mine.fetch(1, timeout=idle or 1.0)
                 except TimeoutError:
                     if idle is not None:
                         return taken
                     continue
-                if await _is_taken(take, Received(message.headers[ID], message.headers[TYPE], message.data)):
+                if await _is_taken(take, received(message.headers, message.data)):
                     await message.ack()
                     taken += 1
                 else:
@@ -149,7 +165,7 @@ class Rabbit:
         """As Broker.publish."""
         from aio_pika import DeliveryMode, Message  # noqa: PLC0415 - only the broker in use
 
-        named = {ID: message.id, TYPE: message.type}
+        named: dict[str, Any] = {ID: message.id, TYPE: message.type}
         body = Message(message.payload, headers=named, delivery_mode=DeliveryMode.PERSISTENT)
         async with self._connected() as channel:
             await channel.default_exchange.publish(body, self._address, mandatory=True)
@@ -163,8 +179,7 @@ class Rabbit:
             with suppress(TimeoutError):
                 async with queue.iterator(timeout=idle) as messages:
                     async for message in messages:
-                        headers = {name: str(value) for name, value in message.headers.items()}
-                        if await _is_taken(take, Received(headers[ID], headers[TYPE], message.body)):
+                        if await _is_taken(take, received(message.headers, message.body)):
                             await message.ack()
                             taken += 1
                         else:

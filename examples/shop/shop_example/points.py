@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 from sqlalchemy import text
@@ -57,10 +58,10 @@ class Points:
         if message.type != OrderCreated.__name__:
             return "not for us"
         try:
-            order = msgspec.json.decode(message.payload, type=OrderCreated)
-        except msgspec.MsgspecError:
+            id, order = UUID(message.id), msgspec.json.decode(message.payload, type=OrderCreated)
+        except (ValueError, msgspec.MsgspecError):
             return "unreadable"  # and will be tomorrow: to ask for it again would only hold up the others
-        with self.engine.begin() as tx, self.box.inbox(NAME).once(message.id, tx=tx) as first:
+        with self.engine.begin() as tx, self.box.inbox(NAME).once(id, tx=tx) as first:
             if first:
                 tx.execute(ADD, {"user": str(order.user_id), "points": order.amount // PER_POINT})
         return "counted" if first else "seen before"

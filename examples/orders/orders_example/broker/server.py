@@ -50,6 +50,7 @@ class Exchange:
     def __init__(self, market: BrokerAdapter, log: Path) -> None:
         self._market = market
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.ftruncate(self._log, log.read_bytes().rfind(b"\n") + 1)  # what a crash cut off was never answered
         self._known = {noted.key: noted for noted in read_log(log) if noted.event == "order"}
         self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -70,7 +71,7 @@ class Exchange:
 
 
 def read_log(path: Path) -> list[Noted]:
-    """What a broker was asked for, in order. A last line that was cut off by a crash was never answered."""
+    """What a broker was asked for, in order. A last line that is not whole is being written."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line, type=Noted) for line in lines]
 
