@@ -45,6 +45,8 @@ class Kind(ABC):
     """Whether a consumer sees a key's messages in the order they came."""
     forgets: ClassVar[bool] = False
     """A server that a kill makes forget: it cannot show that nothing is lost."""
+    risks_the_new: ClassVar[bool] = False
+    """A server that has on disk only after a moment what was declared."""
     slow: ClassVar[bool] = False
     """A server that is played by a program far slower than the real one."""
 
@@ -125,6 +127,7 @@ class RedisKind(Kind):
 class RabbitKind(Kind):
     name = "rabbitmq"
     server = services.RabbitServer
+    risks_the_new = True
     prefix = "cloudEvents:"
 
     def destination(self, address: str, **options: Any) -> todoku.Destination:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from shop_example.broker import Received
-from shop_example.events import OrderCreated
 from shop_example.orders import Shop
 from shop_example.points import Points
 
@@ -45,11 +43,6 @@ def points_at(url: str) -> Iterator[Points]:
         points.close()
 
 
-def received(message: Any) -> Received:
-    """What a consumer gets of what todoku sends."""
-    return Received(message.message_id, message.topic, message.payload)
-
-
 def environ(**more: str) -> dict[str, str]:
     """What a process of the example needs."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LD_LIBRARY_PATH") if name in os.environ}
@@ -68,6 +61,3 @@ def open_shop(home: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)
-
-
-__all__ = ["ADA", "SHOP", "OrderCreated", "environ", "open_shop", "points_at", "received", "shop_at"]

@@ -261,10 +261,3 @@ def test_the_whole_shop_opens_takes_an_order_and_closes(backend: str, url: str, 
     assert shop.returncode == 0, said
     assert f"the shop is open on {at}" in said
     assert "OrderCreated" in said
-
-
-def test_the_example_installs_with_its_schema() -> None:
-    """The wheel has the package as it lies there: SQL files are found as resources."""
-    assert {file.name for file in (SHOP / "shop_example" / "schema").iterdir()} == {
-        "sqlite.sql", "postgres.sql", "points.sql",
-    }  # fmt: skip

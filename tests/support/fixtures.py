@@ -21,6 +21,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[_HOME] = tempfile.mkdtemp(prefix="todoku-tests-", dir="/tmp")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """pytest-xdist 3.8 notes the groups of `--dist loadgroup` where pytest 9.2 does not look: bring them there."""
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            grouped = vars(item).get("_nodeid")
+            if grouped is not None and grouped != item.nodeid and hasattr(item, "_id"):
+                item._id = type(item._id).parse(grouped)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and _HOME in os.environ:
         stop_server(Path(os.environ.pop(_HOME)))
