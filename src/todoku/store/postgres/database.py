@@ -301,7 +301,7 @@ class PostgresDatabase:
             ) from error
         except errors.ReadOnlySqlTransaction as error:
             raise DatabaseUnavailable("PostgreSQL is read-only", hint="is this a standby?") from error
-        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
+        except _GONE as error:
             raise DatabaseUnavailable(
                 f"PostgreSQL does not answer: {_first_line(error)}",
                 hint="check the database URL and the server",
@@ -348,6 +348,14 @@ class PostgresDatabase:
 
 MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
+
+
+_GONE: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    PoolTimeout,
+    errors.IdleInTransactionSessionTimeout,  # the server ends whoever stands still in a transaction, stopped or starved
+)
 
 
 def _cleaned(connection: HandlerConnection) -> None:
