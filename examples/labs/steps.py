@@ -1,4 +1,4 @@
-# ruff: noqa: INP001, T201 - a program to copy into an empty folder; it prints
+# ruff: noqa: INP001 - a program to copy into an empty folder; it prints
 """The steps of the labs in docs/runbook.md that are no commands of todoku's own: `python steps.py STEP …`.
 
     enqueue JOB N      N calls of a job, in one transaction
