@@ -1,4 +1,4 @@
-"""`per_key`: a limit of each key, said where the job is declared. What cannot be is refused there; nothing is stored."""
+"""`per_key`: a limit of each key, said where the job is declared. What cannot be is refused there, nothing stored."""
 
 from __future__ import annotations
 

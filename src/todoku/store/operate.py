@@ -187,7 +187,7 @@ def _let_expire(tx: Tx, rows: Iterable[Picked], ttl: float) -> None:
 
 
 def _reopen(tx: Tx, rows: Iterable[Picked]) -> None:
-    """What was accepted with `box.once` under the destination's name, and failed, is open again: its end is told anew."""
+    """What was accepted with `box.once` under the destination's name, and failed, is open again: its end is to come."""
     entries = [
         {"scope": once_scope(row.destination), "key_hash": row.key_hash} for row in rows if row.key_hash is not None
     ]
