@@ -14,7 +14,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs system-packages kafka brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs bench-relay system-packages kafka brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -96,6 +96,9 @@ bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and l
 
 bench-limits: setup ## a limit of 2 per key over 8 processes: never more, and the other keys stay busy
 	$(PY) -m bench.limits
+
+bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon beside a bare client, one line per bar
+	$(PY) -m bench.relay
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
 	@sh tests/support/packages.sh pgbouncer rabbitmq-server

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import todoku
 from tests.support.crew import until
-from tests.support.world import Backend
-from todoku.integrations.fastapi import Publisher, lifespans, publisher
+from tests.support.world import Backend, World
+from todoku.engine.ledger import Answer
+from todoku.integrations.fastapi import Publisher, lifespans, once, publisher
 from todoku.testing import assert_enqueued, assert_not_enqueued, assert_not_published, assert_published
 
 
@@ -115,3 +116,47 @@ def test_I2_what_a_request_publishes_commits_with_its_session_or_not_at_all(shop
     assert assert_published(shop.box, "user.created", id=7).key == "7"
     assert_not_enqueued(shop.welcome, user_id=8)
     assert_not_published(shop.box, "user.created", id=8)
+
+
+# -------------------------------------------------------------------------------------------------- once
+
+
+async def test_an_endpoint_does_it_once_in_the_session_of_its_request(world: World, url: str) -> None:
+    """The key, the answer and the rows of the endpoint are one commit; whoever repeats has the answer."""
+    box = todoku.App(url)
+    world.sql("create table refund (amount integer)")
+    insert = "insert into refund values (?)" if world.backend == "sqlite" else "insert into refund values (%s)"
+
+    async def session() -> AsyncIterator[Any]:
+        connection = world.connect()
+        try:
+            with connection:
+                yield connection
+        finally:
+            connection.close()
+
+    refunds = once(box, session, scope="refunds")
+    api = FastAPI()
+
+    @api.post("/refunds")
+    async def refund(
+        amount: int, db: Annotated[Any, Depends(session)], done: Annotated[Answer, Depends(refunds)]
+    ) -> dict[str, int]:
+        if done.first:
+            if amount < 0:
+                raise HTTPException(422, "negative")
+            db.execute(insert, (amount,))
+            done.store({"refunded": amount})
+        return done.response  # type: ignore[no-any-return]
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://shop") as client:
+        answers = [
+            await client.post("/refunds", params={"amount": amount}, headers={"Idempotency-Key": key} if key else {})
+            for key, amount in [("r-1", 5), ("r-1", 5), ('"r-1"', 6), ("", 5), ("r-2", -1), ("r-2", -1)]
+        ]
+    box.close()
+    assert [answer.status_code for answer in answers] == [200, 200, 422, 400, 422, 422]
+    assert answers[0].json() == answers[1].json() == {"refunded": 5}
+    assert "another request" in answers[2].json()["detail"]
+    assert answers[4].json() == answers[5].json() == {"detail": "negative"}, "a key is free if the endpoint raises"
+    assert world.sql("select amount from refund") == [(5,)]

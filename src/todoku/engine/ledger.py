@@ -69,17 +69,25 @@ class Ledger:
         wanted = self._reservation(key, scope, body, lasts=self._ttl if ttl is None else seconds(ttl, what="ttl"))
         held = wanted if tx is not None else msgspec.structs.replace(wanted, lasts=seconds(hold, what="hold"))
         kept: list[Answer] = []
+        telemetry = self._outbox.telemetry
 
         def begin(to: Publishing) -> Steps[Answer]:
             found = yield from reserve(to, held)
-            kept.append(_checked(found, wanted, key))
+            try:
+                kept.append(_checked(found, wanted, key))
+            except IdempotencyConflict:
+                telemetry.conflicted()
+                raise
             return kept[0]
 
         def end(to: Publishing) -> Steps[None]:
-            if kept[0].first and not (yield from _recorded(to, wanted, kept[0])):
+            if not kept[0].first:
+                return
+            if not (yield from _recorded(to, wanted, kept[0])):
                 raise InProgress(
                     f"key {key!r} was held for longer than {hold} s, and is somebody else's now", hint="raise hold="
                 )
+            telemetry.kept(kept[0].state)
 
         def undo(to: Publishing) -> Steps[None]:
             if kept[0].first:

@@ -14,13 +14,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from fastapi import Depends
+from fastapi import Depends, Header, HTTPException, Request
 
 from todoku.app import App, PublishOptions
+from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage
 from todoku.core.message import Message
 from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Job
+from todoku.engine.ledger import Answer
+from todoku.integrations.idempotency import Scope, asker, by_authorization, request_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,3 +79,40 @@ def publisher(box: App, session: Callable[..., Any]) -> Callable[..., Publisher]
         return Publisher(box, tx)
 
     return joined
+
+
+def once(
+    box: App,
+    session: Callable[..., Any],
+    *,
+    scope: str,
+    principal: Callable[[Scope], str] = by_authorization,
+    conflict: int = 422,
+) -> Callable[..., AsyncIterator[Answer]]:
+    """A dependency: `Idempotency-Key` in the session of the request. The endpoint looks at `first`, and stores.
+
+    `if not done.first: return done.response`, else do it and `done.store(response)`. Both commit with the session,
+    which its own dependency commits. 400: no key. 409: another request has it. `conflict`: it was another request's.
+    """
+
+    async def answered(
+        request: Request,
+        tx: Any = Depends(session),  # noqa: B008 - as FastAPI reads it
+        idempotency_key: str | None = Header(None),
+    ) -> AsyncIterator[Answer]:
+        body = request_of(request.scope, await request.body())
+        where = f"{scope}:{asker(request.scope, principal)}"
+        async with AsyncExitStack() as stack:
+            # Only what the key itself meets is told so: an error of the endpoint stays what it is.
+            try:
+                block = box.once((idempotency_key or "").strip('"'), scope=where, tx=tx, body=body)
+                done = await stack.enter_async_context(block)
+            except InvalidMessage as error:
+                raise HTTPException(400, f"Idempotency-Key: {error}") from error
+            except InProgress as error:
+                raise HTTPException(409, "a request with this Idempotency-Key runs", {"Retry-After": "1"}) from error
+            except IdempotencyConflict as error:
+                raise HTTPException(conflict, "this Idempotency-Key was used with another request") from error
+            yield done
+
+    return answered

@@ -127,10 +127,8 @@ class IdempotencyMiddleware:
             return end.reply
 
     async def _once(self, scope: Scope, body: bytes, key: str) -> Reply:
-        who = hashlib.sha256(self._principal(scope).encode()).hexdigest()
-        request = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
-        request["body"] = _body_digest(scope, body)
-        async with self._box.ledger.once(key, scope=f"http:{who}", tx=None, body=request, hold=self._hold) as answer:
+        where, request = f"http:{asker(scope, self._principal)}", request_of(scope, body)
+        async with self._box.ledger.once(key, scope=where, tx=None, body=request, hold=self._hold) as answer:
             if not answer.first:
                 return _kept(answer.status or 200, answer.response)
             reply = await self._called(scope, body)
@@ -162,6 +160,17 @@ class IdempotencyMiddleware:
         await self._app(scope, receive, send)
         headers = tuple((bytes(name), bytes(value)) for name, value in start["headers"])
         return Reply(start["status"], headers, b"".join(parts))
+
+
+def asker(scope: Scope, principal: Callable[[Scope], str]) -> str:
+    """Who asks, as it is stored: a hash, so that no credential is."""
+    return hashlib.sha256(principal(scope).encode()).hexdigest()
+
+
+def request_of(scope: Scope, body: bytes) -> dict[str, str]:
+    """What makes two requests the same one: method, path, query, and the body by its digest."""
+    where = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
+    return where | {"body": _body_digest(scope, body)}
 
 
 def problem(status: int, title: str, detail: str, *headers: Header) -> Reply:

@@ -94,6 +94,16 @@ class Telemetry:
             self.metrics.add(counting.CONFLICTS)
 
     @_quietly
+    def kept(self, state: str) -> None:
+        """An entry of the ledger was written, by somebody who does something once."""
+        self.metrics.add(counting.LEDGER_WRITES, 1, state)
+
+    @_quietly
+    def conflicted(self) -> None:
+        """A key was used again, with another body."""
+        self.metrics.add(counting.CONFLICTS)
+
+    @_quietly
     def fell_back(self, number: int = 1) -> None:
         """So many best-effort messages could not be queued, and their caller went on without them."""
         self.metrics.add(counting.FALLBACK, number)
