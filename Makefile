@@ -1,7 +1,8 @@
 # `make help` lists the targets. Paths are relative and tools run as `python -m …`, so a clone in a path with a space works.
 PYTHON ?= python3
 UV ?= uv
-JOBS ?= 2
+# Twice the cores: tests wait for leases, polls and processes more than they compute.
+JOBS ?= 4
 CRASH_SECONDS ?= 600
 USERS ?= 10000
 KILLS ?= 50
@@ -14,7 +15,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs bench-relay system-packages kafka brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast model crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs bench-relay system-packages kafka brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -80,6 +81,9 @@ test: setup ## every test, then a table of what was skipped and why
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
+
+model: setup ## search every scope of the protocol's model, the slow ones too
+	TODOKU_TEST_DEEP=1 $(PYTEST) tests/model
 
 crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
 	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash

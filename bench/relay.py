@@ -4,7 +4,8 @@ Everything is published into PostgreSQL first, on an ordered route, one key afte
 worker processes relays it, and its rate is that of the deliveries settled between the first commit and the last, by the
 database's clock: starting up counts for nothing. What the broker then holds is read back, each message once and a key's
 in order, and those very payloads and headers are what the bare client (same library, same server, confirms, nothing
-else to do) publishes to another address. It keeps so many in flight, and of one key never more than one, as the relay.
+else to do) publishes to another address. It has as many in flight as it is fastest with, and of one key never more than
+one, as the relay.
 
 `--number` is how many (20,000 of 1,000 keys), `--broker` chooses one, `--json` prints one object at the end.
 """
@@ -40,7 +41,6 @@ from tests.support.postgres import fresh_database, server_dsn, stop_server
 from tests.support.services import ROOT, Service
 
 KEYS = 1_000
-IN_FLIGHT = 250
 ROUNDS = 3
 REQUIRED = 0.5
 STILL_SEC = 60.0
@@ -68,6 +68,8 @@ class Bare(ABC):
     """A client library and nothing else. `send` comes back when the broker has confirmed."""
 
     library: ClassVar[str]
+    in_flight: ClassVar[int]
+    """As many at once as it is fastest with: more make it slower, or no faster."""
 
     def __init__(self, url: str, address: str) -> None:
         self.url, self.address = url, address
@@ -84,6 +86,7 @@ class Bare(ABC):
 
 class BareNats(Bare):
     library = "nats-py"
+    in_flight = 250
 
     async def open(self) -> None:
         self._client = await nats.connect(self.url)
@@ -99,6 +102,7 @@ class BareNats(Bare):
 
 class BareRabbit(Bare):
     library = "aio-pika"
+    in_flight = 500
 
     async def open(self) -> None:
         self._connection = await aio_pika.connect(self.url)
@@ -118,6 +122,7 @@ class BareRabbit(Bare):
 
 class BareKafka(Bare):
     library = "aiokafka"
+    in_flight = 100
 
     async def open(self) -> None:
         self._producer = AIOKafkaProducer(bootstrap_servers=self.url, enable_idempotence=True, acks="all")
@@ -262,12 +267,15 @@ def measured(name: str, dsn: str, options: argparse.Namespace) -> tuple[float, f
         if server.given() is None:
             service.start()
         try:
-            in_flight = min(options.in_flight, options.keys)
+            in_flight = min(options.in_flight or BARE[name].in_flight, options.keys)
             contest = Contest(
                 KINDS[name](service), dsn, Path(folder), options.number, options.keys, in_flight, options.workers
             )
             contenders: tuple[tuple[str, Callable[[], float]], ...]
-            contenders = (("todoku", contest.relayed), (f"bare {BARE[name].library}", contest.bare))
+            contenders = (
+                ("todoku", contest.relayed),
+                (f"bare {BARE[name].library}, {in_flight} in flight", contest.bare),
+            )
             ours, theirs = compared(options.rounds, f"{name}, {options.number:,} messages", *contenders)
         finally:
             service.stop()
@@ -280,11 +288,11 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=KEYS, help="of how many keys (1,000)")
     parser.add_argument("--broker", choices=tuple(BARE), help="one broker")
     parser.add_argument("--workers", type=int, default=2, help="worker processes of the daemon (2)")
-    parser.add_argument("--in-flight", type=int, default=IN_FLIGHT, help="what the bare client has in flight (250)")
+    parser.add_argument("--in-flight", type=int, help="of the bare client (what it is fastest with)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="each so often, in turn; the median counts (3)")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")
     options = parser.parse_args()
-    if min(options.number, options.keys, options.workers, options.in_flight, options.rounds) < 1:
+    if min(options.number, options.keys, options.workers, options.in_flight or 1, options.rounds) < 1:
         parser.error("every number is at least 1")
     home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
     found: dict[str, tuple[float, float]] = {}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,6 +24,9 @@ from tests.model.scopes import DEEP, SCOPES, Scope
 from tests.model.search import Report, look_for, search
 from tests.model.sentences import SENTENCES, tell
 from tests.model.state import Budget, State
+
+QUICK = ("a poison, replayed", "time-outs and replies")
+"""The deeper scopes that every run searches; TODOKU_TEST_DEEP=1 (`make model`) searches all of them."""
 
 
 def story(model: Model, report: Report) -> str:
@@ -43,8 +47,14 @@ def test_the_protocol_holds(scope: Scope) -> None:
     holds(scope)
 
 
+# Four minutes of searching, and only a change of the model or of these scopes can change what is found.
+SEARCHED = (
+    DEEP if os.environ.get("TODOKU_TEST_DEEP") else tuple(scope for scope in DEEP if scope.scenario.name in QUICK)
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", DEEP, ids=lambda scope: scope.scenario.name)
+@pytest.mark.parametrize("scope", SEARCHED, ids=lambda scope: scope.scenario.name)
 def test_the_protocol_holds_in_a_deeper_scope(scope: Scope) -> None:
     holds(scope)
 
