@@ -18,6 +18,7 @@ import json
 import os
 import tempfile
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -178,7 +179,6 @@ class Contest:
     in_flight: int
     workers: int
     messages: list[Received] = field(default_factory=list)
-    _addresses: int = 0
 
     def relayed(self) -> float:
         """Publish everything, then let a daemon relay it. Raises if the broker has not each once and in order."""
@@ -209,8 +209,7 @@ class Contest:
         return rate
 
     def _declared(self) -> str:
-        self._addresses += 1
-        address = f"bench-{self._addresses}"
+        address = f"bench-{uuid.uuid4().hex[:12]}"  # the server may be one that others use, and keeps what it got
         asyncio.run(self.kind.declare(address))
         return address
 
