@@ -194,7 +194,7 @@ def test_an_older_program_refuses_a_newer_schema_in_one_clear_line(world: World,
         f"the schema is at version 9999, this todoku knows {LATEST} (a newer todoku migrated it: upgrade this one)"
     )
     for command in ("migrate", "up"):
-        done = todoku(command, "--db", url)
+        done = todoku(command, "--db", url, TODOKU_PORT="0")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"todoku: {refused.value}\n"
     assert recorded(world) == [*STEPS, (9999, "of the future")]

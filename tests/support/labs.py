@@ -59,9 +59,10 @@ def blocks(lab: str, backend: str, page: Path = RUNBOOK) -> list[Block]:
 
 def keeps(promised: str, printed: str) -> bool:
     """Whether what was printed is what was promised; `…` is anything on a line, and widths do not count."""
-    lines = [line.split() for line in promised.splitlines()]
-    pattern = r"\s*\n[ ]*".join(r"\s+".join(re.escape(word).replace("…", ".*") for word in line) for line in lines)
-    return re.fullmatch(r"[ ]*" + pattern + r"\s*", printed) is not None
+    wanted = [" ".join(line.split()) for line in promised.splitlines() if line.strip()]
+    found = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
+    patterns = [re.escape(line).replace("…", ".*") for line in wanted]
+    return len(found) == len(patterns) and all(map(re.fullmatch, patterns, found))
 
 
 class Lab:

@@ -142,6 +142,15 @@ class Client:
 
     def post(self, body: dict[str, Any]) -> int:
         """The status of the answer."""
+        try:
+            return self._post(body)
+        except (
+            ConnectionError
+        ):  # an idle connection was hung up; the key makes asking again safe
+            self._connection.close()
+            return self._post(body)
+
+    def _post(self, body: dict[str, Any]) -> int:
         headers = {"content-type": "application/json", "idempotency-key": body["idempotency_key"]}
         self._connection.request("POST", "/do/order", json.dumps(body), headers)
         answer = self._connection.getresponse()
