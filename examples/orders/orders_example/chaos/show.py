@@ -144,9 +144,7 @@ class Client:
         """The status of the answer."""
         try:
             return self._post(body)
-        except (
-            ConnectionError
-        ):  # an idle connection was hung up; the key makes asking again safe
+        except ConnectionError:  # an idle connection was hung up; the key makes asking again safe
             self._connection.close()
             return self._post(body)
 
