@@ -42,6 +42,7 @@ STEPS = [
     (5, "data_keys"),
     (6, "schedules"),
     (7, "inbox"),
+    (8, "http"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

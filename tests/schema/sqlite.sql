@@ -6,7 +6,7 @@ CREATE TABLE todoku_api_key (
     created_at integer not null,
     expires_at integer,
     revoked_at integer
-) strict;
+, last_used_at integer) strict;
 
 CREATE TABLE todoku_attempt (
     delivery_id     integer not null,
@@ -19,7 +19,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-) strict;
+, response text) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -143,7 +143,9 @@ CREATE TABLE todoku_endpoint (
     state      text not null default 'enabled',
     spec       text not null,
     updated_at integer not null
-) strict;
+, group_name text, name text, reason text, created_at integer) strict;
+
+CREATE UNIQUE INDEX todoku_endpoint_place on todoku_endpoint (coalesce(group_name, ''), url);
 
 CREATE TABLE todoku_gate (
     id          integer primary key,
@@ -169,6 +171,13 @@ CREATE INDEX todoku_gate_call_place on todoku_gate_call (queue, destination, id)
 
 CREATE INDEX todoku_gate_due on todoku_gate (queue, destination, ready_at, id)
     where ("limit" is null or running < "limit") and ready_at < 9223372036854775807;
+
+CREATE TABLE todoku_group (
+    name       text primary key,
+    headers    text,
+    created_at integer not null,
+    updated_at integer not null
+) strict, without rowid;
 
 CREATE TABLE todoku_history (
     finished_at  integer not null,
@@ -277,7 +286,7 @@ CREATE TABLE todoku_queue (
     paused     integer not null default 0,
     "limit"    integer,
     updated_at integer not null
-, rate real check (rate > 0), limit_until integer, tat integer) strict;
+, rate real check (rate > 0), limit_until integer, tat integer, created_at integer, spec text) strict;
 
 CREATE TABLE todoku_result (
     delivery_id integer primary key,
@@ -308,6 +317,17 @@ CREATE TABLE todoku_schedule (
 , source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
 
 CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
+
+CREATE TABLE todoku_secret (
+    id            text primary key,
+    name          text not null,
+    value         blob not null,
+    master_key_id text,
+    created_at    integer not null,
+    expires_at    integer
+) strict, without rowid;
+
+CREATE INDEX todoku_secret_name on todoku_secret (name);
 
 CREATE TABLE todoku_worker (
     id         text primary key,

@@ -1,0 +1,33 @@
+-- HTTP. What a receiver answered to an attempt that failed: {status, headers, body}, cut.
+alter table todoku_attempt add column response text;
+
+-- Queues and flow keys that are made over HTTP. spec: what was said of them that no other column holds.
+alter table todoku_queue add column created_at integer;
+alter table todoku_queue add column spec text;
+
+-- URL groups: what is published to one goes to each of its endpoints, with these headers unless the message has them.
+create table todoku_group (
+    name       text primary key,
+    headers    text,
+    created_at integer not null,
+    updated_at integer not null
+) strict, without rowid;
+-- An endpoint belongs to a group, or was registered by itself. One that is disabled is sent nothing.
+alter table todoku_endpoint add column group_name text;
+alter table todoku_endpoint add column name text;
+alter table todoku_endpoint add column reason text;
+alter table todoku_endpoint add column created_at integer;
+create unique index todoku_endpoint_place on todoku_endpoint (coalesce(group_name, ''), url);
+
+alter table todoku_api_key add column last_used_at integer;
+
+-- Secrets that todoku keeps itself: signing keys, and what sources sign with. Sealed by a master key where there is one.
+create table todoku_secret (
+    id            text primary key,
+    name          text not null,
+    value         blob not null,
+    master_key_id text,
+    created_at    integer not null,
+    expires_at    integer
+) strict, without rowid;
+create index todoku_secret_name on todoku_secret (name);
