@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,10 @@ pytest_plugins = ["tests.support.fixtures"]
 for name in list(os.environ):
     if name == "DATABASE_URL" or (name.startswith(("TODOKU_", "OUTBOX_")) and not name.startswith("TODOKU_TEST_")):
         del os.environ[name]
+
+# A run in the background ignores Ctrl-C, and every process that a test starts and interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def reason_of(report: Any) -> str:
