@@ -47,8 +47,8 @@ class Kind(ABC):
     """A server that a kill makes forget: it cannot show that nothing is lost."""
     risks_the_new: ClassVar[bool] = False
     """A server that has on disk only after a moment what was declared."""
-    slow: ClassVar[bool] = False
-    """A server that is played by a program far slower than the real one."""
+    fewer: ClassVar[int] = 1
+    """A server that is played by a program far slower than the real one is sent one message for so many."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -213,7 +213,7 @@ class SqsKind(Kind):
     server = services.SqsServer
     keeps_order = False
     forgets = True
-    slow = True
+    fewer = 10
     attributes: ClassVar[dict[str, str]] = {}
     suffix = ""
 
@@ -266,6 +266,7 @@ class FifoKind(SqsKind):
     keeps_order = True
     attributes: ClassVar[dict[str, str]] = {"FifoQueue": "true"}
     suffix = ".fifo"
+    fewer = 30  # it looks through all messages that nobody has read yet, for each that is sent
 
 
 class PubsubKind(Kind):
