@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from tests.core.making import any_text, quick, reasons
 from todoku.core.backoff import LONGEST
-from todoku.core.failure import DeliveryError, Retrying, classify, classify_status
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.failure import Answering, DeliveryError, Retrying, classify, classify_status
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
+
+NO_4XX = Answering(retry_4xx=False)
 
 
 class BrokerDown(ConnectionError):
@@ -150,7 +152,8 @@ ANSWERS: list[tuple[str, int, Outcome]] = [
     ("S4-22 ack", 204, Done()),
     ("S4-27 also for duplicates", 200, Done()),
     ("any 2xx", 299, Done()),
-    ("S4-23 do not send again", 489, Abort("NON_RETRYABLE", "HTTP 489")),
+    ("S4-23 without its header", 489, Retry(reason="HTTP_4XX", detail="HTTP 489")),
+    ("gone for good", 410, Abort("HTTP_GONE", "HTTP 410")),
     ("S4-24", 500, Retry(reason="HTTP_5XX", detail="HTTP 500")),
     ("S4-26", 503, Retry(reason="HTTP_5XX", detail="HTTP 503")),
     ("S4-24", 599, Retry(reason="HTTP_5XX", detail="HTTP 599")),
@@ -159,7 +162,7 @@ ANSWERS: list[tuple[str, int, Outcome]] = [
     ("busy", 429, Retry(reason="HTTP_BUSY", detail="HTTP 429")),
     ("a client error", 400, Retry(reason="HTTP_4XX", detail="HTTP 400")),
     ("a client error", 404, Retry(reason="HTTP_4XX", detail="HTTP 404")),
-    ("a redirect leads where nobody checked", 302, Abort("HTTP_UNEXPECTED", "HTTP 302")),
+    ("a redirect leads where nobody checked", 302, Retry(reason="HTTP_3XX", detail="HTTP 302")),
     ("no answer", 101, Abort("HTTP_UNEXPECTED", "HTTP 101")),
     ("no status", 0, Abort("HTTP_UNEXPECTED", "HTTP 0")),
 ]
@@ -171,17 +174,42 @@ def test_the_status_of_an_http_answer_decides(requirement: str, status: int, out
     assert classify_status(status) == outcome
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 410, 499])
+FINAL: list[tuple[int, bool, Outcome]] = [
+    (489, False, Abort("HTTP_NON_RETRYABLE", "HTTP 489")),
+    (489, True, Abort("HTTP_NON_RETRYABLE", "HTTP 489")),
+    (400, False, Retry(reason="HTTP_4XX", detail="HTTP 400")),
+    (400, True, Abort("HTTP_NON_RETRYABLE", "HTTP 400")),
+    (429, True, Abort("HTTP_NON_RETRYABLE", "HTTP 429")),
+    (500, True, Retry(reason="HTTP_5XX", detail="HTTP 500")),
+    (204, True, Done()),
+]
+
+
+@pytest.mark.parametrize(("status", "final_4xx", "outcome"), FINAL)
+def test_a_receiver_says_that_another_attempt_would_fail_too(status: int, final_4xx: bool, outcome: Outcome) -> None:
+    """S4-23: with 489, and by policy with every client error."""
+    assert classify_status(status, final=True, answering=Answering(final_4xx=final_4xx)) == outcome
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 489, 499])
 def test_a_sender_may_choose_not_to_repeat_client_errors(status: int) -> None:
-    assert classify_status(status, retry_4xx=False) == Abort("HTTP_4XX", f"HTTP {status}")
+    assert classify_status(status, answering=NO_4XX) == Abort("HTTP_4XX", f"HTTP {status}")
+
+
+@pytest.mark.parametrize("status", [200, 302, 404, 410, 489, 503])
+def test_every_outcome_carries_what_was_answered(status: int) -> None:
+    answered = Response(status, {"Server": "x"}, b"why")
+    outcome = classify_status(status, final=True, response=answered)
+    assert isinstance(outcome, Done | Retry | Abort)
+    assert outcome.response == answered
 
 
 @pytest.mark.parametrize("status", [408, 429, 500])
 def test_busy_and_broken_are_repeated_whatever_the_policy_for_client_errors(status: int) -> None:
-    assert isinstance(classify_status(status, retry_4xx=False), Retry)
+    assert isinstance(classify_status(status, answering=NO_4XX), Retry)
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [302, 404, 429, 503])
 @pytest.mark.parametrize(("said", "believed"), [(None, None), (0.0, 0.0), (17.0, 17.0), (LONGEST, LONGEST)])
 def test_retry_after_is_obeyed(status: int, said: float | None, believed: float | None) -> None:
     outcome = classify_status(status, retry_after=said)
@@ -229,7 +257,7 @@ def test_every_error_has_an_outcome_that_can_be_stored(error: Exception) -> None
 @quick
 @given(st.integers(-1000, 10_000), st.none() | st.floats(), st.booleans())
 def test_every_status_has_an_outcome(status: int, retry_after: float | None, retry_4xx: bool) -> None:
-    outcome = classify_status(status, retry_after=retry_after, retry_4xx=retry_4xx)
+    outcome = classify_status(status, retry_after=retry_after, answering=Answering(retry_4xx=retry_4xx))
     assert isinstance(outcome, Done) == (200 <= status < 300)
     if status >= 500:
         assert isinstance(outcome, Retry)

@@ -37,9 +37,10 @@ def test_values_with_the_same_content_are_equal(value: msgspec.Struct) -> None:
 
 
 def test_a_claim_carries_its_token() -> None:
-    """I3: (id, epoch, worker). The worker comes last: the store adds it to the row it read."""
+    """I3: (id, epoch, worker). The worker comes last: the store adds it to the row it read. What is opened later is no
+    part of that."""
     assert {"id", "epoch", "worker"} <= set(Claimed.__struct_fields__)
-    assert Claimed.__struct_fields__[-1] == "worker"
+    assert Claimed.__struct_fields__[-2:] == ("worker", "secrets")
     assert claimed(epoch=1) != claimed(epoch=2)
 
 

@@ -14,7 +14,9 @@ from tests.core.making import quick
 from todoku.core.backoff import DEFAULT, Backoff, exponential, linear, table
 from todoku.core.errors import InvalidSetting
 from todoku.core.master import MasterKey, MasterKeys, written
+from todoku.core.scope import Secret
 from todoku.core.settings import Settings, read_settings
+from todoku.core.signing import SigningKeys
 
 HOUR, DAY = 3600.0, 86_400.0
 DEFAULTS: dict[str, object] = {
@@ -101,13 +103,16 @@ def test_a_curve_may_have_both_ends() -> None:
     assert read_settings(environ).backoff == exponential(2, cap=300)
 
 
-@pytest.mark.parametrize("name", [name for name in Settings.__struct_fields__ if name != "backoff"])
+@pytest.mark.parametrize("name", [name for name in Settings.__struct_fields__ if name not in ("backoff", "alerts")])
 def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said: dict[type, tuple[str, object]] = {bool: ("no", False), int: ("77", 77), float: ("7.5", 7.5), str: ("x", "x")}
     said[tuple] = ("pin, Phone Number,", ("pin", "Phone Number"))
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
     optional["app"] = optional["secrets_dir"] = str
+    optional |= {"token": Secret, "signing_keys": SigningKeys}
     said[MasterKeys] = (written("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
+    said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))
+    said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
     text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]
     if name == "span_ratio":
         text, value = "0.25", 0.25

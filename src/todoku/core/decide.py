@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.backoff import Backoff, delay
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.status import Status, Step, advance
 
 SNOOZE_LIMIT: Final = 100
@@ -27,6 +27,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: str | None = None
     snoozed: bool = False
+    response: Response | None = None
+    """What the receiver answered: kept with an attempt that failed, told to a callback."""
 
 
 SUCCEEDED: Final = Settlement(status=Status.SUCCEEDED)
@@ -40,10 +42,10 @@ CONFLICT: Final = Settlement(
 def decide(delivery: Claimed, outcome: Outcome, *, backoff: Backoff, jitter: float) -> Settlement:
     """The settlement of one attempt. `jitter` in [0, 1) is drawn by the caller."""
     match outcome:
-        case Done(None):
+        case Done(None, None):
             return SUCCEEDED
-        case Done(result):
-            return Settlement(status=_to(Step.DONE, Status.SUCCEEDED), result=result)
+        case Done(result, response):
+            return Settlement(status=_to(Step.DONE, Status.SUCCEEDED), result=result, response=response)
         case Retry() if delivery.attempt < delivery.max_attempts:
             wait = delay(backoff, delivery.attempt, jitter=jitter) if outcome.after is None else outcome.after
             return _ending(Step.RETRY, Status.FAILED, outcome, delay=wait)
@@ -69,8 +71,9 @@ def decided_by_ledger(delivery: Claimed) -> Settlement | None:
 
 def _ending(step: Step, status: Status, outcome: Retry | Abort, *, delay: float = 0.0) -> Settlement:
     return Settlement(
-        status=_to(step, status), delay=delay, reason=outcome.reason, error=outcome.detail or outcome.reason
-    )
+        status=_to(step, status), delay=delay, reason=outcome.reason, error=outcome.detail or outcome.reason,
+        response=outcome.response,
+    )  # fmt: skip
 
 
 def _to(step: Step, status: Status) -> Status:

@@ -13,7 +13,10 @@ TodokuError
 ├── IllegalTransition       a delivery was asked to make a step the state machine does not have
 ├── InvalidSetting          a setting cannot be read
 ├── InvalidAct              what a person asked for cannot be done as said; nothing was changed
+│   └── NotThere            what it is about does not exist
 ├── CannotStart             a daemon cannot start here: its port or file is taken, or a part is not installed
+├── QueueUnavailable        a queue elsewhere gave no answer in time; whether it has the message is unknown
+├── QueueRefused            a queue elsewhere answered, and said no
 ├── TransactionError        `tx=` cannot be joined as asked
 │   ├── NoTransaction       the connection has no open transaction
 │   ├── UnsupportedConnection
@@ -99,8 +102,24 @@ class InvalidAct(TodokuError, ValueError):
     """What a person asked for cannot be done as said. Nothing was changed."""
 
 
+class NotThere(InvalidAct, LookupError):
+    """What was asked about does not exist: no such queue, schedule, group, token. Nothing was changed."""
+
+
 class CannotStart(TodokuError):
     """A daemon cannot start here: its port or file is taken, or a part is not installed."""
+
+
+class QueueUnavailable(TodokuError):
+    """A queue elsewhere gave no answer in time. Whether it has the message is unknown: repeat it with the same id."""
+
+
+class QueueRefused(TodokuError):
+    """A queue elsewhere answered, and said no; `status` is that of its answer."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 400) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 class TransactionError(TodokuError):

@@ -13,10 +13,11 @@ from typing import Final
 import msgspec
 
 from todoku.core import backoff
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, error_text, is_reason
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze, error_text, is_reason
 
 NON_RETRYABLE_STATUS: Final = 489
-"""The answer by which a receiver says: do not send this again (S4-23)."""
+NON_RETRYABLE_HEADER: Final = "Upstash-NonRetryable-Error"
+"""The answer by which a receiver says: do not send this again (S4-23). Both of them, the header `true`."""
 
 _BUSY_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
@@ -88,21 +89,46 @@ def _classified(error: Exception, reasons: Reasons) -> Retry | Abort:
     return Retry(reason="INTERNAL_ERROR", detail=detail)
 
 
-def classify_status(status: int, *, retry_after: float | None = None, retry_4xx: bool = True) -> Outcome:
-    """What an HTTP answer means. `retry_4xx` is the sender's policy for the client errors that are left."""
+class Answering(msgspec.Struct, frozen=True, kw_only=True):
+    """The sender's policy for answers that are client errors (4xx)."""
+
+    retry_4xx: bool = True
+    final_4xx: bool = False
+    """A receiver may say with any of them, not only with 489, that the message is not to be sent again."""
+
+
+def classify_status(
+    status: int,
+    *,
+    retry_after: float | None = None,
+    final: bool = False,
+    answering: Answering = Answering(),  # noqa: B008 - frozen
+    response: Response | None = None,
+) -> Outcome:
+    """What an HTTP answer means. `final`: the receiver says in a header that another attempt would fail, too."""
     if 200 <= status < 300:
-        return Done()
+        return Done(response=response)
     detail = f"HTTP {status}"
-    if status == NON_RETRYABLE_STATUS:
-        return Abort("NON_RETRYABLE", detail)
-    if status in _BUSY_STATUSES or status >= 500:
-        # What a receiver says about the future is believed if it makes sense.
-        after = retry_after if retry_after is not None and 0 <= retry_after <= backoff.LONGEST else None
-        return Retry(after=after, reason="HTTP_5XX" if status >= 500 else "HTTP_BUSY", detail=detail)
-    if 400 <= status < 500:
-        return _failure("HTTP_4XX", detail, retryable=retry_4xx)
-    # Redirects are not followed (they lead where nobody checked), and a bare 1xx is no answer.
-    return Abort("HTTP_UNEXPECTED", detail)
+    client_error = 400 <= status < 500
+    if final and (status == NON_RETRYABLE_STATUS or (client_error and answering.final_4xx)):
+        return Abort("HTTP_NON_RETRYABLE", detail, response)
+    if status == HTTPStatus.GONE:
+        return Abort("HTTP_GONE", detail, response)
+    reason = _reason(status)
+    if reason is None or (reason == "HTTP_4XX" and not answering.retry_4xx):
+        return Abort(reason or "HTTP_UNEXPECTED", detail, response)  # a bare 1xx is no answer
+    # What a receiver says about the future is believed if it makes sense.
+    after = retry_after if retry_after is not None and 0 <= retry_after <= backoff.LONGEST else None
+    return Retry(after, reason, detail, response)
+
+
+def _reason(status: int) -> str | None:
+    if status in _BUSY_STATUSES:
+        return "HTTP_BUSY"
+    if status >= 500:
+        return "HTTP_5XX"
+    # Redirects are not followed: they lead where nobody checked.
+    return "HTTP_4XX" if status >= 400 else "HTTP_3XX" if status >= 300 else None
 
 
 def _text(error: Exception) -> str:

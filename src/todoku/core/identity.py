@@ -14,6 +14,13 @@ def uuid7(unix_ms: int, randomness: bytes) -> UUID:
     return UUID(int=value)
 
 
+def base62(randomness: bytes) -> str:
+    """Random bytes as letters and digits, which survive every shell and URL. As long for as many."""
+    number, length = int.from_bytes(randomness), -(-len(randomness) * 8 * 10_000 // 59_542)
+    letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    return "".join(letters[number // 62**place % 62] for place in range(length))
+
+
 def key_hash(idempotency_key: str) -> str:
     """How an idempotency key is stored and logged; the key itself never is."""
     return hashlib.sha256(idempotency_key.encode()).hexdigest()
@@ -30,8 +37,11 @@ def gate_id(destination: str, key: str) -> int:
 
 
 def destination_lock(destination: str) -> int:
-    """The advisory lock of a whole ordered destination, taken when a publish has very many lanes."""
-    return _hash64("destination", destination)
+    """The advisory lock of a whole ordered destination, taken when a publish has very many lanes.
+
+    A lane of requests may lead to several hosts: these have one lock together, whichever of them the lane is named by.
+    """
+    return _hash64("destination", "://" if "://" in destination else destination)
 
 
 def _hash64(*parts: str) -> int:
@@ -52,6 +62,11 @@ def unique_scope(topic: str) -> str:
 def schedule_scope(name: str) -> str:
     """The ledger scope of a schedule's slots: each is fired once."""
     return f"schedule:{name}"
+
+
+def ingest_scope(source: str) -> str:
+    """The ledger scope of events that come in: an id is unique per source, whatever topic its event has."""
+    return f"ingest:{source}"
 
 
 def once_scope(scope: str) -> str:

@@ -114,3 +114,5 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     effect_state: str | None
     effect_digest: str | None
     worker: UUID
+    secrets: dict[str, str] | None = None
+    """The secret headers of a request, once they were opened. Only in memory: what is stored stays sealed."""

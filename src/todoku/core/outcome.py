@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -20,6 +21,9 @@ Duration = float | timedelta
 
 ERROR_LENGTH: Final = 512
 """The readable text of a failure is cut here (S0-53)."""
+
+KEPT_BODY_BYTES: Final = 16 << 10
+KEPT_HEADER_BYTES: Final = 8 << 10
 
 LONGEST: Final = 10 * 365 * 86_400.0
 """Nobody waits longer than ten years: what overflows a timestamp would fail the settle of a whole batch."""
@@ -55,14 +59,47 @@ def reason_code(reason: str) -> str:
 
 def error_text(text: str) -> str:
     """`text` as it is stored: no NUL (PostgreSQL has none), no broken surrogates, cut at 512."""
-    clean = text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
+    clean = _storable(text)
     return clean if len(clean) <= ERROR_LENGTH else clean[: ERROR_LENGTH - 1] + "…"
 
 
+def _storable(text: str) -> str:
+    return text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What a receiver answered over HTTP, cut to what is kept of it (`kept_response`)."""
+
+    status: int
+    headers: dict[str, str] = {}
+    body: bytes = b""
+
+    def __hash__(self) -> int:
+        return hash((self.status, self.body))
+
+    def without_content(self) -> Response:
+        """What may be kept of an answer to a sealed message."""
+        return Response(self.status)
+
+
+def kept_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
+    """An answer as it is kept: of its body the first 16 KiB, of its headers those that fit into 8 KiB; values of one
+    name are joined."""
+    kept: dict[str, str] = {}
+    left = KEPT_HEADER_BYTES
+    for name, value in headers:
+        clean = _storable(value)
+        if (left := left - len(name) - len(clean.encode())) < 0:
+            break
+        kept[name] = f"{kept[name]}, {clean}" if name in kept else clean
+    return Response(status, kept, body[:KEPT_BODY_BYTES])
+
+
 class Done(msgspec.Struct, frozen=True):
-    """The attempt succeeded. `result` is JSON text, kept if it is not None."""
+    """The attempt succeeded. `result` is JSON text, kept if it is not None; `response` is told to a callback."""
 
     result: str | None = None
+    response: Response | None = None
 
 
 class _Raisable(Exception):
@@ -79,22 +116,33 @@ class _Raisable(Exception):
 
 
 class Retry(_Raisable):
-    """The attempt failed and may be made again: after `after` seconds, or after the policy's back-off."""
+    """The attempt failed and may be made again: after `after` seconds, or after the policy's back-off.
 
-    def __init__(self, after: Duration | None = None, reason: str = "RETRY", detail: str = "") -> None:
-        super().__init__(after, reason, detail)
+    `response`: what the receiver answered, if it is one that answers over HTTP.
+    """
+
+    def __init__(
+        self,
+        after: Duration | None = None,
+        reason: str = "RETRY",
+        detail: str = "",
+        response: Response | None = None,
+    ) -> None:
+        super().__init__(after, reason, detail, *(() if response is None else (response,)))
         self.after = None if after is None else seconds(after, what="Retry(after=…)")
         self.reason = reason_code(reason)
         self.detail = error_text(detail)
+        self.response = response
 
 
 class Abort(_Raisable):
-    """The attempt failed and another would fail too: a dead letter, now."""
+    """The attempt failed and another would fail too: a dead letter, now. `response`: as in Retry."""
 
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
+    def __init__(self, reason: str, detail: str = "", response: Response | None = None) -> None:
+        super().__init__(reason, detail, *(() if response is None else (response,)))
         self.reason = reason_code(reason)
         self.detail = error_text(detail)
+        self.response = response
 
 
 class Snooze(_Raisable):

@@ -5,6 +5,7 @@ The body is the message's payload, byte for byte as it was given; everything els
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,12 +16,18 @@ from todoku.core.errors import InvalidMessage
 HTTP: Final = "todoku-http"
 """The header of a message that is an HTTP request."""
 
+SECRETS: Final = "todoku-secrets"
+"""The header of a message with the values of the request's secret headers, as `core.sealed.sealed_text` writes them."""
+
 TOPIC: Final = "http.request"
 CALLBACK_TOPIC: Final = "http.callback"
 QUEUE: Final = "http"
 """The queue of requests that are in no queue of their own."""
 
 RETRIES: Final = 3
+
+TRACE: Final = frozenset({"traceparent", "tracestate", "baggage", "sentry-trace"})
+"""Headers of a message that say which trace it belongs to: what follows from it belongs to the same."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +49,8 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: int = RETRIES
     retry_delay: str | None = None
     delay: float = 0.0
+    sealed: str | None = None
+    """The values of its secret headers, sealed for the request's message and this URL; in `headers` they are empty."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +87,17 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host}{port}"
 
 
+SCHEMES: Final = ("http://", "https://")
+"""The names under which a worker serves every host."""
+
+
+def served_as(destination: str) -> str:
+    """The name under which workers serve a destination: of a host its scheme, which stands for every host; else its
+    own. The queries say the same: `served`."""
+    scheme, separator, _ = destination.partition("://")
+    return scheme + separator
+
+
 def queue_name(request: HttpRequest) -> str:
     """The queue its delivery is in: its own, its flow key's, or the one of all others."""
     if request.queue is not None:
@@ -85,6 +105,17 @@ def queue_name(request: HttpRequest) -> str:
     if request.flow is not None:
         return f"flow:{request.flow.key}"
     return QUEUE
+
+
+def dead_id(delivery_id: int, replay_count: int) -> str:
+    """What a dead letter is called over HTTP: sent again and dead again, it is another one."""
+    return f"{delivery_id}-{replay_count}"
+
+
+def dead_ref(text: str) -> tuple[int, int] | None:
+    """(delivery, replay) of the name of a dead letter; None: it is none."""
+    found = re.fullmatch(r"([1-9][0-9]{0,17})-([0-9]{1,9})", text)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def carried(request: HttpRequest) -> str:

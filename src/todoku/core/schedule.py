@@ -23,6 +23,7 @@ from cronsim import CronSim, CronSimError
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Draft
 from todoku.core.outcome import seconds
+from todoku.core.sealed import Kept
 
 Missed = Literal["skip", "once", "all"]
 """What becomes of slots that nobody fired in time: none of them is fired, one for all of them, or each."""
@@ -73,6 +74,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     message: Draft
     sealed: bool = False
     """Its messages are encrypted at rest: they are sealed when they are fired, and here they have nothing inside."""
+    created_at: datetime | None = None
+    """When somebody made it over HTTP; None: it was not made there."""
+    kept: Kept | None = None
+    """The request with what is secret in it, encrypted by a master key; `message` is without it. None: nothing is."""
 
 
 class Due(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ VERSION: Final = 1
 NONCE_BYTES: Final = 12
 
 _KIND: Final = re.compile(rf"{re.escape(SEALED)}(?:;key=(?P<key>[0-9a-f-]{{36}}))?;of=(?P<inner>.+)")
+_KEPT: Final = "todoku.kept:"
 _HEADER: Final = 1 + 16 + NONCE_BYTES
 _TAG: Final = 16
 _RESULT: Final = re.compile(r'\{"todoku\.sealed":"(?P<box>[A-Za-z0-9+/=]+)"\}')
@@ -42,6 +43,13 @@ class Sealed(msgspec.Struct, frozen=True):
     box: bytes
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Something encrypted by a master key itself, because it outlives every day: nonce, ciphertext and tag."""
+
+    master_key_id: str
+    box: bytes
+
+
 class Kind(msgspec.Struct, frozen=True):
     """What a content type says of something sealed: what is inside, and the key that opened it (None: it is closed)."""
 
@@ -54,9 +62,10 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where sealed bytes belong: they open nowhere else. `name` is the topic, or the destination of a result."""
+    """Where sealed bytes belong: they open nowhere else. `name` is the topic, the destination of a result, or the URL
+    that secret headers are for."""
 
-    what: Literal["payload", "result"]
+    what: Literal["payload", "result", "headers"]
     message_id: str
     name: str
     content_type: str = "application/json"
@@ -108,6 +117,35 @@ def sealed_result(text: str) -> bytes | None:
     try:
         return base64.b64decode(found["box"], validate=True)
     except binascii.Error:
+        return None
+
+
+def sealed_text(raw: bytes) -> str:
+    """Sealed bytes as text, for a header. The id of the data key is in front: queries look for it there."""
+    return f"{UUID(bytes=raw[1:17])}.{base64.b64encode(raw).decode()}"
+
+
+def sealed_in(text: str) -> bytes:
+    """The sealed bytes of such a text; of any other text, none."""
+    try:
+        return base64.b64decode(text.partition(".")[2], validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def kept_text(kept: Kept) -> str:
+    """Something kept, as text."""
+    return f"{_KEPT}{kept.master_key_id}:{base64.b64encode(kept.box).decode()}"
+
+
+def kept_in(text: str) -> Kept | None:
+    """What such a text keeps; None: it is another."""
+    if not text.startswith(_KEPT):
+        return None
+    id, _, box = text.removeprefix(_KEPT).partition(":")
+    try:
+        return Kept(id, base64.b64decode(box, validate=True))
+    except (binascii.Error, ValueError):
         return None
 
 

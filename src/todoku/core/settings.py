@@ -13,10 +13,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from todoku.core.alerting import ALERT_SETTINGS, Alerting, alerting
 from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
 from todoku.core.mask import MASKED
 from todoku.core.master import MasterKeys, master_keys
+from todoku.core.scope import Secret, token
+from todoku.core.signing import SigningKeys, signing_keys
 
 DAY: Final = 86_400.0
 
@@ -41,6 +44,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     backoff: Backoff = DEFAULT
     send_timeout_ms: int = 2500
     http_timeout_sec: float = 60.0
+    http_concurrency: int = 64
+    http_per_host: int = 8
+    http_allow: tuple[str, ...] = ()
+    """Networks and host names that may be sent to although they are private."""
+    http_retry_4xx: bool = True
+    http_nonretryable_4xx: bool = False
+    """The header Upstash-NonRetryable-Error counts with every 4xx, not only with 489."""
+    http_rewrite: tuple[str, ...] = ()
+    """For development: origin=origin, what is for the first is sent to the second, which may be on this machine."""
+    http_loopback: bool = False
     drain_grace_sec: float = 25.0
     stats_interval_sec: float = 30.0
     span_ratio: float = 1.0
@@ -49,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 8320
     app: str | None = None
     """`module:attribute` of the App that a daemon runs."""
+    api_rate: float = 1000.0
+    """Requests a second with one token, twice as many at once; more are told to wait (429)."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -64,9 +79,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mask_fields: tuple[str, ...] = MASKED
     master_keys: MasterKeys = MasterKeys()
     """Wrap the data keys of encrypted messages, the current one first. Their bytes are in no repr."""
+    token: Secret | None = None
+    """The first admin token of the HTTP API. None: those in the database."""
+    signing_keys: SigningKeys | None = None
+    """What HTTP deliveries are signed with. None: keys that todoku keeps in the database."""
     encrypt: Literal["declared", "all"] = "declared"
     secrets_dir: str | None = None
     """Where `Ref("file:…")` finds its files."""
+    alerts: Alerting = Alerting()
+    """Whom a daemon tells, and from which number on (`TODOKU_ALERT_…`)."""
 
 
 ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {
@@ -95,20 +116,31 @@ _POSITIVE: Final = frozenset(
     }
     | {"max_payload_bytes", "connections", "lease_sec", "poll_interval_sec", "reclaim_interval_sec"}
     | {"max_processing_sec", "http_timeout_sec", "lock_timeout_sec", "statement_timeout_sec"}
+    | {"http_concurrency", "http_per_host"}
+    | {"api_rate"}
     | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec", "stats_interval_sec"}
 )
+
+
+_BOOLEAN: Final = frozenset(
+    {"enabled", "notify", "prepare_statements", "sqlite_wal"}
+    | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback"}
+)
+_LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite"})
+"""Settings that may be given as text, separated by commas."""
 
 
 def read_settings(environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object) -> Settings:
     """Settings from arguments (first), the environment, and a parsed `todoku.toml` (last)."""
     values: dict[str, object] = dict(file or {})
-    for name in Settings.__struct_fields__:
-        if name != "backoff" and (found := _from_environment(environ, name)) is not None:
+    for name in (*Settings.__struct_fields__, *ALERT_SETTINGS):
+        if name not in ("backoff", "alerts") and (found := _from_environment(environ, name)) is not None:
             values[name] = found
     if (policy := _backoff(environ, values)) is not None:
         values["backoff"] = policy
     values |= {name: value for name, value in given.items() if value is not None}
-    return _checked(values)
+    alerts = alerting(values)
+    return msgspec.structs.replace(_checked(values), alerts=alerts)
 
 
 def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
@@ -144,11 +176,8 @@ def _numbers(listed: object) -> list[float]:
 
 
 def _checked(values: dict[str, object]) -> Settings:
-    fields = {name: _boolean(value) if name in ("enabled", "notify", "prepare_statements", "sqlite_wal") else value
-              for name, value in values.items()}  # fmt: skip
-    if isinstance(masked := fields.get("mask_fields"), str):
-        fields["mask_fields"] = [name.strip() for name in masked.split(",") if name.strip()]
-    keys = master_keys(fields.pop("master_keys", ""))
+    fields = {name: _said(name, value) for name, value in values.items()}
+    hidden = _hidden(fields)
     policy = fields.pop("backoff", DEFAULT)
     if not isinstance(policy, Backoff):
         raise InvalidSetting("`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential")
@@ -170,7 +199,23 @@ def _checked(values: dict[str, object]) -> Settings:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
-    return msgspec.structs.replace(settings, backoff=policy, master_keys=keys)
+    return msgspec.structs.replace(settings, backoff=policy, **hidden)
+
+
+def _hidden(fields: dict[str, object]) -> dict[str, object]:
+    """What is in no repr, taken out of the fields and read by its own rules: no error may quote it."""
+    return {
+        "master_keys": master_keys(fields.pop("master_keys", "")),
+        "token": token(fields.pop("token", None)),
+        "signing_keys": signing_keys(fields.pop("signing_keys", None)),
+    }
+
+
+def _said(name: str, value: object) -> object:
+    """What a text means for this setting, where texts are read in a way of their own."""
+    if name in _LISTS and isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return _boolean(value) if name in _BOOLEAN else value
 
 
 def _boolean(value: object) -> object:

@@ -1,0 +1,77 @@
+"""Where a request is to go, as it stands in the path of another: `/v2/publish/https://example.com/hook?of=7`.
+
+The address is raw there, with its slashes and its query. Some proxies merge the slashes, some clients escape them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+from todoku.core.ssrf import check_url
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
+NAME_HINT: Final = "letters, digits and _ . -, at most 200 of them"
+
+TOKEN: Final = "qstash_token"  # noqa: S105 - the name of it
+OPTION: Final = "upstash-"
+
+_SCHEME: Final = re.compile(r"(https?):/{1,2}(?=[^/])", re.IGNORECASE | re.ASCII)
+_ESCAPED: Final = re.compile(r"https?%3a", re.IGNORECASE | re.ASCII)
+_OTHER_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE | re.ASCII)
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A URL group: what is sent to it goes to each of its endpoints."""
+
+    name: str
+
+
+class Url(msgspec.Struct, frozen=True):
+    """One URL, as it is sent and signed."""
+
+    url: str
+
+
+Address = Url | Group
+
+
+def address(raw: str, query: str = "") -> Address:
+    """What `raw` names, with what is left of the query that came with it; InvalidMessage names the destination."""
+    if _ESCAPED.match(raw):
+        raw = unquote(raw)
+    found = _SCHEME.match(raw)
+    if found is None:
+        return _group(raw)
+    url = f"{found[1].lower()}://{raw[found.end() :]}"
+    if rest := own_query(query):
+        url += ("&" if "?" in url else "?") + rest
+    return Url(check_url(url, what="destination"))
+
+
+def own_query(query: str) -> str:
+    """The part of a query that is the destination's: neither the token nor an option is sent on."""
+    return "&".join(part for part in query.split("&") if part and not _is_ours(part))
+
+
+def _is_ours(part: str) -> bool:
+    key = unquote(part.split("=", 1)[0]).lower()
+    return key == TOKEN or key.startswith(OPTION)
+
+
+def _group(raw: str) -> Group:
+    name = unquote(raw)
+    if NAME.fullmatch(name):
+        return Group(name)
+    if not name:
+        raise InvalidMessage("there is no destination", hint="…/https://example.com/hook, or the name of a URL group")
+    if name.startswith("api/"):
+        raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint="publish to the URL of the service instead")
+    if _OTHER_SCHEME.match(name):
+        raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint="an http:// or https:// URL")
+    hint = f"a URL begins with https://, and a URL group is called by {NAME_HINT}"
+    raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint=hint)

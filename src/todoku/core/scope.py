@@ -1,0 +1,76 @@
+"""What a token may do. admin may everything, operate also reads, publish is by itself."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+from todoku.core.errors import InvalidAct, InvalidSetting
+
+Scope = Literal["publish", "read", "operate", "admin"]
+
+INSIDE: Final[dict[str, frozenset[str]]] = {
+    "publish": frozenset({"publish"}),
+    "read": frozenset({"read"}),
+    "operate": frozenset({"operate", "read"}),
+    "admin": frozenset(get_args(Scope)),
+}
+"""What each scope contains."""
+
+SHORTEST: Final = 16
+_LONGEST: Final = 512
+
+
+def allows(scopes: Iterable[str], wanted: Scope) -> bool:
+    """Whether a token with these scopes may do what `wanted` names."""
+    return any(wanted in INSIDE.get(scope, ()) for scope in scopes)
+
+
+def scopes(given: Iterable[object]) -> tuple[Scope, ...]:
+    """Checked scopes, each once and in their order, or InvalidAct."""
+    named = tuple(given)
+    if unknown := [scope for scope in named if scope not in INSIDE]:
+        raise InvalidAct(f"scope cannot be {unknown[0]!r}", hint="publish, read, operate or admin")
+    if not named:
+        raise InvalidAct("a token without a scope opens nothing", hint="--scope publish, read, operate or admin")
+    return known(named)
+
+
+def known(given: Iterable[object]) -> tuple[Scope, ...]:
+    """Those of some words that are scopes, each once and in their order."""
+    named = frozenset(given)
+    return tuple(scope for scope in get_args(Scope) if scope in named)
+
+
+class Secret:
+    """A text that is in no repr and no log. `reveal()` says it; `==` takes the same time however much is equal."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "<Secret>"
+
+
+def token(text: object) -> Secret | None:
+    """A token as it is written in a setting, or InvalidSetting. None: nothing was said."""
+    if text is None or isinstance(text, Secret):
+        return text
+    found = str(text).strip()
+    if not SHORTEST <= len(found) <= _LONGEST or not found.isascii() or not found.isprintable() or " " in found:
+        hint = f"TODOKU_TOKEN has {SHORTEST} to {_LONGEST} visible characters; `openssl rand -hex 32` makes a good one"
+        raise InvalidSetting("token cannot be read", hint=hint)
+    return Secret(found)

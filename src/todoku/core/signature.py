@@ -1,0 +1,177 @@
+"""Signatures that prove who sent a request: the token of `Upstash-Signature`, and the headers of Standard Webhooks.
+
+Verifying compares in constant time with every key, and answers yes or no: why not is nothing to tell a stranger.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from todoku.core.errors import InvalidSetting
+
+ISSUER: Final = "Upstash"
+LASTS: Final = 300
+"""Seconds a token is good for. It is made anew for each attempt."""
+
+BACKDATED: Final = 30
+"""Seconds by which `iat` lies in the past: the official client refuses a token from the future, tolerance or not."""
+
+TOLERANCE: Final = 300.0
+"""Seconds by which the timestamp of a Standard Webhook may differ from the receiver's clock, either way."""
+
+WEBHOOK_ID: Final = "webhook-id"
+WEBHOOK_TIMESTAMP: Final = "webhook-timestamp"
+WEBHOOK_SIGNATURE: Final = "webhook-signature"
+_SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # what a secret begins with is none
+_VERSION: Final = "v1,"
+_ID: Final = re.compile(r"[!-\-/-~]{1,256}")  # printable, without the dot that ends it where it is signed
+_TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+_MOST_SIGNATURES: Final = 32
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: str
+    typ: str = "JWT"
+
+
+class _Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """`nbf` is 0, so that a receiver's slow clock refuses nothing; there is no `aud`, which PyJWT would refuse."""
+
+    iss: str
+    sub: str
+    exp: int
+    nbf: int
+    iat: int
+    jti: str
+    body: str
+
+
+# ------------------------------------------------------------------------------------------------ Upstash-Signature
+
+
+def upstash_signature(url: str, body: bytes, *, key: str, now: float, jti: str) -> str:
+    """The token for one attempt to send `body` to `url`; `now` in seconds since 1970, `jti` unlike any other."""
+    issued = int(now) - BACKDATED
+    claims = _Claims(iss=ISSUER, sub=url, exp=int(now) + LASTS, nbf=0, iat=issued, jti=jti, body=_hash(body))
+    signed = f"{_HEADER}.{_base64url(msgspec.json.encode(claims))}"
+    return f"{signed}.{_hs256(key, signed)}"
+
+
+def verify_upstash(
+    token: str, body: bytes, *, keys: Sequence[str], now: float, url: str | None = None, leeway: float = 0.0
+) -> bool:
+    """Whether one of the keys signed exactly this body (for exactly this URL, if one is given) and not long ago."""
+    signed, _, signature = token.rpartition(".")
+    # Text against text: of base64 that decodes to the same bytes in several spellings, only one is ours.
+    matches = [_same(_hs256(key, signed), signature) for key in keys if key]
+    if not any(matches):
+        return False
+    header, _, payload = signed.partition(".")
+    try:
+        algorithm = msgspec.json.decode(_decoded(header), type=_Header)
+        claims = msgspec.json.decode(_decoded(payload), type=_Claims)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        return False
+    return (
+        algorithm.alg == "HS256"
+        and claims.iss == ISSUER
+        and (url is None or _same(claims.sub, url))
+        and _same(claims.body.rstrip("="), _hash(body))
+        and max(claims.nbf, claims.iat) <= now + leeway
+        and now - leeway < claims.exp
+    )
+
+
+def _hs256(key: str, signed: str) -> str:
+    return _base64url(_mac(key.encode(), signed.encode("utf-8", "surrogatepass")))
+
+
+# ------------------------------------------------------------------------------------------------ Standard Webhooks
+
+
+def webhook_secret(key: str) -> str:
+    """The Standard Webhooks secret of a signing key, `whsec_…`: its bytes in base64, for a receiver's library."""
+    return _SECRET_PREFIX + base64.b64encode(key.encode()).decode()
+
+
+def webhook_headers(id: str, body: bytes, *, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """The three headers of Standard Webhooks for one attempt, one signature a secret (current and next).
+
+    `id` is the same on every attempt: by it a receiver knows a repetition. InvalidSetting if it or a secret cannot be.
+    """
+    if not _ID.fullmatch(id):
+        raise InvalidSetting(f"webhook-id cannot be {id!r}", hint="printable characters without a dot")
+    timestamp = str(int(now))
+    signatures = [_VERSION + _webhook(webhook_key(secret), id, timestamp, body) for secret in secrets]
+    if not signatures:
+        raise InvalidSetting("a webhook is signed by at least one secret", hint="whsec_…")
+    return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: timestamp, WEBHOOK_SIGNATURE: " ".join(signatures)}
+
+
+def verify_webhook(
+    headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str], now: float, tolerance: float = TOLERANCE
+) -> bool:
+    """Whether one of the secrets signed this body, and the timestamp is at most `tolerance` seconds from `now`."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    id, timestamp = lower.get(WEBHOOK_ID, ""), lower.get(WEBHOOK_TIMESTAMP, "")
+    if not _ID.fullmatch(id) or not _TIMESTAMP.fullmatch(timestamp):
+        return False
+    given = [part for part in lower.get(WEBHOOK_SIGNATURE, "").split(" ") if part.startswith(_VERSION)]
+    wanted = [_VERSION + _webhook(webhook_key(secret), id, timestamp, body) for secret in secrets]
+    matches = [_same(one, other) for one in wanted for other in given[:_MOST_SIGNATURES]]
+    return any(matches) and abs(now - int(timestamp)) <= tolerance
+
+
+def _webhook(key: bytes, id: str, timestamp: str, body: bytes) -> str:
+    signed = f"{id}.{timestamp}.".encode() + body
+    return base64.b64encode(_mac(key, signed)).decode()
+
+
+@lru_cache(maxsize=256)
+def webhook_key(secret: str) -> bytes:
+    """What a secret of Standard Webhooks, `whsec_…`, signs with; or InvalidSetting."""
+    encoded = secret.removeprefix(_SECRET_PREFIX).rstrip("=")
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not key:
+        raise InvalidSetting("a secret of Standard Webhooks cannot be read", hint="whsec_ and base64")
+    return key
+
+
+# ------------------------------------------------------------------------------------------------ text and bytes
+
+
+def _mac(key: bytes, signed: bytes) -> bytes:
+    # Not hmac.digest: that lets go of the interpreter lock each time, and is 20 times slower beside busy threads.
+    return hmac.new(key, signed, hashlib.sha256).digest()
+
+
+def _same(one: str, other: str) -> bool:
+    """Equal, in a time that does not tell how much of it is."""
+    return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
+
+
+def _base64url(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _hash(body: bytes) -> str:
+    return _base64url(hashlib.sha256(body).digest())
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+_HEADER: Final = _base64url(msgspec.json.encode(_Header("HS256")))

@@ -1,0 +1,123 @@
+"""Filters, scopes, signing keys and what is hidden: pure words of the HTTP side."""
+
+from __future__ import annotations
+
+import pytest
+
+from todoku.core.errors import InvalidAct, InvalidSetting
+from todoku.core.identity import base62
+from todoku.core.redact import hidden, redacted, redacted_body
+from todoku.core.request import HttpRequest, dead_id, dead_ref
+from todoku.core.scope import Secret, allows, scopes, token
+from todoku.core.settings import read_settings
+from todoku.core.signing import SigningKeys, signing_keys
+from todoku.core.wanted import Wanted
+
+REQUEST = HttpRequest(url="https://Shop.example:8443/a/b?c=d", labels=("red", "big"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        (Wanted(), True),
+        (Wanted(hosts=("shop.example",)), True),
+        (Wanted(hosts=("SHOP.example:8443",)), True),
+        (Wanted(hosts=("shop.example:443",)), False),
+        (Wanted(hosts=("shop",)), False),
+        (Wanted(paths=("/a/b",)), True),
+        (Wanted(paths=("/a",)), False),
+        (Wanted(urls=("https://Shop.example:8443/a/b?c=d",)), True),
+        (Wanted(urls=("https://Shop.example:8443/a/b",)), False),
+        (Wanted(labels=("blue", "big")), True),
+        (Wanted(labels=("blue",)), False),
+        (Wanted(labels=("red",), paths=("/x",)), False),
+        (Wanted(queues=("orders",)), False),
+        (Wanted(flow_keys=("tenant",)), False),
+    ],
+)
+def test_a_filter_takes_what_has_any_of_each(wanted: Wanted, taken: bool) -> None:
+    assert wanted.takes(REQUEST) is taken
+
+
+def test_a_path_that_is_not_written_is_the_root() -> None:
+    assert Wanted(paths=("/",)).takes(HttpRequest(url="https://shop.example"))
+
+
+def test_only_an_empty_filter_means_everything() -> None:
+    assert Wanted().is_empty()
+    assert not Wanted(labels=("red",)).is_empty()
+
+
+def test_the_name_of_a_dead_letter_is_read_as_it_is_written() -> None:
+    assert dead_ref(dead_id(7, 2)) == (7, 2)
+    for text in ("", "7", "7-", "-1", "0-1", "7-2-3", "x-1", "9" * 30 + "-1", "7-2\n"):
+        assert dead_ref(text) is None, text
+
+
+def test_what_is_hidden_can_be_compared_and_nothing_else() -> None:
+    request = HttpRequest(url="https://x.example/", headers={"X-A": "1", "X-B": "1", "X-C": "2"}, redact=("header",))
+    headers = redacted(request).headers
+    assert headers["X-A"] == headers["X-B"] == hidden(b"1")
+    assert headers["X-C"] != headers["X-A"]
+    one = HttpRequest(url="https://x.example/", headers={"X-A": "1", "X-B": "1"}, redact=("header[x-a]",))
+    assert redacted(one).headers == {"X-A": hidden(b"1"), "X-B": "1"}
+    assert redacted_body(one, b"body") == b"body"
+    assert redacted_body(HttpRequest(url="https://x.example/", redact=("body",)), b"") == hidden(b"").encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "allowed"),
+    [
+        (("admin",), "publish", True),
+        (("admin",), "admin", True),
+        (("operate",), "read", True),
+        (("operate",), "publish", False),
+        (("read",), "operate", False),
+        (("publish",), "read", False),
+        (("publish", "read"), "read", True),
+        ((), "read", False),
+        (("root",), "read", False),
+    ],
+)
+def test_a_scope_contains_what_it_says_and_no_more(given: tuple[str, ...], wanted: str, allowed: bool) -> None:
+    assert allows(given, wanted) is allowed  # type: ignore[arg-type]
+
+
+def test_scopes_come_in_one_order_each_once_or_are_refused() -> None:
+    assert scopes(["admin", "publish", "admin"]) == ("publish", "admin")
+    with pytest.raises(InvalidAct):
+        scopes(["publish", 7])
+
+
+def test_secrets_of_the_settings_are_in_no_repr_and_no_error() -> None:
+    settings = read_settings(
+        {"TODOKU_TOKEN": "0123456789abcdef", "TODOKU_SIGNING_KEYS": "sig_aaaaaaaaaaaaaaaa, sig_bbbbbbbbbbbbbbbb"}
+    )
+    assert settings.token == Secret("0123456789abcdef")
+    assert settings.signing_keys == SigningKeys(current="sig_aaaaaaaaaaaaaaaa", next="sig_bbbbbbbbbbbbbbbb")
+    assert "0123456789abcdef" not in repr(settings)
+    assert "sig_" not in repr(settings)
+
+
+KEY = "a" * 16
+
+
+@pytest.mark.parametrize("text", ["zzz", KEY, f"{KEY},", f"{KEY},b", f"{KEY},{KEY}", f"{KEY},{KEY},{KEY}", "é" * 20])
+def test_signing_keys_that_cannot_be_are_refused_without_quoting_them(text: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        signing_keys(text)
+    assert text not in str(refused.value)
+    assert "TODOKU_SIGNING_KEYS" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["short", "with space in the middle", "x" * 513, "ä" * 20, "tab\tinside-of-a-token"])
+def test_a_token_that_cannot_be_one_is_refused_without_quoting_it(text: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        token(text)
+    assert text not in str(refused.value)
+    assert "TODOKU_TOKEN" in str(refused.value)
+
+
+def test_letters_of_chance_are_as_many_for_as_many_bytes_and_differ_for_others() -> None:
+    assert {len(base62(bytes([n]) * 21)) for n in range(256)} == {29}
+    assert len({base62(bytes([n, m])) for n in range(256) for m in range(256)}) == 65_536
