@@ -268,7 +268,7 @@ def test_a_prune_that_is_not_committed_yet_holds_up_neither_settle_nor_replay(wa
     steps, reached, go_on = iter(range(100)), threading.Event(), threading.Event()
 
     def pause() -> None:
-        if next(steps) == 1:  # the partitions are made, the messages are deleted
+        if next(steps) == 2:  # the partitions are made, what was cancelled is gone, the messages are deleted
             reached.set()
             assert go_on.wait(30)
 

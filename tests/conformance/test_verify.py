@@ -147,6 +147,18 @@ PLANTED: dict[str, Callable[[World], None]] = {
     ),
     "batch": lambda world: _sql(world, "update todoku_batch set succeeded = succeeded + 1"),
     "batch_due": lambda world: _sql(world, "update todoku_batch set open = 0, succeeded = 2"),
+    "tried": lambda world: _sql(
+        world,
+        "update todoku_attempt set message_seq = message_seq + 1000"
+        " where delivery_id in (select id from todoku_delivery where status = 'failed')",
+    ),
+    "endpoint": lambda world: _sql(
+        world,
+        "insert into todoku_endpoint (id, url, spec, updated_at, group_name)"
+        f" values ('{uuid4()}', 'https://a.example/', '{{}}', 1, 'nobody')",
+        "insert into todoku_endpoint (id, url, spec, updated_at, group_name)"
+        f" values ('{uuid4()}', 'https://a.example/', '{{}}', now(), 'nobody')",
+    ),
     "clock": lambda world: _sql(
         world,
         "update todoku_delivery set updated_at = updated_at + 3600000000 where status = 'failed'",
@@ -165,7 +177,8 @@ def test_a_corruption_is_found_by_its_name(world: World, name: str) -> None:
     PLANTED[name](world)
     found = broken(world)
     assert found[name]
-    assert all(example.split()[0] in ("message", "delivery", "lane", "key", "gate", "batch") for example in found[name])
+    words = ("message", "delivery", "lane", "key", "gate", "batch", "endpoint")
+    assert all(example.split()[0] in words for example in found[name])
     assert set(found) == {name}, "one corruption breaks one invariant"
 
 

@@ -21,6 +21,7 @@ from todoku.store.database import Tx
 from todoku.store.port import Steps
 from todoku.store.postgres.database import PostgresDatabase, PostgresTx
 from todoku.store.sql import styled
+from todoku.store.sqlite.abreast import spellings
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ class ExplainingSqliteConnection:
         self._connection = connection
         self._keep = keep
 
-    def execute(self, statement: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
+    def execute(self, statement: str, values: Mapping[str, Any] | Sequence[Any]) -> sqlite3.Cursor:
         explained = self._connection.execute(f"explain query plan {statement}", values)
         self._keep(statement, [detail for *_, detail in explained])
         return self._connection.execute(statement, values)
@@ -135,6 +136,9 @@ class ExplainingSqlite(SqliteDatabase):
     def __init__(self, url: str) -> None:
         super().__init__(read_settings({}, None, database=url))
         self._names = {text: name for name, script in self._scripts.items() for text in script}
+        self._names |= {
+            repeated: name for text, name in self._names.items() for repeated in spellings(text) if repeated != text
+        }
         self.plans: list[tuple[str, str, list[str]]] = []
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:

@@ -41,6 +41,7 @@ def drive(store: SqlStore) -> None:
     assert all((waiting.groups, waiting.suspects, waiting.lanes, waiting.gates)), waiting
     store.waiting(["d0"])
     assert store.lag(stuck_after=600).due
+    store.alerts.unwanted_dead()
     claims = store.claim(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
     suspects = store.claim_suspect(worker, waiting.suspects)
     ordered = store.claim_lanes(worker, waiting.lanes, lanes=50, limit=500)
@@ -118,6 +119,7 @@ INTENDED: dict[str, set[str]] = {
     "lag_due": {"delivery_due"},
     "lag_apart": {"delivery_lane", "delivery_suspect", "delivery_gate"},
     "lag_held": {"delivery_owner", "delivery_dead"},
+    "unwanted_dead": {"delivery_dead"},
     "expire": {"delivery_expiring", "delivery_pkey"},
     "prune_messages": {"message_pkey", "delivery_message"},
     "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message"},
@@ -142,6 +144,7 @@ WALKED = {
     ("lag_apart", "delivery_gate"),
     ("lag_held", "delivery_owner"),
     ("lag_held", "delivery_dead"),
+    ("unwanted_dead", "delivery_dead"),
 }
 # Where rows are found, and where they are locked: (query, the CTE or None, the index, what is above its scan).
 # Found in the order of the index, and locked one by one up to the limit.
@@ -380,6 +383,7 @@ INTENDED_SQLITE: dict[str, set[str]] = {
     "lag_due": {"delivery_due"},
     "lag_apart": {"delivery_lane", "delivery_suspect", "delivery_gate"},
     "lag_held": {"delivery_owner", "delivery_dead"},
+    "unwanted_dead": {"delivery_dead"},
     "expire": {"delivery_expiring", ROWID},
     "prune_messages": {ROWID, "delivery_message"},
     "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message", "PRIMARY KEY"},

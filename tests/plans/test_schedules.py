@@ -25,7 +25,7 @@ def drive(table: Timetable) -> None:
     assert look.any
     assert look.next is not None
     assert look.next > look.now
-    assert table.fire(lambda row: firing(row, lambda draft: draft, once_for=60), after=600, notify=False) is None
+    assert table.fire(lambda row, _: firing(row, lambda draft: draft, once_for=60), after=600, notify=False) is None
     table.remove("s1", lambda _: None, SOMEBODY)
 
 

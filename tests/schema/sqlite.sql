@@ -1,3 +1,17 @@
+CREATE TABLE todoku_alert (
+    name      text not null,
+    sink      text not null,
+    since     integer not null,
+    seen_at   integer not null,
+    next_at   integer not null,
+    told_at   integer,
+    ended     integer not null default 0,
+    tries     integer not null default 0,
+    value     real not null,
+    threshold real not null,
+    primary key (name, sink)
+) strict, without rowid;
+
 CREATE TABLE todoku_api_key (
     id         text primary key,
     name       text not null,
@@ -19,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text) strict;
+, response text, message_seq integer) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -104,6 +118,9 @@ CREATE TABLE todoku_delivery (
 
 CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
+
+CREATE INDEX todoku_delivery_died on todoku_delivery (updated_at, id)
+    where status = 'aborted' and substr(queue || ':', 1, 5) in ('http:', 'flow:');
 
 CREATE INDEX todoku_delivery_due on todoku_delivery (queue, destination, priority, next_run_at, id, expires_at)
     where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null;
@@ -193,6 +210,9 @@ CREATE TABLE todoku_history (
 
 CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 
+CREATE INDEX todoku_history_http on todoku_history (finished_at, delivery_id)
+    where substr(queue || ':', 1, 5) in ('http:', 'flow:');
+
 CREATE INDEX todoku_history_message on todoku_history (message_seq);
 
 CREATE TABLE todoku_hook (
@@ -274,6 +294,8 @@ CREATE TABLE todoku_message (
     created_at    integer not null
 ) strict;
 
+CREATE INDEX todoku_message_http on todoku_message (id) where topic in ('http.request', 'http.callback');
+
 CREATE INDEX todoku_message_key on todoku_message (key) where key is not null;
 
 CREATE INDEX todoku_message_key_hash on todoku_message (key_hash) where key_hash is not null;
@@ -324,7 +346,7 @@ CREATE TABLE todoku_secret (
     value         blob not null,
     master_key_id text,
     created_at    integer not null,
-    expires_at    integer
+    expires_at    integer not null default 9223372036854775807
 ) strict, without rowid;
 
 CREATE INDEX todoku_secret_name on todoku_secret (name);

@@ -16,11 +16,14 @@ import pytest
 
 import todoku
 from tests.support.world import SOMEBODY, World, aborted
+from todoku.core.alert import Raised
 from todoku.core.ending import Following, NewBatch
 from todoku.core.errors import DatabaseUnavailable, InvalidSetting
 from todoku.core.limit import Limit
 from todoku.core.outcome import Done
 from todoku.core.schedule import Every, Plan
+from todoku.engine.http import groups, keys, queues, tokens
+from todoku.engine.http.groups import Named
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batch import begin
@@ -96,9 +99,19 @@ def keep_schedules(world: World) -> None:
     table.put("stored", stored(plan), SOMEBODY, action="schedule")
     table.pause("stored", lambda row: row.next_run_at, SOMEBODY, paused=False)
     table.failed("stored", "a test")
-    table.run_now("stored", lambda _: world.drafts()[0], SOMEBODY, notify=False)
-    table.fire(lambda row: Firing((), (), 0, row.now), after=600, notify=False)
+    table.run_now("stored", lambda *_: tuple(world.drafts()), SOMEBODY, notify=False)
+    table.fire(lambda row, _: Firing((), (), 0, row.now), after=600, notify=False)
     table.remove("stored", lambda _: None, SOMEBODY)
+
+
+def keep_http(world: World) -> None:
+    """Each write about queues, groups, secrets and tokens once."""
+    queues.ensure(world.store, "orders")
+    groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
+    keys.signing_keys(world.store, world.settings())
+    made, _ = tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
+    assert made.id is not None
+    world.store.api_keys.used(made.id, every=60)
 
 
 def everything(world: World) -> None:
@@ -138,6 +151,9 @@ def everything(world: World) -> None:
     store.clear_history(SOMEBODY)
     store.prune(history_ttl=1)
     keep_schedules(world)
+    keep_http(world)
+    (alert,) = store.alerts.take({"dead_letters": Raised("dead_letters", 2, 1)}, ["mail"], quiet=0, remind=60)
+    store.alerts.told(alert, remind=60)
     store.data_keys.rewrap("2026-11", lambda _: None, SOMEBODY)
     store.data_keys.shred(SOMEBODY, since="2026-11-15", before="2026-11-16")
     store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))

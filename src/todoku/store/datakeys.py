@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.request import SECRETS
 from todoku.core.sealed import SEALED, WrappedKey
 from todoku.store.database import Database, Tx
 from todoku.store.reading import uuid
@@ -75,7 +76,8 @@ class DataKeys:
 
         def work(tx: Tx) -> Stranded:
             ((keys,),) = tx.rows("count_data_keys", since=since, before=before)
-            ((unfinished, dead),) = tx.rows("stranded", since=since, before=before, kind=f"{SEALED};%")
+            like = {"kind": f"{SEALED};%", "secrets": f'%"{SECRETS}"%'}
+            ((unfinished, dead),) = tx.rows("stranded", since=since, before=before, **like)
             return Stranded(keys, unfinished, dead)
 
         return self._database.snapshot(work)

@@ -19,7 +19,7 @@ from todoku.core.ending import BATCH, OWN, Ending, Hook, batch_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.identity import uuid7
 from todoku.core.message import Claimed, Draft, Leg
-from todoku.store import batch, over
+from todoku.store import batch, callbacks, over
 from todoku.store.database import Database, Tx
 from todoku.store.over import Over
 from todoku.store.publish import Publishing, publish
@@ -33,7 +33,6 @@ _REMEMBERED: Final = 1.0
 """Seconds that the hooks are kept in memory: a settle asks for them, and almost never has to ask the database."""
 
 _AT_ONCE: Final = 100
-_TRACE: Final = frozenset({"traceparent", "tracestate", "baggage", "sentry-trace"})
 
 
 class Endings:
@@ -51,10 +50,10 @@ class Endings:
     def settled(self, tx: Tx, pairs: Sequence[tuple[Claimed, Settlement]], cancelled: Collection[int] = ()) -> None:
         """These were settled; `cancelled`: those of them that are over because somebody cancelled them.
 
-        Without hooks and batches this costs a look at each claim's headers, and no query.
+        Without hooks, batches and callbacks this costs a look at each claim's headers, and no query.
         """
         known = self._known(tx)
-        if known or any(claim.headers is not None and BATCH in claim.headers for claim, _ in pairs):
+        if known or any(claim.headers is not None and _is_followed(claim, settlement) for claim, settlement in pairs):
             self.follow(tx, over.settled(pairs, cancelled))
 
     def aborted(self, tx: Tx, ids: Sequence[int]) -> None:
@@ -66,6 +65,8 @@ class Endings:
         """Publish what follows these ends."""
         if ended:
             self._tell(tx, ended)
+            if calls := callbacks.follow(tx, ended):
+                taken(tx, publish(self._publishing(), calls))
             self._go_on(tx, batch.count(tx, ended))
 
     def purged(self, tx: Tx, removed: Iterable[Over]) -> None:
@@ -168,7 +169,7 @@ def _told(each: Over, hooks: Sequence[Hook], now: float) -> Draft:
         type=topic,
         key=each.key,
         payload=msgspec.json.encode(ending).decode(),
-        headers=_trace(each.headers),
+        headers=msgspec.json.encode(trace).decode() if (trace := callbacks.trace_of(each.headers)) else None,
         legs=tuple(
             Leg(destination=hook.name, queue=hook.queue, max_attempts=hook.max_attempts, timeout=hook.timeout)
             for hook in hooks
@@ -176,9 +177,6 @@ def _told(each: Over, hooks: Sequence[Hook], now: float) -> Draft:
     )
 
 
-def _trace(headers: str | None) -> str | None:
-    """Of a message's headers those that say which trace it belongs to: what follows belongs to the same."""
-    if headers is None:
-        return None
-    kept = {name: value for name, value in msgspec.json.decode(headers).items() if name.lower() in _TRACE}
-    return msgspec.json.encode(kept).decode() if kept else None
+def _is_followed(claim: Claimed, settlement: Settlement) -> bool:
+    headers = claim.headers or ""
+    return BATCH in headers or callbacks.concerns(claim.topic, headers, settlement.reason)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+
 from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.identity import destination_lock, effect_scope, publish_scope
 from todoku.core.message import Claimed
@@ -207,4 +209,5 @@ def _rest_row(claim: Claimed, settlement: Settlement) -> dict[str, object]:
         "reason": settlement.reason,
         "error": settlement.error,
         "snoozed": int(settlement.snoozed),
+        **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),
     }

@@ -8,6 +8,7 @@ import msgspec
 
 from todoku.core.decide import Settlement
 from todoku.core.message import Claimed
+from todoku.core.outcome import Response
 from todoku.core.status import Status
 from todoku.store.database import Tx
 
@@ -32,6 +33,8 @@ class Over(msgspec.Struct, frozen=True):
     replay_count: int
     again: bool = False
     """It had ended before, as a dead letter."""
+    response: Response | None = None
+    """What the receiver answered to its last attempt, where who ends it knows."""
 
 
 def settled(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[Over]:
@@ -51,7 +54,7 @@ def _of(claim: Claimed, settlement: Settlement, *, cancelled: bool) -> Over:
     return Over(
         claim.id, claim.message_id, claim.topic, claim.key, claim.destination, claim.queue, claim.headers,
         Status.ABORTED if cancelled else settlement.status, reason, error, claim.attempt - settlement.snoozed,
-        claim.replay_count, claim.replay_count > 0,
+        claim.replay_count, claim.replay_count > 0, settlement.response,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,6 +17,7 @@ from todoku.core.decide import Settlement
 from todoku.core.ending import Hook
 from todoku.core.message import Claimed
 from todoku.core.outcome import Outcome
+from todoku.store.portparts import PortParts
 from todoku.store.values import (
     UNCOUNTED,
     Acted,
@@ -45,10 +46,6 @@ from todoku.store.values import (
 )
 from todoku.store.views import DeadGroup, Event, Facts, FullGate, Known, Preview, Situation
 
-if TYPE_CHECKING:
-    from todoku.store.datakeys import DataKeys
-    from todoku.store.timetable import Timetable
-
 T = TypeVar("T")
 Token = TypeVar("Token", Claimed, Held)
 Value = None | bool | int | float | str | bytes | list[int] | list[str]
@@ -76,7 +73,7 @@ Steps = Generator[Statement, list[Row], T]
 """A piece of work on a connection that is somebody else's: yields statements, is sent their rows, returns T."""
 
 
-class Store(Protocol):
+class Store(PortParts, Protocol):
     """Messages, deliveries, leases and the ledger, in one database."""
 
     # ---------------------------------------------------------------------------------------- its life
@@ -95,14 +92,6 @@ class Store(Protocol):
 
     def run(self, steps: Steps[T]) -> T:
         """Run `steps` in a transaction of their own: all of them are committed, or none."""
-
-    @property
-    def timetable(self) -> Timetable:
-        """The schedules."""
-
-    @property
-    def data_keys(self) -> DataKeys:
-        """The wrapped keys of what is encrypted."""
 
     # ---------------------------------------------------------------------------------------- the lease
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from todoku.core.request import served_as
 from todoku.store import gates, line
 from todoku.store.database import Database, Tx
 from todoku.store.ending import FORGOTTEN_AFTER, Endings
 from todoku.store.values import Pruned
 
 _INBOX_TTL: Final = 90 * 86_400.0
+_QUEUE_TTL: Final = 7 * 86_400.0
 _DAYS_AHEAD: Final = 7
 
 
@@ -17,12 +19,15 @@ def prune(database: Database, *, history_ttl: float, limit: int) -> Pruned:
     """Everything whose retention has passed; and partitions for the days to come."""
     database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
     pruned = Pruned(
+        cancelled=_repeated(database, "prune_cancelled", limit, ttl=history_ttl),
         messages=_messages(database, history_ttl, limit),
         ledger=_repeated(database, "prune_ledger", limit),
         attempts=_repeated(database, "prune_attempts", limit, ttl=history_ttl),
         results=_repeated(database, "prune_results", limit, ttl=history_ttl),
         inbox=_repeated(database, "prune_inbox", limit, ttl=_INBOX_TTL),
         batches=_repeated(database, "prune_batches", limit, ttl=history_ttl),
+        secrets=_repeated(database, "prune_secrets", limit),
+        queues=_repeated(database, "prune_queues", limit, ttl=_QUEUE_TTL),
         history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
         stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),
     )
@@ -74,7 +79,7 @@ def abort_unknown(database: Database, *, after: float, limit: int, endings: Endi
         waiting = line.waiting(tx, None)
         places = {(queue, name) for queue, name, _ in (*waiting.groups, *waiting.gates)}
         places |= {*waiting.suspects, *waiting.lanes}
-        return {(queue, name) for queue, name in places if name not in known}
+        return {(queue, name) for queue, name in places if not {name, served_as(name)} & known}
 
     def abort(tx: Tx, queue: str, destination: str) -> int:
         rows = tx.rows("abort_unknown", queue=queue, destination=destination, after=after, most=limit)

@@ -147,15 +147,12 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[list
             yield to.one("publish_reserve", entries=_json(lasting))
         if passing:
             yield to.one("publish_reserve_for", entries=_json(passing))
-        return (yield to.one("publish_reserved", entries=_json(entries)))
-    if lasting:
-        yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
-    if passing:
-        yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
-    rows: list[tuple[object, ...]] = []
-    for entry in entries:
-        rows += yield to.one("publish_reserved", scope=entry["scope"], key_hash=entry["key_hash"])
-    return rows
+    else:
+        if lasting:
+            yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
+        if passing:
+            yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
+    return (yield to.one("publish_reserved", entries=_json(entries)))
 
 
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:

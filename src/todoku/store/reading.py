@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidMessage
+from todoku.core.outcome import Response
 from todoku.store.database import Tx
 from todoku.store.values import (
     AttemptRow,
@@ -88,12 +89,20 @@ def story(tx: Tx, message_id: UUID) -> Story | None:
     return Story(
         message,
         tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
-        tuple(
-            _built(AttemptRow, *row[:4], moment_or_none(row[4]), moment(row[5]), *row[6:8], uuid_or_none(row[8]))
-            for row in attempts
-        ),
+        tuple(attempt(row) for row in attempts),
         tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
     )
+
+
+def attempt(row: tuple[Any, ...]) -> AttemptRow:
+    """A row of `attempts` as a value."""
+    times = (moment_or_none(row[4]), moment(row[5]))
+    return _built(AttemptRow, *row[:4], *times, *row[6:8], uuid_or_none(row[8]), response(row[9]))
+
+
+def response(text: str | None) -> Response | None:
+    """What a receiver answered, as it is stored."""
+    return None if text is None else msgspec.json.decode(text, type=Response)
 
 
 def entry(tx: Tx, scope: str, key_hash: str) -> Entry | None:

@@ -19,12 +19,11 @@ from todoku.store import lease as leases
 from todoku.store.answers import Answers
 from todoku.store.counting import P, Spot, by_place, spots
 from todoku.store.database import Database, Tx
-from todoku.store.datakeys import DataKeys
 from todoku.store.ending import Endings
+from todoku.store.parts import Parts
 from todoku.store.port import Listener, Steps, Token
 from todoku.store.prune import abort_unknown, expire, prune
 from todoku.store.steps import taken
-from todoku.store.timetable import Timetable
 from todoku.store.values import (
     UNCOUNTED,
     Acted,
@@ -47,7 +46,7 @@ from todoku.store.values import (
 T = TypeVar("T")
 
 
-class SqlStore(Answers):
+class SqlStore(Parts, Answers):
     """`Store` on a SQL database."""
 
     def __init__(self, database: Database, *, ledger_ttl: float, notify: bool = True) -> None:
@@ -68,14 +67,6 @@ class SqlStore(Answers):
 
     def run(self, steps: Steps[T]) -> T:
         return self.database.write("publish", lambda tx: taken(tx, steps))
-
-    @property
-    def timetable(self) -> Timetable:
-        return Timetable(self.database)
-
-    @property
-    def data_keys(self) -> DataKeys:
-        return DataKeys(self.database)
 
     # ---------------------------------------------------------------------------------------- the lease
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidAct
+from todoku.core.errors import NotThere
 from todoku.core.message import Draft, Message
 from todoku.store.database import Database, Tx
+from todoku.store.http import GroupRow, groups_in
 from todoku.store.publish import Publishing, publish
 from todoku.store.reading import uuid_or_none
 from todoku.store.steps import taken
@@ -52,7 +54,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """What a schedule publishes now: a message for each of `slots`; `passed` were missed; then comes `next`."""
+    """What a schedule publishes now: the messages of `slots`; `passed` were missed; then comes `next`."""
 
     drafts: tuple[Draft, ...]
     slots: tuple[datetime, ...]
@@ -76,6 +78,10 @@ class Put(msgspec.Struct, frozen=True):
     source: Source
 
 
+ReadGroups = Callable[[Sequence[str]], tuple[GroupRow, ...]]
+"""Reads URL groups by name, in the transaction that fires."""
+
+
 class Timetable:
     """Every schedule of a database. A callback is asked inside the transaction, with the row locked."""
 
@@ -90,14 +96,19 @@ class Timetable:
         return Look(now, following, bool(some))
 
     def fire(
-        self, make: Callable[[ScheduleRow], Firing], *, after: float, notify: bool, but: Sequence[str] = ()
+        self,
+        make: Callable[[ScheduleRow, ReadGroups], Firing],
+        *,
+        after: float,
+        notify: bool,
+        but: Sequence[str] = (),
     ) -> Fired | None:
         """Fire the schedule that has been due longest, but for those named; None: none is due, or others are at it."""
 
         def work(tx: Tx) -> Fired | None:
             for row in tx.rows("due_schedule", after=after, but=list(but)):
                 found = _row(row)
-                firing = make(found)
+                firing = make(found, partial(groups_in, tx))
                 messages = self._publish(tx, firing.drafts, notify=notify)
                 tx.rows(
                     "advance_schedule",
@@ -170,12 +181,20 @@ class Timetable:
 
         self._database.write("remove_schedule", work)
 
-    def run_now(self, name: str, make: Callable[[ScheduleRow], Draft], signed: Signed, *, notify: bool) -> Message:
-        """Publish one message of a schedule, paused or not; its slots stay as they are."""
+    def run_now(
+        self,
+        name: str,
+        make: Callable[[ScheduleRow, ReadGroups], tuple[Draft, ...]],
+        signed: Signed,
+        *,
+        notify: bool,
+    ) -> Message:
+        """Publish what a schedule would, paused or not; its slots stay as they are. Returns the last of it."""
 
         def work(tx: Tx) -> Message:
             row = _locked(tx, name)
-            (message,) = self._publish(tx, (make(row),), notify=notify)
+            drafts = make(row, partial(groups_in, tx))
+            *_, message = self._publish(tx, drafts, notify=notify)
             tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
             _audit(tx, name, signed, "run now")
             return message
@@ -206,7 +225,7 @@ def _put(tx: Tx, name: str, make: Callable[[ScheduleRow | None, datetime], Put |
 def _locked(tx: Tx, name: str) -> ScheduleRow:
     for row in tx.rows("lock_schedule", name=name):
         return _row(row)
-    raise InvalidAct(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")
+    raise NotThere(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")
 
 
 def _audit(tx: Tx, name: str, signed: Signed, action: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
@@ -10,6 +11,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.message import Claimed
+from todoku.core.outcome import Response
+from todoku.core.request import served_as
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,6 +63,17 @@ class Waiting(msgspec.Struct, frozen=True):
     lanes: tuple[tuple[str, str], ...]
     gates: tuple[tuple[str, str, float], ...] = ()
     """Where a key may start something, with the seconds until it is to be looked at."""
+
+    def only(self, destinations: Collection[str]) -> Waiting:
+        """Of this what waits for these destinations; one that is a scheme stands for every host."""
+
+        def served(place: tuple[str, str] | tuple[str, str, float]) -> bool:
+            return place[1] in destinations or served_as(place[1]) in destinations
+
+        return Waiting(
+            tuple(filter(served, self.groups)), tuple(filter(served, self.suspects)), tuple(filter(served, self.lanes)),
+            tuple(filter(served, self.gates)),
+        )  # fmt: skip
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -191,6 +205,8 @@ class AttemptRow(msgspec.Struct, frozen=True):
     reason: str
     error: str | None
     worker: UUID | None
+    response: Response | None = None
+    """What the receiver answered, if it was asked over HTTP and did."""
 
 
 class AuditRow(msgspec.Struct, frozen=True):
@@ -320,6 +336,9 @@ class Pruned(msgspec.Struct, frozen=True):
     history: int = 0
     stray: int = 0
     batches: int = 0
+    secrets: int = 0
+    queues: int = 0
+    cancelled: int = 0
 
 
 class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):

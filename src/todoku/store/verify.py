@@ -34,6 +34,8 @@ def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[
         "gate_time",
         "batch",
         "batch_due",
+        "tried",
+        "endpoint",
         "clock",
     ):
         if rows := tx.rows(f"verify_{name}", **values):

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.request import served_as
 from todoku.store.values import Delivery, Limits, WorkerRow
 
 
@@ -35,6 +36,11 @@ class Known(msgspec.Struct, frozen=True):
 
     queues: tuple[str, ...]
     destinations: dict[str, float | None]
+
+    def seen(self, destination: str) -> float | None:
+        """When a worker last announced that it serves this one, itself or (of a host) every one; None: never."""
+        names = (destination, served_as(destination))
+        return max((at for name in names if (at := self.destinations.get(name)) is not None), default=None)
 
 
 class LaneRow(msgspec.Struct, frozen=True):

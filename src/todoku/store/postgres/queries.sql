@@ -259,8 +259,9 @@ returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,
 
 -- name: record_lost
 -- Append-only; one row per owner that died under a delivery.
-insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error)
-select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its worker died'
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
+select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its worker died',
+       (select d.message_seq from todoku_delivery d where d.id = s.delivery_id)
   from json_to_recordset(:rows::json) as s(delivery_id bigint, replay int, number int, epoch bigint)
 
 -- name: free_lanes
@@ -281,9 +282,19 @@ update todoku_lane
 -- Their heads became dead letters in this transaction, under their row locks.
 update todoku_lane l set parked = true
  where l.id = any (:lanes::bigint[])
-   and not exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')
+   and not {skips}
+
+-- name: skips
+-- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+(strpos(l.destination, '://') > 0
+    or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
 
 ------------------------------------------------------------------------------------------- the line
+
+-- name: served
+-- A fragment: somebody who serves these destinations (null: all) serves this one; a scheme stands for every host.
+(:destinations::text[] is null or destination = any (:destinations::text[])
+    or left(destination, strpos(destination || '://', '://') + 2) = any (:destinations::text[]))
 
 -- name: waiting
 -- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
@@ -299,7 +310,7 @@ with recursive groups as (
          order by queue, destination, priority limit 1) later
 )
 select queue, destination, priority from groups
- where :destinations::text[] is null or destination = any (:destinations::text[])
+ where {served}
 
 -- name: waiting_suspects
 -- Only reads; as `waiting`, over the rows whose owner died.
@@ -315,7 +326,7 @@ with recursive groups as (
          order by queue, destination limit 1) later
 )
 select queue, destination from groups
- where :destinations::text[] is null or destination = any (:destinations::text[])
+ where {served}
 
 -- name: waiting_lanes
 -- Only reads; as `waiting`, over lanes.
@@ -329,7 +340,7 @@ with recursive groups as (
          order by queue, destination limit 1) later
 )
 select queue, destination from groups
- where :destinations::text[] is null or destination = any (:destinations::text[])
+ where {served}
 
 -- name: waiting_gates
 -- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
@@ -351,10 +362,10 @@ with recursive groups as (
          order by queue, destination limit 1) later
 )
 select queue, destination, date_part('epoch', ready_at - todoku_now()) from groups
- where :destinations::text[] is null or destination = any (:destinations::text[])
+ where {served}
 union all
 select queue, destination, 0 from called
- where :destinations::text[] is null or destination = any (:destinations::text[])
+ where {served}
 
 -- name: claim
 -- Rows are locked before they change, in a materialized CTE, so never more than asked for. Then the worker row is
@@ -714,11 +725,12 @@ select id::bigint from json_object_keys(:tokens::json) as s(id)
 -- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4). Returns the tokens that
 -- were not ours, and what would run again but was cancelled meanwhile.
 with held as materialized (
-    select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested
+    select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
-           as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int)
+           as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
+                response json)
      cross join lateral (
-        select attempts, replay_count, claimed_at, cancel_requested from todoku_delivery
+        select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
 ), changed as (
     update todoku_delivery d
@@ -730,8 +742,10 @@ with held as materialized (
            next_run_at = todoku_now() + make_interval(secs => held.delay)
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (
-    insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
-    select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker
+    insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
+                                response_status, response, message_seq)
+    select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker,
+           (response ->> 'status')::int, response, message_seq
       from held where status <> 'pending'
 )
 select s.id, false from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
@@ -765,8 +779,7 @@ with flying as materialized (
 update todoku_lane l
    set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
                        when l.id = any (:succeeding::bigint[]) then 0 else l.failures end,
-       parked = l.parked or (l.id = any (:aborting::bigint[]) and not exists (
-                    select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')),
+       parked = l.parked or (l.id = any (:aborting::bigint[]) and not {skips}),
        worker_id = case when busy then l.worker_id end,
        epoch = l.epoch + (not busy)::int,
        ready_at = coalesce(head.next_run_at, todoku_now() + interval '20 milliseconds')
@@ -832,6 +845,14 @@ select d.id, m.id::text, m.topic, m.key, d.destination, d.queue, m.headers::text
  cross join lateral (select * from todoku_delivery where id = s.id limit 1) d
  cross join lateral (select id, topic, key, headers from todoku_message where seq = d.message_seq limit 1) m
  order by d.id
+
+-- name: callback_sources
+-- Only reads: messages of deliveries that this transaction has ended, and the last answer each of them had.
+select s.delivery, m.payload::text, m.payload_bytes, m.content_type, date_part('epoch', m.created_at), a.response::text
+  from json_to_recordset(:rows::json) as s(message uuid, delivery bigint)
+ cross join lateral (select * from todoku_message where id = s.message limit 1) m
+  left join lateral (select response from todoku_attempt
+                      where delivery_id = s.delivery and response is not null order by epoch desc limit 1) a on true
 
 -- name: hooks
 -- Only reads: those that were announced at most so long before the newest announcement of anything. While nobody works
@@ -1304,13 +1325,18 @@ update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped wh
 select count(distinct id) from todoku_data_key where day >= :since and day < :before
 
 -- name: stranded
--- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes.
+-- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes; of a request
+-- with secret headers in those, too, in front.
 select count(*) filter (where d.status <> 'aborted'), count(*) filter (where d.status = 'aborted')
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where m.content_type like :kind
-   and exists (select from todoku_data_key k
-                where k.id = encode(substring(m.payload_bytes from 2 for 16), 'hex')::uuid
-                  and k.day >= :since and k.day < :before)
+ where (m.content_type like :kind
+        and exists (select from todoku_data_key k
+                     where k.id = encode(substring(m.payload_bytes from 2 for 16), 'hex')::uuid
+                       and k.day >= :since and k.day < :before))
+    or (m.headers::text like :secrets
+        and exists (select from todoku_data_key k
+                     where k.id::text = substr(m.headers ->> 'todoku-secrets', 1, 36)
+                       and k.day >= :since and k.day < :before))
 
 -- name: blank_data_keys
 -- Only what the next statement deletes.
@@ -1324,6 +1350,377 @@ delete from todoku_data_key where day >= :since and day < :before returning id, 
 -- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
 select topic, case when octet_length(payload::text) <= :largest then payload::text end, content_type
   from todoku_message order by seq desc limit :most
+
+------------------------------------------------------------------------------- secrets and tokens
+
+-- name: lock_secrets
+-- A statement of its own: the next one sees what whoever had the lock before has committed. It ends with the transaction.
+select pg_advisory_xact_lock(hashtext('todoku secrets'))
+
+-- name: secrets
+-- Only reads: those of a name or of its family (null: all) that have not ended.
+select id, name, value, master_key_id, date_part('epoch', created_at),
+       case when expires_at < 'infinity' then date_part('epoch', expires_at) end, date_part('epoch', todoku_now())
+  from todoku_secret
+ where (:name::text is null or name = :name or starts_with(name, :name::text || ':')) and expires_at > todoku_now()
+ order by created_at, id
+
+-- name: put_secret
+-- What there is was read in this transaction, under lock_secrets.
+insert into todoku_secret (id, name, value, master_key_id, created_at, expires_at)
+values (:id, :name, :value, :master_key_id, todoku_now(),
+        coalesce(todoku_now() + make_interval(secs => :lasts), 'infinity'))
+    on conflict (id) do update
+       set name = excluded.name, value = excluded.value, master_key_id = excluded.master_key_id,
+           expires_at = excluded.expires_at
+
+-- name: remove_secrets
+-- They were read in this transaction, under lock_secrets.
+delete from todoku_secret where id = any (:ids::text[]::uuid[])
+
+-- name: prune_secrets
+-- By time alone: what has ended is not read any more.
+delete from todoku_secret where id = any (array(
+    select id from todoku_secret where expires_at <= todoku_now() limit :most))
+returning 1
+
+-- name: api_key_columns
+-- A fragment: a token without its hash, and whether it opens anything.
+id, name, scopes, date_part('epoch', created_at), date_part('epoch', expires_at), date_part('epoch', revoked_at),
+       date_part('epoch', last_used_at), revoked_at is null and (expires_at is null or expires_at > todoku_now())
+
+-- name: add_api_key
+-- The id and the hash are new: both are of chance.
+insert into todoku_api_key (id, name, hash, scopes, created_at, expires_at)
+values (:id, :name, :hash, :scopes, todoku_now(), todoku_now() + make_interval(secs => :lasts))
+
+-- name: any_api_key
+-- Only reads, under lock_secrets.
+select 1 from todoku_api_key limit 1
+
+-- name: api_key
+-- Only reads, by the unique index of hashes.
+select {api_key_columns}
+  from todoku_api_key where hash = :hash
+
+-- name: api_keys
+-- Only reads.
+select {api_key_columns}
+  from todoku_api_key order by created_at, id
+
+-- name: revoke_api_key
+-- One row, once: a token that was revoked stays so.
+update todoku_api_key set revoked_at = todoku_now() where id = :id and revoked_at is null returning id
+
+-- name: use_api_key
+-- One row, and seldom: nothing but people reads it.
+update todoku_api_key set last_used_at = todoku_now()
+ where id = :id and (last_used_at is null or last_used_at <= todoku_now() - make_interval(secs => :every))
+
+------------------------------------------------------------------ queues, flow keys and URL groups
+
+-- name: queue_columns
+-- A fragment: a queue with what is in force, and the time it is.
+name, paused, case when {counts} then "limit" end, case when {counts} then rate end, spec::text,
+       date_part('epoch', created_at), date_part('epoch', updated_at), date_part('epoch', tat),
+       date_part('epoch', todoku_now())
+
+-- name: http_queue
+-- Only reads, by the primary key.
+select {queue_columns}
+  from todoku_queue where name = :name
+
+-- name: http_queues
+-- Only reads: there are few.
+select {queue_columns}
+  from todoku_queue
+ where starts_with(name, :kind) and created_at is not null
+   and (:search::text is null or strpos(substr(name, 6), :search) > 0)
+ order by name limit :most
+
+-- name: lock_queue
+-- Locks the row: nobody changes it before this transaction ends.
+select {queue_columns}
+  from todoku_queue where name = :name for update
+
+-- name: make_queue
+-- One row, if it is not there; what it says is written by put_queue in this transaction.
+insert into todoku_queue (name, updated_at) values (:name, todoku_now()) on conflict (name) do nothing
+
+-- name: put_queue
+-- One row, locked by this transaction. A rate that is another one now begins anew.
+update todoku_queue
+   set paused = :paused, "limit" = :concurrency, rate = :rate, spec = :spec::json, limit_until = null,
+       tat = case when rate is not distinct from :rate::float8 then tat end,
+       created_at = coalesce(created_at, todoku_now()), updated_at = todoku_now()
+ where name = :name
+
+-- name: remove_queue
+-- One row; deliveries carry the name of their queue, and need no row of it.
+delete from todoku_queue where name = :name and created_at is not null returning name
+
+-- name: reset_rate
+-- One row; the next claim counts from now.
+update todoku_queue set tat = null, updated_at = todoku_now() where name = :name and created_at is not null
+returning name
+
+-- name: queue_loads
+-- Only reads: what waits is counted in the indexes that claim reads, up to a number; what runs in its small one.
+select p.name,
+       (select count(*) from (select from todoku_delivery d
+                               where d.queue = p.name and d.status in ('pending', 'failed')
+                                 and d.lane is null and d.lost = 0 and d.gate is null limit :most) w)
+     + (select count(*) from (select from todoku_delivery d
+                               where d.queue = p.name and d.status in ('pending', 'failed')
+                                 and d.lane is null and d.lost > 0 limit :most) w)
+     + (select count(*) from (select from todoku_delivery d
+                               where d.lane = p.lane and d.lane is not null
+                                 and d.status <> 'aborted' and d.status <> 'sending' limit :most) w),
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.queue = p.name)
+  from json_to_recordset(:places::json) as p(name text, lane bigint)
+
+-- name: http_running
+-- Only reads: what runs is in a small index, and so are the live leases.
+select (select count(*) from todoku_delivery d where d.status = 'sending' and {is_http}),
+       (select count(*) from todoku_worker where expires_at > todoku_now())
+
+-- name: is_http
+-- A fragment, word for word as in the indexes of requests: the delivery is one of a request.
+substr(queue || ':', 1, 5) in ('http:', 'flow:')
+
+-- name: prune_cancelled
+-- Requests that somebody cancelled, with an audit row that stays, when delivered ones would go too: nobody replays them.
+-- One that somebody is changing is left alone.
+with old as materialized (
+    select id from todoku_delivery
+     where status = 'aborted' and {is_http} and updated_at < todoku_now() - make_interval(secs => :ttl)
+       and reason = 'CANCELLED' limit :most for update skip locked
+)
+delete from todoku_delivery where id = any (array(select id from old))
+returning 1
+
+-- name: prune_queues
+-- Only what came into being by use: nobody has used it for long, nothing of it is left, and the next use makes it anew.
+delete from todoku_queue where name = any (array(
+    select q.name from todoku_queue q
+     where q.created_at is not null and not q.paused and q.spec ->> 'implicit' = 'true'
+       and q.spec ->> 'pinned_parallelism' is null and q.spec ->> 'pinned_rate' is null
+       and q.updated_at < todoku_now() - make_interval(secs => :ttl)
+       and not exists (select from todoku_delivery d
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost = 0 and d.gate is null offset 0)
+       and not exists (select from todoku_delivery d
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost > 0 offset 0)
+       and not exists (select from todoku_delivery d where d.status = 'sending' and d.queue = q.name offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name offset 0)
+     limit :most))
+returning 1
+
+-- name: groups
+-- Only reads: there are few.
+select name, headers::text, date_part('epoch', created_at), date_part('epoch', updated_at) from todoku_group
+ where :names::text[] is null or name = any (:names::text[])
+ order by name
+
+-- name: endpoints
+-- Only reads: there are few. In the order in which they came.
+select group_name, url, name, state = 'enabled', reason from todoku_endpoint
+ where group_name is not null and (:names::text[] is null or group_name = any (:names::text[]))
+ order by group_name, id
+
+-- name: put_group
+-- One row, which is locked from here on; headers stay unless others are given.
+insert into todoku_group (name, headers, created_at, updated_at) values (:name, :headers::json, todoku_now(), todoku_now())
+    on conflict (name) do update
+       set headers = coalesce(excluded.headers, todoku_group.headers), updated_at = excluded.updated_at
+
+-- name: put_endpoint
+-- One row of a group for a URL, sorted by URL: no deadlock. Put again, it is enabled again.
+insert into todoku_endpoint (id, url, state, spec, updated_at, group_name, name, created_at)
+values (:id, :url, 'enabled', '{}'::json, todoku_now(), :group, :name, todoku_now())
+    on conflict (coalesce(group_name, ''), url) do update
+       set name = excluded.name, state = 'enabled', reason = null, updated_at = excluded.updated_at
+
+-- name: remove_endpoints
+-- What was published is delivered: a message carries its URL.
+delete from todoku_endpoint
+ where group_name = :group and (url = any (:urls::text[]) or name = any (:names::text[]))
+returning url
+
+-- name: touch_group
+-- In the transaction that changed its endpoints.
+update todoku_group set updated_at = todoku_now() where name = :name
+
+-- name: remove_empty_group
+-- The row is locked by touch_group: who adds an endpoint meanwhile waits, and makes the group anew.
+delete from todoku_group where name = :name and not exists (select from todoku_endpoint where group_name = :name)
+
+-- name: remove_group
+-- With its endpoints, in one statement. Messages carry their URL, and are delivered.
+with gone as (delete from todoku_endpoint where group_name = :name)
+delete from todoku_group where name = :name returning name
+
+-- name: set_endpoint
+-- Whoever comes second changes nothing: it is so already.
+update todoku_endpoint set state = :state, reason = :reason, updated_at = todoku_now()
+ where url = :url and (:group::text is null or group_name = :group) and state <> :state
+returning id
+
+------------------------------------------------------------------------------------------- requests
+
+-- name: http_topics
+-- A fragment, word for word as in the index of requests: the message is one.
+m.topic in ('http.request', 'http.callback')
+
+-- name: request_columns
+-- A fragment: a delivery and its request, without the body.
+d.id, m.seq, m.id, m.headers::text, date_part('epoch', m.created_at), d.status, d.queue, d.attempts,
+       date_part('epoch', d.next_run_at), date_part('epoch', d.updated_at), d.reason, d.error, d.replay_count,
+       d.cancel_requested, date_part('epoch', d.claimed_at)
+
+-- name: finished_columns
+-- A fragment: as request_columns, of one that was delivered.
+h.delivery_id, m.seq, m.id, m.headers::text, date_part('epoch', m.created_at), 'succeeded', h.queue, h.attempts,
+       date_part('epoch', h.finished_at), date_part('epoch', h.finished_at), null::text, null::text, h.replay_count,
+       false, null::float8
+
+-- name: requests_of
+-- Only reads, by the unique index of ids, in one statement: what is being settled is in one of the two, never neither.
+select {request_columns}
+  from unnest(:ids::text[]::uuid[]) as s(id)
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message m where m.id = s.id and {http_topics} limit 1) m
+ cross join lateral (select * from todoku_delivery where message_seq = m.seq offset 0) d
+ union all
+select {finished_columns}
+  from unnest(:ids::text[]::uuid[]) as s(id)
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message m where m.id = s.id and {http_topics} limit 1) m
+ cross join lateral (select * from todoku_history where message_seq = m.seq offset 0) h
+ order by 1
+
+-- name: dead_requests
+-- Only reads, down the index of dead requests from a position on.
+select {request_columns}
+  from (select * from todoku_delivery
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and (:cancelled::boolean or coalesce(reason, '') <> 'CANCELLED')
+         order by updated_at desc, id desc limit :most) d
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ order by d.updated_at desc, d.id desc
+
+-- name: dead_requests_of
+-- Only reads, by the primary key.
+select {request_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_delivery where id = s.id and status = 'aborted' limit 1) d
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message m where seq = d.message_seq and {http_topics} limit 1) m
+ order by d.updated_at desc, d.id desc
+
+-- name: waiting_requests
+-- Only reads, up the ids from a position on. The act that follows looks at each again, under its lock.
+select {request_columns}
+  from (select * from todoku_delivery
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit :most) d
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ order by d.id
+
+-- name: request_bodies
+-- Only reads, by the unique index of ids.
+select m.id, m.topic, m.content_type, coalesce(m.payload_bytes, convert_to(m.payload::text, 'UTF8'))
+  from todoku_message m
+ where m.id = any (:ids::text[]::uuid[]) and {http_topics}
+
+-- name: is_last_try
+-- A fragment: no other attempt followed this one before the next replay.
+not exists (select from todoku_attempt b
+             where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay offset 0)
+
+-- name: killed
+-- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+(d.status = 'aborted' and d.epoch = a.epoch + 1)
+
+-- name: tried_columns
+-- A fragment: a failed attempt, whether anything followed it, whether it is why the delivery is dead, and its message.
+a.delivery_id, a.epoch, a.replay, a.number, date_part('epoch', a.started_at), date_part('epoch', a.ended_at),
+       a.reason, a.error, a.response::text,
+       {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
+           else not exists (select from todoku_history h where h.message_seq = a.message_seq
+                               and h.delivery_id = a.delivery_id and h.replay_count = a.replay offset 0) end,
+       d.id is not null and {killed},
+       m.id, m.headers::text, date_part('epoch', m.created_at)
+
+-- name: of_attempt
+-- A fragment: the delivery and the request of an attempt, each by its key, as far as they are there.
+left join lateral (
+    select id, status, replay_count, epoch, message_seq from todoku_delivery where id = a.delivery_id limit 1) d on true
+  left join lateral (
+    select id, headers, created_at from todoku_message m
+     where seq = coalesce(a.message_seq, d.message_seq) and {http_topics} limit 1) m on true
+
+-- name: attempts_of_requests
+-- Only reads, by the index of attempts.
+select {tried_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_attempt where delivery_id = s.id offset 0) a
+  {of_attempt}
+ where m.id is not null
+ order by a.delivery_id, a.epoch
+
+-- name: last_tried
+-- Only reads, by the index of attempts, whose last entry of a delivery is its last attempt.
+select {tried_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_attempt where delivery_id = s.id order by epoch desc limit 1) a
+  {of_attempt}
+ where m.id is not null
+
+-- name: requests_created
+-- Only reads, by the unique index of ids.
+select m.id, m.headers::text, date_part('epoch', m.created_at) from todoku_message m
+ where m.id = any (:ids::text[]::uuid[]) and {http_topics}
+
+-- name: created_requests
+-- Only reads, down the index of requests from a position on: ids begin with their time.
+select m.id, m.headers::text, date_part('epoch', m.created_at) from todoku_message m
+ where {http_topics} and m.id <= :before and m.id >= :since
+ order by m.id desc limit :most
+
+-- name: sending_requests
+-- Only reads: what is in flight has a small index.
+select {request_columns}
+  from (select * from todoku_delivery
+         where status = 'sending' and {is_http} and claimed_at >= :since and (claimed_at, id) <= (:before, :before_id)
+         order by claimed_at desc, id desc limit :most) d
+ cross join lateral (
+    select seq, id, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ order by d.claimed_at desc, d.id desc
+
+-- name: tried_requests
+-- Only reads, down the index of ends from a position on; so many rows, those that are of no request too.
+select {tried_columns}
+  from (select * from todoku_attempt
+         where ended_at >= :since and ended_at <= :before
+           and (ended_at, delivery_id, epoch) <= (:before, :before_id, :before_epoch)
+         order by ended_at desc, delivery_id desc, epoch desc limit :most) a
+  {of_attempt}
+ order by a.ended_at desc, a.delivery_id desc, a.epoch desc
+
+-- name: delivered_requests
+-- Only reads, down the index of delivered requests from a position on.
+select {finished_columns}
+  from (select * from todoku_history
+         where {is_http} and finished_at >= :since and (finished_at, delivery_id) <= (:before, :before_id)
+         order by finished_at desc, delivery_id desc limit :most) h
+  left join lateral (
+    select seq, id, headers, created_at from todoku_message m
+     where seq = h.message_seq and {http_topics} limit 1) m on true
+ order by h.finished_at desc, h.delivery_id desc
 
 ------------------------------------------------------------------------------------------- reading
 
@@ -1382,7 +1779,7 @@ select seq, id, topic, type, key, payload::text, payload_bytes, content_type, he
 -- name: attempts
 -- Only reads.
 select delivery_id, replay, number, epoch, date_part('epoch', started_at), date_part('epoch', ended_at), reason,
-       error, worker_id
+       error, worker_id, response::text
   from todoku_attempt where delivery_id = any (:ids::bigint[]) order by delivery_id, epoch
 
 -- name: audits
@@ -1589,6 +1986,50 @@ select id from todoku_delivery
  where lane = :lane and status = 'aborted' and coalesce(reason, '') <> all (:gone::text[])
  order by id limit 1
 
+-- name: audit_page
+-- Only reads, by number downwards. A filter that few acts pass walks the rest: acts of people are not many.
+select id, date_part('epoch', at), by, action, target, why from todoku_audit
+ where (:before::bigint is null or id < :before)
+   and (:by::text is null or by = :by)
+   and (:action::text is null or action = :action)
+   and (:target::text is null or target = :target)
+ order by id desc limit :most
+
+-- name: series_size
+-- Only reads: about how many rows a span has, by the planner's own numbers of its days; nothing is counted.
+select (coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
+                          then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
+                          else pg_relation_size(c.oid) / 100 end), 0)
+        * least(1.0, date_part('epoch', :until::timestamptz - :since::timestamptz)
+                     / (86400.0 * greatest(1, count(*) - 1))))::bigint
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+ where i.inhparent = 'todoku_history'::regclass
+   and (right(c.relname, 8) = '_default'
+        or right(c.relname, 8) between to_char(:since::timestamptz at time zone 'UTC', 'YYYYMMDD')
+                                   and to_char(:until::timestamptz at time zone 'UTC', 'YYYYMMDD'))
+
+-- name: series
+-- Only reads: the blocks of the span alone, by an index of a few pages.
+select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*)
+  from todoku_history
+ where finished_at >= :since::timestamptz and finished_at < :until::timestamptz
+ group by 1
+
+-- name: series_sampled
+-- Only reads: one block in :step, each of its rows standing for as many; the same blocks every time.
+select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*) * :step
+  from todoku_history tablesample system (100.0 / :step) repeatable (0)
+ where finished_at >= :since::timestamptz and finished_at < :until::timestamptz
+ group by 1
+
+-- name: series_failed
+-- Only reads, by the index, the latest :most of the span.
+select floor(date_part('epoch', ended_at) / :width)::bigint * :width, count(*)
+  from (select ended_at from todoku_attempt
+         where ended_at >= :since::timestamptz and ended_at < :until::timestamptz
+         order by ended_at desc limit :most) a
+ group by 1
+
 -- name: tail
 -- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is.
 select date_part('epoch', at), what, delivery_id, message_id, topic, destination, told, mark from (
@@ -1621,6 +2062,50 @@ select date_part('epoch', todoku_now() - counted_at), value::text from todoku_co
 -- The last writer wins: all of them counted the same table.
 insert into todoku_count (name, counted_at, value) values (:name, todoku_now(), :value)
     on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value
+
+---------------------------------------------------------------------------------------------------- alerts
+
+-- name: alerts
+-- Only reads.
+select name, sink, date_part('epoch', since), date_part('epoch', seen_at), date_part('epoch', next_at),
+       date_part('epoch', told_at), ended, tries, value, threshold, date_part('epoch', todoku_now())
+  from todoku_alert order by name, sink
+
+-- name: begin_alert
+-- The primary key decides between daemons that see it first; all go by name and sink, so that none deadlocks.
+insert into todoku_alert (name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold)
+values (:name, :sink, :since, :seen_at, :next_at, :told_at, :ended, :tries, :value, :threshold)
+    on conflict (name, sink) do nothing
+
+-- name: lock_alerts
+-- In key order, as everybody does: what a daemon decides by these rows holds until it commits.
+select name, sink, date_part('epoch', since), date_part('epoch', seen_at), date_part('epoch', next_at),
+       date_part('epoch', told_at), ended, tries, value, threshold, date_part('epoch', todoku_now())
+  from todoku_alert order by name, sink for update
+
+-- name: write_alert
+-- The row is locked by lock_alerts in this transaction.
+update todoku_alert
+   set since = :since, seen_at = :seen_at, next_at = :next_at, told_at = :told_at, ended = :ended, tries = :tries,
+       value = :value, threshold = :threshold
+ where name = :name and sink = :sink
+
+-- name: told_alert
+-- Fenced by tries: whoever lost its lease to another changes nothing.
+update todoku_alert set told_at = todoku_now(), next_at = todoku_now() + make_interval(secs => :remind)
+ where name = :name and sink = :sink and tries = :tries
+
+-- name: forget_alert
+-- Fenced by tries, as told_alert.
+delete from todoku_alert where name = :name and sink = :sink and tries = :tries
+
+-- name: unwanted_dead
+-- Only reads: of so many dead letters at both ends of their index, those that nobody wanted dead.
+select count(*), date_part('epoch', todoku_now() - min(updated_at))
+  from ((select id, updated_at, reason from todoku_delivery where status = 'aborted' order by id limit :most)
+        union
+        (select id, updated_at, reason from todoku_delivery where status = 'aborted' order by id desc limit :most)) dead
+ where coalesce(reason, '') not in ('CANCELLED', 'BY_HAND')
 
 ---------------------------------------------------------------------------------- invariants (DESIGN §3)
 -- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
@@ -1764,6 +2249,16 @@ select 'gate ' || g.id from todoku_gate g
    and not exists (select from todoku_gate_call c where c.gate = g.id)
  limit :most
 
+-- name: verify_tried
+-- Only reads. What was written before attempts knew their message knows none.
+select 'delivery ' || d.id || ' epoch ' || a.epoch from todoku_attempt a join todoku_delivery d on d.id = a.delivery_id
+ where a.message_seq <> d.message_seq limit :most
+
+-- name: verify_endpoint
+-- Only reads.
+select 'endpoint ' || e.url from todoku_endpoint e
+ where e.group_name is not null and not exists (select from todoku_group g where g.name = e.group_name) limit :most
+
 -- name: verify_clock
 -- Only reads. I12: the database's clock decided, so nothing was changed in the future.
 select 'delivery ' || id from todoku_delivery
@@ -1836,3 +2331,56 @@ drop table todoku_copy
 select system_identifier::text || '/' || (select oid from pg_database where datname = current_database()) || '/' ||
        coalesce(to_regclass('todoku_migration')::oid::text, '')
   from pg_control_system()
+
+-- name: failed_events_there
+-- Only reads: the table is the application's, which may have made it itself, and who may write to it need not be
+-- allowed to make one.
+select 1 where to_regclass(cast(:bare as text)) is not null
+
+-- name: failed_events_lock
+-- Two who make the same table at once would be in each other's way; the lock ends with the transaction.
+select 1 from pg_advisory_xact_lock(hashtext('todoku_failed_events'))
+
+-- name: failed_events_create
+-- Changes nothing where the table is there already.
+create table if not exists failed_webhook_events (
+    event_id text primary key,
+    payload text not null,
+    error text not null,
+    created_at timestamptz not null,
+    message_id text not null,
+    dlq_id text not null,
+    request text not null,
+    rerun_at timestamptz,
+    rerun_by text,
+    rerun_why text)
+
+-- name: failed_events_now
+-- Only reads the clock that the other queries on this table write.
+select cast(statement_timestamp() as text)
+
+-- name: failed_event_add
+-- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
+-- died again, and is open again.
+insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
+values (cast(:event_id as text), cast(:payload as text), cast(:error as text), statement_timestamp(),
+        cast(:message_id as text), cast(:dlq_id as text), cast(:request as text))
+    on conflict (event_id) do update
+   set payload = excluded.payload, error = excluded.error, message_id = excluded.message_id,
+       dlq_id = excluded.dlq_id, request = excluded.request, rerun_at = null, rerun_by = null, rerun_why = null
+ where f.dlq_id <> excluded.dlq_id or f.rerun_at < cast(cast(:looked_at as text) as timestamptz)
+returning 1
+
+-- name: failed_event
+-- Only reads.
+select event_id, payload, error, to_char(created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), message_id, dlq_id, request,
+       to_char(rerun_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), rerun_by, rerun_why
+  from failed_webhook_events where event_id = cast(:event_id as text)
+
+-- name: failed_event_rerun
+-- Says who sent it again, after it was; who does so twice overwrites the first. One that died anew meanwhile is
+-- another dead letter, and stays open.
+update failed_webhook_events
+   set rerun_at = statement_timestamp(), rerun_by = cast(:rerun_by as text), rerun_why = cast(:rerun_why as text)
+ where event_id = cast(:event_id as text) and dlq_id = cast(:dlq_id as text)
+returning 1

@@ -30,6 +30,7 @@ from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.sql import load
+from todoku.store.sqlite.abreast import execute_all
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.opened import opened
@@ -94,7 +95,7 @@ class SqliteTx:
     def statement(self, statement: Statement) -> list[Row]:
         if isinstance(statement.values, Mapping):
             return self._connection.execute(statement.sql, statement.values).fetchall()
-        self._connection.executemany(statement.sql, statement.values)
+        execute_all(self._connection, statement.sql, statement.values)
         return []
 
 

@@ -21,10 +21,12 @@ values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:la
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- This transaction holds the write lock: the entry cannot change any more.
+-- This transaction holds the write lock: the entries cannot change any more.
 select l.scope, l.key_hash, l.digest, l.message_id, coalesce(m.created_at, l.created_at) / 1e6, m.payload
-  from todoku_ledger l left join todoku_message m on m.id = l.message_id
- where l.scope = :scope and l.key_hash = :key_hash
+  from json_each(:entries) e
+ cross join todoku_ledger l
+    on l.scope = json_extract(e.value, '$.scope') and l.key_hash = json_extract(e.value, '$.key_hash')
+  left join todoku_message m on m.id = l.message_id
 
 -- name: publish_unreserve
 -- Only what this very publish reserved: the message id is its own.
@@ -50,9 +52,9 @@ insert into todoku_gate_call (queue, destination, gate, key) values (:queue, :de
 -- The message is in this transaction.
 insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
                              next_run_at, expires_at, updated_at, reason)
-select seq, :destination, :queue, :lane, :gate, :priority, case when :dead is null then 'pending' else 'aborted' end,
-       :max_attempts, :timeout, :next_run_at, coalesce(:expires_at, 9223372036854775807), :now, :dead
-  from todoku_message where id = :id
+values ((select seq from todoku_message where id = :id), :destination, :queue, :lane, :gate, :priority,
+        case when :dead is null then 'pending' else 'aborted' end, :max_attempts, :timeout, :next_run_at,
+        coalesce(:expires_at, 9223372036854775807), :now, :dead)
 
 -- name: publish_audit_reopen
 -- Before the reopening it tells of, in the same transaction.
@@ -207,9 +209,10 @@ d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = 
 
 -- name: record_lost
 -- Append-only; one row per owner that died under a delivery.
-insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error)
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
 select json_extract(value, '$.delivery_id'), json_extract(value, '$.replay'), json_extract(value, '$.number'),
-       json_extract(value, '$.epoch'), :now, 'WORKER_LOST', 'its worker died'
+       json_extract(value, '$.epoch'), :now, 'WORKER_LOST', 'its worker died',
+       (select d.message_seq from todoku_delivery d where d.id = json_extract(value, '$.delivery_id'))
   from json_each(:rows)
 
 -- name: free_lanes
@@ -222,10 +225,19 @@ update todoku_lane
 -- name: park_lanes
 -- Their heads became dead letters in this transaction.
 update todoku_lane as l set parked = 1
- where l.id in (select value from json_each(:lanes))
-   and not exists (select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')
+ where l.id in (select value from json_each(:lanes)) and not {skips}
+
+-- name: skips
+-- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+(instr(l.destination, '://') > 0
+    or exists (select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
 
 ------------------------------------------------------------------------------------------- the line
+
+-- name: served
+-- A fragment: somebody who serves these destinations (null: all) serves this one; a scheme stands for every host.
+(:destinations is null or destination in (select value from json_each(:destinations))
+    or substr(destination, 1, instr(destination || '://', '://') + 2) in (select value from json_each(:destinations)))
 
 -- name: waiting
 -- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has: to
@@ -243,13 +255,13 @@ with recursive groups(queue, destination, priority) as (
                     order by n.queue, n.destination, n.priority limit 1)
 )
 select queue, destination, priority from groups
- where :destinations is null or destination in (select value from json_each(:destinations))
+ where {served}
 
 -- name: waiting_suspects
 -- Only reads. Suspects are few: each had an owner that died.
 select distinct queue, destination from todoku_delivery
  where status in ('pending', 'failed') and lane is null and lost > 0
-   and (:destinations is null or destination in (select value from json_each(:destinations)))
+   and {served}
 
 -- name: waiting_lanes
 -- Only reads; as `waiting`, over lanes.
@@ -264,7 +276,7 @@ with recursive groups(queue, destination) as (
                     order by n.queue, n.destination limit 1)
 )
 select queue, destination from groups
- where :destinations is null or destination in (select value from json_each(:destinations))
+ where {served}
 
 -- name: waiting_gates
 -- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
@@ -288,10 +300,10 @@ with recursive groups(queue, destination, ready_at) as (
                     order by n.queue, n.destination limit 1)
 )
 select queue, destination, (ready_at - :now) / 1e6 from groups
- where :destinations is null or destination in (select value from json_each(:destinations))
+ where {served}
 union all
 select queue, destination, 0.0 from called
- where :destinations is null or destination in (select value from json_each(:destinations))
+ where {served}
 
 -- name: live
 -- A fragment: the worker's lease has not ended (H2).
@@ -610,9 +622,11 @@ select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
   left join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
  where d.id is null or (d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted');
-insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id)
+insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
+                            response_status, response, message_seq)
 select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
-       json_extract(s.value, '$.error'), :worker
+       json_extract(s.value, '$.error'), :worker, json_extract(s.value, '$.response.status'),
+       json_extract(s.value, '$.response'), d.message_seq
   from json_each(:rows) s cross join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
    and d.worker_id = :worker
@@ -668,8 +682,7 @@ l.id in (select d.lane from todoku_delivery d indexed by todoku_delivery_owner
 
 -- name: parks
 -- A fragment: a dead letter blocks the lane, unless its destination skips them.
-(l.parked or (l.id in (select value from json_each(:aborting)) and not exists (
-    select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip')))
+(l.parked or (l.id in (select value from json_each(:aborting)) and not {skips}))
 
 -- name: try_lock_lanes
 -- No lock to try: the single writer orders publishers and this settle.
@@ -712,6 +725,14 @@ select d.id, m.id, m.topic, m.key, d.destination, d.queue, m.headers, d.status, 
        d.replay_count
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where d.id in (select value from json_each(:ids)) order by d.id
+
+-- name: callback_sources
+-- Only reads: messages of deliveries that this transaction has ended, and the last answer each of them had.
+select json_extract(s.value, '$.delivery'), m.payload, m.payload_bytes, m.content_type, m.created_at / 1e6,
+       (select a.response from todoku_attempt a
+         where a.delivery_id = json_extract(s.value, '$.delivery') and a.response is not null
+         order by a.epoch desc limit 1)
+  from json_each(:rows) s join todoku_message m on m.id = json_extract(s.value, '$.message')
 
 -- name: hooks
 -- Only reads: those that were announced at most so long before the newest announcement of anything. While nobody works
@@ -1170,12 +1191,16 @@ update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped wh
 select count(distinct id) from todoku_data_key where day >= :since and day < :before
 
 -- name: stranded
--- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes.
+-- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes; of a request
+-- with secret headers in those, too, in front.
 select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted'), 0)
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
- where m.content_type like :kind
-   and lower(hex(substr(m.payload_bytes, 2, 16))) in (
-        select replace(id, '-', '') from todoku_data_key where day >= :since and day < :before)
+ where (m.content_type like :kind
+        and lower(hex(substr(m.payload_bytes, 2, 16))) in (
+            select replace(id, '-', '') from todoku_data_key where day >= :since and day < :before))
+    or (m.headers like :secrets
+        and substr(json_extract(m.headers, '$."todoku-secrets"'), 1, 36) in (
+            select id from todoku_data_key where day >= :since and day < :before))
 
 -- name: blank_data_keys
 -- Only what the next statement deletes; of the same length, so that the bytes are overwritten where they are.
@@ -1189,6 +1214,351 @@ delete from todoku_data_key where day >= :since and day < :before returning id, 
 -- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
 select topic, case when length(cast(payload as blob)) <= :largest then payload end, content_type
   from todoku_message order by seq desc limit :most
+
+------------------------------------------------------------------------------- secrets and tokens
+
+-- name: lock_secrets
+-- No lock to take: there is one writer.
+select 0
+
+-- name: secrets
+-- Only reads: those of a name or of its family (null: all) that have not ended.
+select id, name, value, master_key_id, created_at / 1e6,
+       case when expires_at < 9223372036854775807 then expires_at / 1e6 end, :now / 1e6
+  from todoku_secret
+ where (:name is null or name = :name or substr(name, 1, length(:name) + 1) = :name || ':') and expires_at > :now
+ order by created_at, id
+
+-- name: put_secret
+-- What there is was read in this transaction, under the one write lock.
+insert into todoku_secret (id, name, value, master_key_id, created_at, expires_at)
+values (:id, :name, :value, :master_key_id, :now,
+        coalesce(:now + cast(:lasts * 1000000 as integer), 9223372036854775807))
+    on conflict (id) do update
+       set name = excluded.name, value = excluded.value, master_key_id = excluded.master_key_id,
+           expires_at = excluded.expires_at
+
+-- name: remove_secrets
+-- They were read in this transaction, under the one write lock.
+delete from todoku_secret where id in (select value from json_each(:ids))
+
+-- name: prune_secrets
+-- By time alone: what has ended is not read any more. Its bytes are written over first.
+update todoku_secret set value = zeroblob(length(value)) where expires_at <= :now;
+delete from todoku_secret where id in (select id from todoku_secret where expires_at <= :now limit :most)
+returning 1
+
+-- name: api_key_columns
+-- A fragment: a token without its hash, and whether it opens anything.
+id, name, scopes, created_at / 1e6, expires_at / 1e6, revoked_at / 1e6, last_used_at / 1e6,
+       revoked_at is null and (expires_at is null or expires_at > :now)
+
+-- name: add_api_key
+-- The id and the hash are new: both are of chance.
+insert into todoku_api_key (id, name, hash, scopes, created_at, expires_at)
+values (:id, :name, :hash, :scopes, :now, :now + cast(:lasts * 1000000 as integer))
+
+-- name: any_api_key
+-- Only reads, under the one write lock.
+select 1 from todoku_api_key limit 1
+
+-- name: api_key
+-- Only reads, by the unique index of hashes.
+select {api_key_columns}
+  from todoku_api_key where hash = :hash
+
+-- name: api_keys
+-- Only reads.
+select {api_key_columns}
+  from todoku_api_key order by created_at, id
+
+-- name: revoke_api_key
+-- One row, once: a token that was revoked stays so.
+update todoku_api_key set revoked_at = :now where id = :id and revoked_at is null returning id
+
+-- name: use_api_key
+-- One row, and seldom: nothing but people reads it.
+update todoku_api_key set last_used_at = :now
+ where id = :id and (last_used_at is null or last_used_at <= :now - cast(:every * 1000000 as integer))
+
+------------------------------------------------------------------ queues, flow keys and URL groups
+
+-- name: queue_columns
+-- A fragment: a queue with what is in force, and the time it is.
+name, paused, case when {counts} then "limit" end, case when {counts} then rate end, spec, created_at / 1e6,
+       updated_at / 1e6, tat / 1e6, :now / 1e6
+
+-- name: http_queue
+-- Only reads, by the primary key.
+select {queue_columns}
+  from todoku_queue where name = :name
+
+-- name: http_queues
+-- Only reads; the names of a kind lie side by side in the primary key.
+select {queue_columns}
+  from todoku_queue
+ where name >= :kind and name < substr(:kind, 1, 4) || ';' and created_at is not null
+   and (:search is null or instr(substr(name, 6), :search) > 0)
+ order by name limit :most
+
+-- name: lock_queue
+-- There is one writer: nobody changes it before this transaction ends.
+select {queue_columns}
+  from todoku_queue where name = :name
+
+-- name: make_queue
+-- One row, if it is not there; what it says is written by put_queue in this transaction.
+insert into todoku_queue (name, updated_at) values (:name, :now) on conflict (name) do nothing
+
+-- name: put_queue
+-- One row, seen in this transaction. A rate that is another one now begins anew.
+update todoku_queue
+   set paused = :paused, "limit" = :concurrency, rate = :rate, spec = :spec, limit_until = null,
+       tat = case when rate is :rate then tat end, created_at = coalesce(created_at, :now), updated_at = :now
+ where name = :name
+
+-- name: remove_queue
+-- One row; deliveries carry the name of their queue, and need no row of it.
+delete from todoku_queue where name = :name and created_at is not null returning name
+
+-- name: reset_rate
+-- One row; the next claim counts from now.
+update todoku_queue set tat = null, updated_at = :now where name = :name and created_at is not null returning name
+
+-- name: queue_loads
+-- Only reads: what waits is counted in the indexes that claim reads, up to a number; what runs in its small one.
+select json_extract(p.value, '$.name'),
+       (select count(*) from (select 1 from todoku_delivery d indexed by todoku_delivery_due
+                               where d.queue = json_extract(p.value, '$.name') and d.status in ('pending', 'failed')
+                                 and d.lane is null and d.lost = 0 and d.gate is null limit :most))
+     + (select count(*) from (select 1 from todoku_delivery d indexed by todoku_delivery_suspect
+                               where d.queue = json_extract(p.value, '$.name') and d.status in ('pending', 'failed')
+                                 and d.lane is null and d.lost > 0 limit :most))
+     + (select count(*) from (select 1 from todoku_delivery d indexed by todoku_delivery_lane
+                               where d.lane = json_extract(p.value, '$.lane') and d.lane is not null
+                                 and d.status <> 'aborted' and d.status <> 'sending' limit :most)),
+       (select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+         where d.status = 'sending' and d.queue = json_extract(p.value, '$.name'))
+  from json_each(:places) p
+
+-- name: http_running
+-- Only reads: what runs is in a small index, and so are the live leases.
+select (select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+         where d.status = 'sending' and {is_http}),
+       (select count(*) from todoku_worker where expires_at > :now)
+
+-- name: is_http
+-- A fragment, word for word as in the indexes of requests: the delivery is one of a request.
+substr(queue || ':', 1, 5) in ('http:', 'flow:')
+
+-- name: prune_cancelled
+-- Requests that somebody cancelled, with an audit row that stays, when delivered ones would go too: nobody replays them.
+delete from todoku_delivery where id in (
+    select id from todoku_delivery indexed by todoku_delivery_died
+     where status = 'aborted' and {is_http} and updated_at < :now - cast(:ttl * 1000000 as integer)
+       and reason = 'CANCELLED' limit :most)
+returning 1
+
+-- name: prune_queues
+-- Only what came into being by use: nobody has used it for long, nothing of it is left, and the next use makes it anew.
+delete from todoku_queue where name in (
+    select q.name from todoku_queue q
+     where q.created_at is not null and q.paused = 0 and json_extract(q.spec, '$.implicit')
+       and json_extract(q.spec, '$.pinned_parallelism') is null and json_extract(q.spec, '$.pinned_rate') is null
+       and q.updated_at < :now - cast(:ttl * 1000000 as integer)
+       and not exists (select 1 from todoku_delivery d indexed by todoku_delivery_due
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost = 0 and d.gate is null)
+       and not exists (select 1 from todoku_delivery d indexed by todoku_delivery_suspect
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost > 0)
+       and not exists (select 1 from todoku_delivery d indexed by todoku_delivery_owner
+                        where d.status = 'sending' and d.queue = q.name)
+       and not exists (select 1 from todoku_lane l where l.queue = q.name)
+     limit :most)
+returning 1
+
+-- name: groups
+-- Only reads: there are few.
+select name, headers, created_at / 1e6, updated_at / 1e6 from todoku_group
+ where :names is null or name in (select value from json_each(:names))
+ order by name
+
+-- name: endpoints
+-- Only reads: there are few. In the order in which they came.
+select group_name, url, name, state = 'enabled', reason from todoku_endpoint
+ where group_name is not null and (:names is null or group_name in (select value from json_each(:names)))
+ order by group_name, id
+
+-- name: put_group
+-- One row; headers stay unless others are given.
+insert into todoku_group (name, headers, created_at, updated_at) values (:name, :headers, :now, :now)
+    on conflict (name) do update
+       set headers = coalesce(excluded.headers, todoku_group.headers), updated_at = excluded.updated_at
+
+-- name: put_endpoint
+-- One row of a group for a URL; put again, it is enabled again.
+insert into todoku_endpoint (id, url, state, spec, updated_at, group_name, name, created_at)
+values (:id, :url, 'enabled', '{}', :now, :group, :name, :now)
+    on conflict (coalesce(group_name, ''), url) do update
+       set name = excluded.name, state = 'enabled', reason = null, updated_at = excluded.updated_at
+
+-- name: remove_endpoints
+-- What was published is delivered: a message carries its URL.
+delete from todoku_endpoint
+ where group_name = :group and (url in (select value from json_each(:urls)) or name in (select value from json_each(:names)))
+returning url
+
+-- name: touch_group
+-- In the transaction that changed its endpoints.
+update todoku_group set updated_at = :now where name = :name
+
+-- name: remove_empty_group
+-- In the transaction that took its last endpoint.
+delete from todoku_group where name = :name and not exists (select 1 from todoku_endpoint where group_name = :name)
+
+-- name: remove_group
+-- With its endpoints, in one transaction. Messages carry their URL, and are delivered.
+delete from todoku_endpoint where group_name = :name;
+delete from todoku_group where name = :name returning name
+
+-- name: set_endpoint
+-- Whoever comes second changes nothing: it is so already.
+update todoku_endpoint set state = :state, reason = :reason, updated_at = :now
+ where url = :url and (:group is null or group_name = :group) and state <> :state
+returning id
+
+------------------------------------------------------------------------------------------- requests
+
+-- name: http_topics
+-- A fragment, word for word as in the index of requests: the message is one.
+m.topic in ('http.request', 'http.callback')
+
+-- name: request_columns
+-- A fragment: a delivery and its request, without the body.
+d.id, m.seq, m.id, m.headers, m.created_at / 1e6, d.status, d.queue, d.attempts, d.next_run_at / 1e6,
+       d.updated_at / 1e6, d.reason, d.error, d.replay_count, d.cancel_requested, d.claimed_at / 1e6
+
+-- name: finished_columns
+-- A fragment: as request_columns, of one that was delivered.
+h.delivery_id, m.seq, m.id, m.headers, m.created_at / 1e6, 'succeeded', h.queue, h.attempts, h.finished_at / 1e6,
+       h.finished_at / 1e6, null, null, h.replay_count, 0, null
+
+-- name: requests_of
+-- Only reads, by the unique index of ids, in one statement: what is being settled is in one of the two.
+select {request_columns}
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+ union all
+select {finished_columns}
+  from todoku_message m join todoku_history h on h.message_seq = m.seq
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+ order by 1
+
+-- name: dead_requests
+-- Only reads, down the index of dead requests from a position on.
+select {request_columns}
+  from (select * from todoku_delivery indexed by todoku_delivery_died
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and (:cancelled or coalesce(reason, '') <> 'CANCELLED')
+         order by updated_at desc, id desc limit :most) d
+ cross join todoku_message m on m.seq = d.message_seq
+ order by d.updated_at desc, d.id desc
+
+-- name: dead_requests_of
+-- Only reads, by the primary key.
+select {request_columns}
+  from todoku_delivery d cross join todoku_message m on m.seq = d.message_seq
+ where d.id in (select value from json_each(:ids)) and d.status = 'aborted' and {http_topics}
+ order by d.updated_at desc, d.id desc
+
+-- name: waiting_requests
+-- Only reads, up the ids from a position on. The act that follows looks at each again, under its lock.
+select {request_columns}
+  from (select * from todoku_delivery not indexed
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit :most) d
+ cross join todoku_message m on m.seq = d.message_seq
+ order by d.id
+
+-- name: request_bodies
+-- Only reads, by the unique index of ids.
+select m.id, m.topic, m.content_type, coalesce(m.payload_bytes, cast(m.payload as blob)) from todoku_message m
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+
+-- name: is_last_try
+-- A fragment: no other attempt followed this one before the next replay.
+not exists (select 1 from todoku_attempt b
+             where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay)
+
+-- name: killed
+-- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+(d.status = 'aborted' and d.epoch = a.epoch + 1)
+
+-- name: tried_columns
+-- A fragment: a failed attempt, whether anything followed it, whether it is why the delivery is dead, and its message.
+a.delivery_id, a.epoch, a.replay, a.number, a.started_at / 1e6, a.ended_at / 1e6, a.reason, a.error, a.response,
+       {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
+           else not exists (select 1 from todoku_history h where h.message_seq = a.message_seq
+                               and h.delivery_id = a.delivery_id and h.replay_count = a.replay) end,
+       d.id is not null and {killed},
+       m.id, m.headers, m.created_at / 1e6
+
+-- name: attempts_of_requests
+-- Only reads, by the index of attempts.
+select {tried_columns}
+  from todoku_attempt a left join todoku_delivery d on d.id = a.delivery_id
+  join todoku_message m on m.seq = coalesce(a.message_seq, d.message_seq)
+ where a.delivery_id in (select value from json_each(:ids)) and {http_topics}
+ order by a.delivery_id, a.epoch
+
+-- name: last_tried
+-- Only reads, by the index of attempts, whose last entry of a delivery is its last attempt.
+select {tried_columns}
+  from todoku_attempt a left join todoku_delivery d on d.id = a.delivery_id
+  join todoku_message m on m.seq = coalesce(a.message_seq, d.message_seq)
+ where a.delivery_id in (select value from json_each(:ids)) and {http_topics}
+   and a.epoch = (select max(b.epoch) from todoku_attempt b where b.delivery_id = a.delivery_id)
+
+-- name: requests_created
+-- Only reads, by the unique index of ids.
+select m.id, m.headers, m.created_at / 1e6 from todoku_message m
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+
+-- name: created_requests
+-- Only reads, down the index of requests from a position on: ids begin with their time.
+select m.id, m.headers, m.created_at / 1e6 from todoku_message m indexed by todoku_message_http
+ where {http_topics} and m.id <= :before and m.id >= :since
+ order by m.id desc limit :most
+
+-- name: sending_requests
+-- Only reads: what is in flight has a small index.
+select {request_columns}
+  from (select * from todoku_delivery indexed by todoku_delivery_owner
+         where status = 'sending' and {is_http} and claimed_at >= :since and (claimed_at, id) <= (:before, :before_id)
+         order by claimed_at desc, id desc limit :most) d
+ cross join todoku_message m on m.seq = d.message_seq
+ order by d.claimed_at desc, d.id desc
+
+-- name: tried_requests
+-- Only reads, down the index of ends from a position on; so many rows, those that are of no request too.
+select {tried_columns}
+  from (select * from todoku_attempt indexed by todoku_attempt_ended
+         where ended_at >= :since and ended_at <= :before
+           and (ended_at, delivery_id, epoch) <= (:before, :before_id, :before_epoch)
+         order by ended_at desc, delivery_id desc, epoch desc limit :most) a
+  left join todoku_delivery d on d.id = a.delivery_id
+  left join todoku_message m on m.seq = coalesce(a.message_seq, d.message_seq) and {http_topics}
+ order by a.ended_at desc, a.delivery_id desc, a.epoch desc
+
+-- name: delivered_requests
+-- Only reads, down the index of delivered requests from a position on.
+select {finished_columns}
+  from (select * from todoku_history indexed by todoku_history_http
+         where {is_http} and finished_at >= :since and (finished_at, delivery_id) <= (:before, :before_id)
+         order by finished_at desc, delivery_id desc limit :most) h
+  left join todoku_message m on m.seq = h.message_seq and {http_topics}
+ order by h.finished_at desc, h.delivery_id desc
 
 ------------------------------------------------------------------------------------------- reading
 
@@ -1233,7 +1603,7 @@ select seq, id, topic, type, key, payload, payload_bytes, content_type, headers,
 
 -- name: attempts
 -- Only reads.
-select delivery_id, replay, number, epoch, started_at / 1e6, ended_at / 1e6, reason, error, worker_id
+select delivery_id, replay, number, epoch, started_at / 1e6, ended_at / 1e6, reason, error, worker_id, response
   from todoku_attempt where delivery_id in (select value from json_each(:ids)) order by delivery_id, epoch
 
 -- name: audits
@@ -1442,6 +1812,47 @@ select id from todoku_delivery indexed by todoku_delivery_dead
  where lane = :lane and status = 'aborted' and coalesce(reason, '') not in (select value from json_each(:gone))
  order by id limit 1
 
+-- name: audit_page
+-- Only reads, by number downwards. A filter that few acts pass walks the rest: acts of people are not many.
+select id, at / 1e6, by, action, target, why from todoku_audit
+ where (:before is null or id < :before)
+   and (:by is null or by = :by)
+   and (:action is null or action = :action)
+   and (:target is null or target = :target)
+ order by id desc limit :most
+
+-- name: series_size
+-- Only reads both ends of the span: rows are appended in order of time, so their distance is about the number.
+select coalesce((select rowid from todoku_history where finished_at < :until order by finished_at desc limit 1)
+                - (select rowid from todoku_history where finished_at >= :since order by finished_at limit 1) + 1, 0)
+
+-- name: series
+-- Only reads: the span alone, from the index.
+select finished_at / 1000000 / :width * :width, count(*)
+  from todoku_history
+ where finished_at >= :since and finished_at < :until
+ group by 1
+
+-- name: series_sampled
+-- Only reads: one row in :step, each standing for as many.
+with recursive
+    picked(id, last) as (
+        select (select rowid from todoku_history where finished_at >= :since order by finished_at limit 1),
+               (select rowid from todoku_history where finished_at < :until order by finished_at desc limit 1)
+        union all
+        select id + :step, last from picked where id + :step <= last)
+select h.finished_at / 1000000 / :width * :width, count(*) * :step
+  from picked p join todoku_history h on h.rowid = p.id
+ where h.finished_at >= :since and h.finished_at < :until
+ group by 1
+
+-- name: series_failed
+-- Only reads, by the index, the latest :most of the span.
+select ended_at / 1000000 / :width * :width, count(*)
+  from (select ended_at from todoku_attempt
+         where ended_at >= :since and ended_at < :until order by ended_at desc limit :most)
+ group by 1
+
 -- name: tail
 -- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is.
 select at / 1e6, what, delivery_id, message_id, topic, destination, told, mark from (
@@ -1476,6 +1887,50 @@ select (:now - counted_at) / 1e6, value from todoku_count where name = :name
 -- The last writer wins: all of them counted the same table.
 insert into todoku_count (name, counted_at, value) values (:name, :now, :value)
     on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value
+
+---------------------------------------------------------------------------------------------------- alerts
+
+-- name: alerts
+-- Only reads.
+select name, sink, since / 1e6, seen_at / 1e6, next_at / 1e6, told_at / 1e6, ended, tries, value, threshold, :now / 1e6
+  from todoku_alert order by name, sink
+
+-- name: begin_alert
+-- The primary key decides: an alert that is known is left as it is.
+insert into todoku_alert (name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold)
+values (:name, :sink, :since, :seen_at, :next_at, :told_at, :ended, :tries, :value, :threshold)
+    on conflict (name, sink) do nothing
+
+-- name: lock_alerts
+-- This transaction holds the write lock: what a daemon decides by these rows holds until it commits.
+select name, sink, since / 1e6, seen_at / 1e6, next_at / 1e6, told_at / 1e6, ended, tries, value, threshold, :now / 1e6
+  from todoku_alert order by name, sink
+
+-- name: write_alert
+-- The row was read in this transaction.
+update todoku_alert
+   set since = :since, seen_at = :seen_at, next_at = :next_at, told_at = :told_at, ended = :ended, tries = :tries,
+       value = :value, threshold = :threshold
+ where name = :name and sink = :sink
+
+-- name: told_alert
+-- Fenced by tries: whoever lost its lease to another changes nothing.
+update todoku_alert set told_at = :now, next_at = :now + cast(:remind * 1000000 as integer)
+ where name = :name and sink = :sink and tries = :tries
+
+-- name: forget_alert
+-- Fenced by tries, as told_alert.
+delete from todoku_alert where name = :name and sink = :sink and tries = :tries
+
+-- name: unwanted_dead
+-- Only reads: of so many dead letters at both ends of their index, those that nobody wanted dead.
+select count(*), (:now - min(updated_at)) / 1e6
+  from (select * from (select id, updated_at, reason from todoku_delivery indexed by todoku_delivery_dead
+                        where status = 'aborted' order by id limit :most)
+        union
+        select * from (select id, updated_at, reason from todoku_delivery indexed by todoku_delivery_dead
+                        where status = 'aborted' order by id desc limit :most))
+ where coalesce(reason, '') not in ('CANCELLED', 'BY_HAND')
 
 ---------------------------------------------------------------------------------- invariants (DESIGN §3)
 -- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
@@ -1622,6 +2077,16 @@ select 'gate ' || g.id from todoku_gate g
    and g.id not in (select gate from todoku_gate_call)
  limit :most
 
+-- name: verify_tried
+-- Only reads. What was written before attempts knew their message knows none.
+select 'delivery ' || d.id || ' epoch ' || a.epoch from todoku_attempt a cross join todoku_delivery d on d.id = a.delivery_id
+ where a.message_seq <> d.message_seq limit :most
+
+-- name: verify_endpoint
+-- Only reads.
+select 'endpoint ' || e.url from todoku_endpoint e
+ where e.group_name is not null and not exists (select 1 from todoku_group g where g.name = e.group_name) limit :most
+
 -- name: verify_clock
 -- Only reads. I12: the database's clock decided, so nothing was changed in the future.
 select 'delivery ' || id from todoku_delivery
@@ -1677,3 +2142,53 @@ insert into todoku_copy (name, done, origin) values (:name, :rows, :origin)
 -- name: copy_end
 -- In the transaction that has compared both sides.
 drop table todoku_copy
+
+-- name: failed_events_there
+-- Only reads: the table is the application's, which may have made it itself.
+select 1 from sqlite_schema where type = 'table' and name = :bare
+
+-- name: failed_events_lock
+-- Only reads: there is one writer at a time.
+select 1
+
+-- name: failed_events_create
+-- Changes nothing where the table is there already.
+create table if not exists failed_webhook_events (
+    event_id text primary key,
+    payload text not null,
+    error text not null,
+    created_at text not null,
+    message_id text not null,
+    dlq_id text not null,
+    request text not null,
+    rerun_at text,
+    rerun_by text,
+    rerun_why text) strict
+
+-- name: failed_events_now
+-- Only reads the clock that the other queries on this table write.
+select strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+
+-- name: failed_event_add
+-- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
+-- died again, and is open again.
+insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
+values (:event_id, :payload, :error, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :message_id, :dlq_id, :request)
+    on conflict (event_id) do update
+   set payload = excluded.payload, error = excluded.error, message_id = excluded.message_id,
+       dlq_id = excluded.dlq_id, request = excluded.request, rerun_at = null, rerun_by = null, rerun_why = null
+ where f.dlq_id <> excluded.dlq_id or f.rerun_at < :looked_at
+returning 1
+
+-- name: failed_event
+-- Only reads.
+select event_id, payload, error, created_at, message_id, dlq_id, request, rerun_at, rerun_by, rerun_why
+  from failed_webhook_events where event_id = :event_id
+
+-- name: failed_event_rerun
+-- Says who sent it again, after it was; who does so twice overwrites the first. One that died anew meanwhile is
+-- another dead letter, and stays open.
+update failed_webhook_events
+   set rerun_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), rerun_by = :rerun_by, rerun_why = :rerun_why
+ where event_id = :event_id and dlq_id = :dlq_id
+returning 1

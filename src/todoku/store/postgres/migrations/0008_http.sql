@@ -1,5 +1,16 @@
 -- HTTP. What a receiver answered to an attempt that failed: {status, headers, body}, cut.
-alter table todoku_attempt add column response json;
+-- Its message, too: a delivery that succeeded in the end is not there any more, and people ask what it went through.
+alter table todoku_attempt
+    add column response json,
+    add column message_seq bigint;
+-- Requests as people list them: by when they were made, delivered, or died. Nothing but requests is in these indexes.
+create index todoku_message_http on todoku_message (id) where topic in ('http.request', 'http.callback');
+create index todoku_history_http on todoku_history (finished_at, delivery_id)
+    where substr(queue || ':', 1, 5) in ('http:', 'flow:');
+create index todoku_delivery_died on todoku_delivery (updated_at, id)
+    where status = 'aborted' and substr(queue || ':', 1, 5) in ('http:', 'flow:');
+-- What ended in a span of time: rows are appended in its order, so an index of a few pages finds their blocks.
+create index todoku_history_finished on todoku_history using brin (finished_at);
 
 -- Queues and flow keys that are made over HTTP. spec: what was said of them that no other column holds.
 alter table todoku_queue
@@ -33,3 +44,18 @@ create table todoku_secret (
     expires_at    timestamptz not null default 'infinity'
 );
 create index todoku_secret_name on todoku_secret (name);
+
+-- Alerts that somebody is told about: one row for each sink. tries: the token of whoever sets out to tell it.
+create table todoku_alert (
+    name      text not null,
+    sink      text not null,
+    since     timestamptz not null,
+    seen_at   timestamptz not null,
+    next_at   timestamptz not null,
+    told_at   timestamptz,
+    ended     boolean not null default false,
+    tries     integer not null default 0,
+    value     double precision not null,
+    threshold double precision not null,
+    primary key (name, sink)
+);

@@ -1,0 +1,56 @@
+"""Parts of the store that are about one table or a few, each a class of its own over the same database."""
+
+from __future__ import annotations
+
+from todoku.store.alerting import Alerts
+from todoku.store.apikeys import ApiKeys
+from todoku.store.database import Database
+from todoku.store.datakeys import DataKeys
+from todoku.store.events import Events
+from todoku.store.http import Http
+from todoku.store.records import Records
+from todoku.store.requests import Requests
+from todoku.store.secrets import Secrets
+from todoku.store.timetable import Timetable
+
+
+class Parts:
+    """What each is, is said in `port.py`."""
+
+    database: Database
+
+    @property
+    def timetable(self) -> Timetable:
+        return Timetable(self.database)
+
+    @property
+    def alerts(self) -> Alerts:
+        return Alerts(self.database)
+
+    @property
+    def data_keys(self) -> DataKeys:
+        return DataKeys(self.database)
+
+    @property
+    def secrets(self) -> Secrets:
+        return Secrets(self.database)
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        return ApiKeys(self.database)
+
+    @property
+    def http(self) -> Http:
+        return Http(self.database)
+
+    @property
+    def requests(self) -> Requests:
+        return Requests(self.database)
+
+    @property
+    def events(self) -> Events:
+        return Events(self.database)
+
+    @property
+    def records(self) -> Records:
+        return Records(self.database)

@@ -1,0 +1,56 @@
+"""The parts of the port that are about one table or a few: each a class of its own, whose docstrings are contracts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from todoku.store.alerting import Alerts
+    from todoku.store.apikeys import ApiKeys
+    from todoku.store.datakeys import DataKeys
+    from todoku.store.events import Events
+    from todoku.store.http import Http
+    from todoku.store.records import Records
+    from todoku.store.requests import Requests
+    from todoku.store.secrets import Secrets
+    from todoku.store.timetable import Timetable
+
+
+class PortParts(Protocol):
+    """What a store has beside the line."""
+
+    @property
+    def timetable(self) -> Timetable:
+        """The schedules."""
+
+    @property
+    def alerts(self) -> Alerts:
+        """Who is told that something is wrong."""
+
+    @property
+    def data_keys(self) -> DataKeys:
+        """The wrapped keys of what is encrypted."""
+
+    @property
+    def secrets(self) -> Secrets:
+        """Secrets that todoku keeps itself."""
+
+    @property
+    def api_keys(self) -> ApiKeys:
+        """The tokens of the HTTP API, hashed."""
+
+    @property
+    def http(self) -> Http:
+        """Queues, flow keys and URL groups."""
+
+    @property
+    def requests(self) -> Requests:
+        """Requests as people look for them."""
+
+    @property
+    def events(self) -> Events:
+        """What happened to requests."""
+
+    @property
+    def records(self) -> Records:
+        """What was recorded, as people read it back."""

@@ -1,0 +1,112 @@
+"""Secrets that todoku keeps itself: signing keys, what sources sign with. The values are somebody else's to seal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from todoku.store.database import Database, Tx
+from todoku.store.reading import uuid
+from todoku.store.values import Signed, moment, moment_or_none
+
+
+class SecretRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret as it is stored: sealed by the master key that is named, or plain (None)."""
+
+    id: UUID
+    name: str
+    value: bytes
+    master_key_id: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    """None: it does not end by itself."""
+    now: datetime
+    """The database's clock when it was read."""
+
+    def __repr__(self) -> str:
+        return f"<SecretRow {self.name} {self.id}>"
+
+
+class NewSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that is to be stored, or to replace the one with its id. `lasts`: seconds until it ends by itself."""
+
+    id: UUID
+    name: str
+    value: bytes
+    master_key_id: str | None
+    lasts: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<NewSecret {self.name} {self.id}>"
+
+
+class SecretChange(msgspec.Struct, frozen=True):
+    """What is to become of some secrets, and the word for it in the audit."""
+
+    put: tuple[NewSecret, ...]
+    remove: tuple[UUID, ...] = ()
+    action: str = "store"
+
+
+class Secrets:
+    """The stored secrets of one database. A name may have several; one that has ended is not there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, name: str | None = None) -> tuple[SecretRow, ...]:
+        """Those of a name, or of a family (`signing` has `signing:current`), or all; the oldest first."""
+        return self._database.read(lambda tx: _read(tx, name))
+
+    def change(
+        self,
+        name: str | None,
+        decide: Callable[[tuple[SecretRow, ...]], SecretChange | None],
+        signed: Signed,
+    ) -> tuple[SecretRow, ...]:
+        """Let `decide` see what there is of a name and say what to write, in one transaction; None: nothing.
+
+        Of all processes that ask at the same time one decides after the other, so what is made on first use is made
+        once. Returns what there is then. Audited by name, never with a value.
+        """
+
+        def work(tx: Tx) -> tuple[SecretRow, ...]:
+            tx.rows("lock_secrets")
+            found = _read(tx, name)
+            if (change := decide(found)) is None:
+                return found
+            if change.remove:
+                tx.rows("remove_secrets", ids=[str(id) for id in change.remove])
+            for secret in change.put:
+                tx.rows("put_secret", **_fields(secret))
+            gone = [row.name for row in found if row.id in change.remove]
+            targets = sorted({f"secret:{each}" for each in (*gone, *(secret.name for secret in change.put))})
+            tx.rows("audit", by=signed.by, why=signed.why, action=change.action, targets=targets)
+            return _read(tx, name)
+
+        return self._database.write("secrets", work)
+
+
+def _read(tx: Tx, name: str | None) -> tuple[SecretRow, ...]:
+    return tuple(map(_row, tx.rows("secrets", name=name)))
+
+
+def _fields(secret: NewSecret) -> Mapping[str, Any]:
+    return msgspec.structs.asdict(secret)
+
+
+def _row(row: Any) -> SecretRow:
+    id, name, value, master, created, expires, now = row
+    return SecretRow(
+        id=uuid(id),
+        name=name,
+        value=bytes(value),
+        master_key_id=master,
+        created_at=moment(created),
+        expires_at=moment_or_none(expires),
+        now=moment(now),
+    )

@@ -1,0 +1,76 @@
+"""`todoku copy` brings queues, groups, tokens, sealed keys and answers over, in both directions, unchanged."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from tests.support.requesting import Requesting, answered
+from tests.support.world import SOMEBODY, World
+from todoku.core.request import Flow
+from todoku.engine.copy import copy
+from todoku.engine.http import dead, events, flows, groups, keys, queues, tokens
+from todoku.engine.http.groups import Named
+
+MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
+DAY = 86_400.0
+
+
+def fill(world: World) -> str:
+    """One of everything that HTTP stores; returns the text of a token."""
+    requesting = Requesting(world)
+    settings = world.settings(master_keys=MASTERS)
+    keys.rotate(world.store, settings, SOMEBODY)
+    groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
+    groups.set_headers(world.store, "shops", {"X-Ü": "ö"}, SOMEBODY)
+    groups.disable(world.store, "https://b.example/", "HTTP_GONE", SOMEBODY)
+    queues.upsert(world.store, "orders", SOMEBODY, parallelism=3, paused=True)
+    requesting.post(flow=Flow(key="tenant", parallelism=2, rate=5, period=2.5))
+    requesting.post(queue="fifo")
+    requesting.post("", group="shops")
+    requesting.run(answered(500, b"\x00\xff", dead=True))
+    flows.pin(world.store, "tenant", SOMEBODY, parallelism=1)
+    _, text = tokens.create(world.store, SOMEBODY, name="shop", scopes=["publish", "read"], lasts=DAY)
+    tokens.Tokens(world.store, settings).check(text)
+    world.sql("delete from todoku_worker")
+    return text
+
+
+def seen(world: World) -> dict[str, object]:
+    """All of it as people look at it."""
+    requesting = Requesting(world)
+    made = keys.signing_keys(world.store, world.settings(master_keys=MASTERS))
+    return {
+        "queues": queues.listed(world.store),
+        "flows": [(each.key, each.parallelism_max, each.rate_max, each.period) for each in flows.listed(world.store)],
+        "groups": groups.listed(world.store),
+        "tokens": tokens.listed(world.store),
+        "keys": (made.current, made.next, made.old),
+        "dead": dead.listed(requesting.outbox),
+        "events": events.listed(requesting.outbox),
+    }
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("way", ["sqlite to postgres", "postgres to sqlite"])
+def test_everything_of_http_is_the_same_on_the_other_side(tmp_path: Path, postgres_url: str, way: str) -> None:
+    sides = [World("sqlite", f"sqlite:///{tmp_path}/one.db"), World("postgres", postgres_url)]
+    old, new = sides if way.startswith("sqlite") else reversed(sides)
+    try:
+        old.store.migrate()
+        text = fill(old)
+        before = seen(old)
+        copy(old.store.database, new.store.database)
+        after = seen(new)
+        for what, value in before.items():
+            assert after[what] == value, what
+        assert len(before["dead"].items) == 4  # type: ignore[attr-defined]
+        found = tokens.Tokens(new.store, new.settings()).check(text)
+        assert found is not None
+        assert found.allows("publish")
+        assert new.store.broken(history_ttl=DAY, ledger_ttl=DAY) == {}
+    finally:
+        old.close()
+        new.close()

@@ -1,0 +1,75 @@
+"""No act is lost to a lock: workers change rows all the time, and publishers lock lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from tests.support.requesting import Requesting, answered
+from tests.support.world import SOMEBODY, World
+from todoku.core.errors import DatabaseBusy
+from todoku.core.wanted import Wanted
+from todoku.engine.http import dead, insisting, requests
+from todoku.engine.http.draft import Posting
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def world(postgres_url: str) -> Iterator[World]:
+    """PostgreSQL: nothing is passed over on SQLite, whose writers wait for each other."""
+    world = World("postgres", postgres_url)
+    yield world
+    world.close()
+
+
+@contextmanager
+def locked(world: World, id: UUID) -> Iterator[Callable[[float], None]]:
+    """The message is being changed by somebody; calling what is given lets it go."""
+    with world.connect() as holding:
+        holding.execute(
+            "select from todoku_delivery where message_seq = (select seq from todoku_message where id = %s) for update",
+            (id,),
+        )
+        yield lambda _seconds: holding.rollback()
+
+
+def test_what_is_being_changed_is_cancelled_once_it_is_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """webhooks 2.1, 6: two were asked for, and both count, whatever a worker does to one of them meanwhile."""
+    requesting = Requesting(world)
+    ids = [requesting.post(), requesting.post()]
+    with locked(world, ids[0]) as let_go:
+        monkeypatch.setattr(insisting, "time", SimpleNamespace(sleep=let_go))
+        assert requests.cancel_many(requesting.outbox, Wanted(message_ids=tuple(ids)), SOMEBODY) == 2
+    assert all(found.is_cancelled for id in ids if (found := requests.get(requesting.outbox, id)) is not None)
+
+
+def test_what_somebody_keeps_locked_is_said_to_be_busy_and_not_to_have_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requesting = Requesting(world)
+    id = requesting.post()
+    monkeypatch.setattr(insisting, "time", SimpleNamespace(sleep=lambda _seconds: None))
+    with locked(world, id), pytest.raises(DatabaseBusy, match="locked"):
+        requests.cancel(requesting.outbox, id, SOMEBODY)
+    assert requests.cancel(requesting.outbox, id, SOMEBODY) == 1
+
+
+def test_a_dead_letter_of_a_lane_that_is_being_published_to_is_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: who asks for it over HTTP is not told that there is no such letter, only because somebody enqueues."""
+    requesting = Requesting(world)
+    id = requesting.post(queue="orders", posting=Posting(fifo=True))
+    requesting.run(answered(500, dead=True))
+    ((lane,),) = world.sql("select lane from todoku_delivery")
+    assert lane is not None
+    (letter,) = dead.listed(requesting.outbox).items
+    with world.connect() as publishing:
+        publishing.execute("select pg_advisory_xact_lock(%s)", (lane,))
+        monkeypatch.setattr(insisting, "time", SimpleNamespace(sleep=lambda _seconds: publishing.rollback()))
+        assert dead.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY).message_ids == (id,)
