@@ -25,8 +25,8 @@ from todoku.engine.telling.log import (
     Log,
     SettledLine,
     configure_logging,
+    least_level,
     mask_fields,
-    settled_level,
 )
 from todoku.engine.telling.telemetry import Ended, Telemetry
 
@@ -319,6 +319,6 @@ def test_a_library_is_silent_until_somebody_listens(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(LOGGER, "propagate", False)  # pytest listens, at the root and here
     monkeypatch.setattr(LOGGER, "handlers", [logging.NullHandler()])
     monkeypatch.setattr(LOGGER, "level", logging.DEBUG)
-    assert settled_level() is None
+    assert least_level() is None
     LOGGER.addHandler(LineHandler(Terminal()))
-    assert settled_level() == logging.INFO
+    assert least_level() == logging.INFO

@@ -22,7 +22,7 @@ from todoku.engine.telling import metrics as counting
 from todoku.engine.telling.exposition import GAUGES, Collector, render
 from todoku.engine.telling.gauges import Gauges, Looking, gauges
 from todoku.engine.telling.log import SettledLine
-from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS, Children, Metrics, merged
+from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
 from todoku.engine.telling.telemetry import Ended, Telemetry
 from todoku.store.values import Reclaimed
 
@@ -57,7 +57,7 @@ def ended(settlement: Settlement = SUCCEEDED, *, took: float = 0.002, **changes:
 
 
 def test_the_metrics_are_those_of_the_design() -> None:
-    """DESIGN §8, without those of parts that are not built yet: ingest, orders, projections; and schedules."""
+    """DESIGN §8, without those of parts that are not built yet: orders, projections; and schedules, old secrets."""
     named = {metric.name: metric.label for metric in (*COUNTERS, *HISTOGRAMS)} | dict.fromkeys(GAUGES)
     assert named == {
         "outbox_enqueued_total": None,
@@ -78,9 +78,12 @@ def test_the_metrics_are_those_of_the_design() -> None:
         "idempotency_conflicts_total": None,
         "outbox_publish_total": "result",
         "destination_breaker_open": None,
-        "queue_fallback_total": None,
+        "queue_fallback_total": "mode",
         "schedule_fired_total": None,
         "schedule_missed_total": None,
+        "ingest_requests_total": "source,status",
+        "ingest_seconds": None,
+        "ingest_old_secret_total": "source",
     }
 
 
@@ -91,6 +94,16 @@ def test_the_page_has_every_metric_and_every_field_of_the_line() -> None:
         assert all(f"`{value}`" in page for value in metric.known if value.islower()), metric
     assert all(f"| `{name}` | gauge |" in page for name in GAUGES)
     assert [f"| `{field}` |" in page for field in SettledLine.__struct_fields__] == [True] * 16
+
+
+def test_a_metric_may_have_two_labels() -> None:
+    """Their values are kept as one; beyond so many all further ones are OTHER, in both."""
+    telemetry = Telemetry()
+    for n in range(MOST_LABELS + 2):
+        telemetry.metrics.add(INGESTED, 1, f"s{n},204")
+    shown = telemetry.render().decode()
+    assert 'ingest_requests_total{source="s0",status="204"} 1.0' in shown
+    assert 'ingest_requests_total{source="OTHER",status="OTHER"} 2.0' in shown
 
 
 def test_a_batch_is_counted_by_what_its_attempts_came_to() -> None:
@@ -179,7 +192,7 @@ def test_publishing_counts_messages_and_the_deliveries_they_made() -> None:
         "outbox_terminal_failed_total{NO_ROUTE}": 1,
         "idempo_ledger_writes_total{accepted}": 1,
         "idempotency_conflicts_total": 1,
-        "queue_fallback_total": 1,
+        "queue_fallback_total{best_effort}": 1,
     }
 
 

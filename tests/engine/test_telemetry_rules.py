@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from todoku.core.alert import HOLDS, Thresholds
 from todoku.engine.telling.exposition import GAUGES
 from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "todoku.rules.yml"
+DASHBOARD = RULES.parents[1] / "grafana" / "todoku.json"
 _PAIR = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<name>\w+):(?: (?P<value>.*))?")
 
 
@@ -66,20 +69,16 @@ ALERTS = {rule.labels["threshold"]: rule for rule in rules() if rule.alert}
 def test_every_threshold_of_the_design_has_an_alert_with_its_default() -> None:
     """`for` of the age of dead letters, the number behind the last comparison of all others."""
     thresholds = {name: float(re.findall(r"> ([0-9.]+)", rule.expr)[-1]) for name, rule in ALERTS.items()}
-    assert thresholds == {
-        "dead_letters": 0,
-        "dead_letter_age": 0,
-        "dead_letter_inflow": 0,
-        "publish_failure_ratio": 0.01,
-        "handler_error_ratio": 0.005,
-        "retry_ratio": 0.01,
-        "oldest_age": 60,
-        "lag": 10_000,
-        "stuck": 0,
-        "e2e_p95": 10,
-    }
+    assert thresholds == msgspec.structs.asdict(Thresholds(dead_letter_age=0.0))
     assert ALERTS["dead_letter_age"].lasts == "24h"
+    assert Thresholds().dead_letter_age == 24 * 3600
     assert "[5m]" in ALERTS["dead_letter_inflow"].expr
+
+
+def test_the_daemon_and_prometheus_wait_equally_long_before_they_tell() -> None:
+    """`for:` of a rule, and `HOLDS` of the alert that a daemon tells by itself."""
+    lasts = {name: rule.lasts for name, rule in ALERTS.items() if rule.lasts and name != "dead_letter_age"}
+    assert lasts == {name: f"{seconds / 60:.0f}m" for name, seconds in HOLDS.items()}
 
 
 def test_every_alert_says_what_happened_and_what_to_do() -> None:
@@ -95,22 +94,63 @@ def test_the_service_levels_are_recorded() -> None:
 
 
 def test_rules_ask_for_metrics_and_labels_that_exist() -> None:
-    labels = {metric.name: (metric.label, metric.known) for metric in COUNTERS} | dict.fromkeys(GAUGES, (None, ()))
-    labels |= {f"{metric.name}_bucket": (metric.label, ()) for metric in HISTOGRAMS}
-    asked = set()
-    for rule in rules():
-        assert rule.expr.count("(") == rule.expr.count(")"), rule
-        for name, selector in re.findall(
-            r"\b((?:outbox|idempo|idempotency|queue|destination)_\w+)(\{[^}]*\})?", rule.expr
-        ):
-            label, known = labels[name]
-            asked.add(name)
-            for used, values in re.findall(r'(\w+)(?:=~|!=|=)"([^"]*)"', selector):
-                assert used == label, rule
-                assert set(values.split("|")) <= set(known), rule
-        for name in re.findall(r"\btodoku:[\w:]+", rule.expr):
-            assert name in RECORDED, rule
+    asked = {name for rule in rules() for name in metrics_of(rule.expr)}
     assert len(asked) > 7
+
+
+LABELS = {metric.name: (metric.label, metric.known) for metric in COUNTERS} | dict.fromkeys(GAUGES, (None, ()))
+LABELS |= {f"{metric.name}_bucket": (metric.label, ()) for metric in HISTOGRAMS}
+
+
+def metrics_of(expression: str) -> set[str]:
+    """The metrics that an expression asks for; each exists, with the labels it is asked by."""
+    asked = set()
+    assert expression.count("(") == expression.count(")"), expression
+    for name, selector in re.findall(
+        r"(?<![\w:])((?:outbox|idempo|idempotency|queue|destination|ingest|schedule)_\w+)(\{[^}]*\})?", expression
+    ):
+        label, known = LABELS[name]
+        asked.add(name)
+        for used, values in re.findall(r'(\w+)(?:=~|!=|=)"([^"]*)"', selector):
+            assert used in (label or "").split(","), expression
+            assert not known or set(values.split("|")) <= set(known), expression
+    for name in re.findall(r"\btodoku:[\w:]+", expression):
+        assert name in RECORDED, expression
+        asked |= metrics_of(RECORDED[name].expr)
+    return asked
+
+
+def test_the_dashboard_shows_every_metric_and_the_thresholds_of_the_alerts() -> None:
+    """S4-57. A panel whose metric no rule and no panel asks for would be a metric nobody ever sees."""
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    shown = {name for panel in panels for target in panel["targets"] for name in metrics_of(target["expr"])}
+    assert {name.removesuffix("_bucket") for name in shown} >= set(LABELS) - {"ingest_old_secret_total"} - {
+        f"{metric.name}_bucket" for metric in HISTOGRAMS
+    }
+    lines = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"]
+        for panel in panels
+        if panel["type"] == "timeseries" and len(panel["fieldConfig"]["defaults"]["thresholds"]["steps"]) > 1
+    }
+    alerts = Thresholds()
+    assert lines["Publishes that fail"] == alerts.publish_failure_ratio
+    assert lines["Deliveries that end as dead letters"] == alerts.handler_error_ratio
+    assert lines["Attempts made again"] == alerts.retry_ratio
+    assert lines["From due to arrived, 95th percentile"] == alerts.e2e_p95
+
+
+def test_no_two_panels_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        taken |= cells
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

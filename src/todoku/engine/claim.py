@@ -9,7 +9,7 @@ the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from todoku.core.limit import Limit
@@ -24,11 +24,13 @@ _SOONEST: Final = 0.25
 """Two full scans are at least this far apart while positions find work."""
 
 _PLACES: Final = 64
-"""So many places that had work are asked without looking whether they have any."""
+"""So many places are asked by one statement; and so many that had work are asked without looking whether they have."""
 
 _REMEMBERED: Final = 60.0
-"""A place whose keys had work is asked for so many seconds more: a gate that was full at a look may not be any more."""
+"""A place that had work is asked for so many seconds more: its next message, or its key that was full, does not wait
+for a look."""
 
+T = TypeVar("T")
 Place = tuple[str, str, int]
 
 
@@ -41,6 +43,28 @@ def boundless(_queue: str, _destination: str) -> int:
     return 1 << 30
 
 
+class Looking:
+    """What waits, looked at once a round for all pools of a worker: a pool without work costs the others nothing."""
+
+    def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:
+        self._store = store
+        self._destinations = tuple(name for names in pools for name in names)
+        self._found: Waiting | None = None
+        self._told: set[Sequence[str]] = set()
+
+    def begin(self) -> None:
+        """A new round: what was seen before does not count any more."""
+        self._found = None
+
+    def look(self, destinations: Sequence[str]) -> Waiting:
+        """What waits for these. Who asks twice in a round wants to know anew."""
+        if self._found is None or destinations in self._told:
+            self._found = self._store.waiting(self._destinations)
+            self._told = set()
+        self._told.add(destinations)
+        return self._found if destinations == self._destinations else self._found.only(destinations)
+
+
 class Claiming:
     """What one worker remembers between its claims. Not thread-safe: a worker has one claimer."""
 
@@ -51,6 +75,7 @@ class Claiming:
         destinations: Sequence[str],
         *,
         monotonic: Callable[[], float],
+        look: Callable[[Sequence[str]], Waiting] | None = None,
         room: Room = boundless,
         per_key: Mapping[str, Limit] | None = None,
     ) -> None:
@@ -58,17 +83,18 @@ class Claiming:
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
+        self._look_at = look or store.waiting
         self._room = room
         self._per_key = per_key or {}
         self._gates: dict[tuple[str, str], float] = {}
         self.next_gate = float("inf")
         """When a key may start something again, by the clock of this worker."""
         self._waiting = Waiting((), (), ())
-        self._seen: dict[Place, None] = {}
+        self._seen: dict[Place, float] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
         self._next_scan = 0.0
         self._scan_is_cheap = True
-        self._turn = 0
+        self._turn = self._round = 0
 
     @property
     def sees_suspects(self) -> bool:
@@ -90,11 +116,14 @@ class Claiming:
         """Whether keys with a limit have work, or had it a moment ago."""
         return bool(self._gates)
 
-    def claim(self, limit: int, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """Up to `limit` due deliveries: from the positions, or by a full scan if that is due."""
+    def claim(self, limit: int, *, counted: Counted = UNCOUNTED, busy: bool = False) -> list[Claimed]:
+        """Up to `limit` due deliveries: from the positions, or by a full scan if that is due.
+
+        `busy`: there is other work than this, which a look that finds nothing would cost its time.
+        """
         if self._monotonic() < self._next_scan and (found := self._ask(limit, counted)):
             return found
-        if self._monotonic() < self._next_scan and not self._scan_is_cheap:
+        if self._monotonic() < self._next_scan and (busy or not self._scan_is_cheap):
             return []
         return self._scan(limit, counted)
 
@@ -104,13 +133,12 @@ class Claiming:
 
     def claim_gates(self, *, gates: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Up to `limit` deliveries of up to `gates` keys that have a limit, of each as many as it leaves."""
-        places = self._with_room(list(self._gates))
-        if not places:
-            return []
-        tightest = min(self._room(*place) for place in places)
-        gated = [self._gated(*place) for place in places]
-        most = min(limit, tightest)
-        return self._store.claim_gates(self.worker, gated, number=min(gates, tightest), limit=most, counted=counted)
+        for places, room in self._by_room(list(self._gates)):
+            gated, most = [self._gated(*place) for place in places], min(limit, room)
+            found = self._store.claim_gates(self.worker, gated, number=min(gates, room), limit=most, counted=counted)
+            if found:
+                return found
+        return []
 
     def _gated(self, queue: str, destination: str) -> Gated:
         limit = self._per_key.get(destination)
@@ -122,29 +150,35 @@ class Claiming:
         """Up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
         if not self._waiting.lanes:
             self._look()
-        places = self._with_room(self._waiting.lanes)
-        if not places:
-            return []
-        tightest = min(self._room(*place) for place in places)
-        found = self._store.claim_lanes(
-            self.worker, places, lanes=min(lanes, tightest), limit=min(limit, tightest), counted=counted
-        )
-        if not found:
+        groups = self._by_room(self._waiting.lanes)
+        for places, room in groups:
+            found = self._store.claim_lanes(
+                self.worker, places, lanes=min(lanes, room), limit=min(limit, room), counted=counted
+            )
+            if found:
+                return found
+        if groups:
             self._look()
-        return found
+        return []
 
     def claim_suspect(self, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """One delivery whose owner died before."""
         if not self._waiting.suspects:
             self._look()
-        places = self._with_room(self._waiting.suspects)
+        places = [place for places, _ in self._by_room(self._waiting.suspects) for place in places]
         found = self._store.claim_suspect(self.worker, places, counted=counted) if places else []
         if not found:
             self._look()
         return found
 
-    def _with_room(self, places: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [place for place in places if self._room(*place) > 0]
+    def _by_room(self, places: Sequence[tuple[str, str]]) -> list[tuple[list[tuple[str, str]], int]]:
+        """Places with room, together those that have as much: one with little keeps no other back. In turn."""
+        groups: dict[int, list[tuple[str, str]]] = {}
+        for place in places:
+            if (room := self._room(*place)) > 0:
+                groups.setdefault(room, []).append(place)
+        self._round += 1
+        return _turned([(some, room) for room, some in groups.items()], self._round)
 
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         began = self._monotonic()
@@ -157,12 +191,13 @@ class Claiming:
         return found
 
     def _look(self) -> None:
-        self._waiting = self._store.waiting(self._destinations)
-        # A place that had work will have it again: asked at once, its next message does not wait for a look.
-        self._seen.update(dict.fromkeys(self._waiting.groups))
-        while len(self._seen) > _PLACES:
-            del self._seen[next(iter(self._seen))]
+        self._waiting = self._look_at(self._destinations)
         now = self._monotonic()
+        # A place that had work will have it again: the last ones that had are asked beside those that have it now.
+        for place in self._waiting.groups:
+            self._seen.pop(place, None)
+        had = [item for item in self._seen.items() if item[1] > now][-_PLACES:]
+        self._seen = dict(had) | dict.fromkeys(self._waiting.groups, now + _REMEMBERED)
         self._gates.update({(queue, name): now + _REMEMBERED for queue, name, _ in self._waiting.gates})
         self._gates = {place: until for place, until in self._gates.items() if until > now}
         self.next_gate = now + min((seconds for *_, seconds in self._waiting.gates), default=float("inf"))
@@ -170,13 +205,16 @@ class Claiming:
     def _ask(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
         places = [place for place in self._in_turn() if only is None or only.has(*place[:2])]
         slices = [self._slice(place, most) for place in places if (most := min(limit, self._room(*place[:2]))) > 0]
-        if not slices:
-            return []
-        found = self._store.claim(self.worker, slices, limit=limit, counted=counted)
-        # Rows of one place come in order, so its last one is the position.
-        for claim in found[-1:] if len(slices) == 1 else found:
-            self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)
-        return found
+        for first in range(0, len(slices), _PLACES):  # some at a time, until there is something
+            some = slices[first : first + _PLACES]
+            if found := self._store.claim(self.worker, some, limit=limit, counted=counted):
+                # Rows of one place come in order, so its last one is the position.
+                for claim in found[-1:] if len(some) == 1 else found:
+                    self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)
+                last = (found[-1].queue, found[-1].destination, found[-1].priority)
+                self._turn += places.index(last)  # the next claim goes on behind it
+                return found
+        return []
 
     def _slice(self, place: Place, most: int) -> Slice:
         return Slice(*place, *self._positions.get(place, (0.0, 0)), most)
@@ -184,8 +222,10 @@ class Claiming:
     def _in_turn(self) -> list[Place]:
         """Places by priority, larger first; those of one priority take turns at being first."""
         self._turn += 1
-        places = list(self._seen)
-        if places:
-            first = self._turn % len(places)
-            places = places[first:] + places[:first]
-        return sorted(places, key=lambda place: -place[2])
+        return sorted(_turned(list(self._seen), self._turn), key=lambda place: -place[2])
+
+
+def _turned(some: list[T], turn: int) -> list[T]:
+    """The same, beginning with another one each turn."""
+    first = turn % len(some) if some else 0
+    return some[first:] + some[:first]

@@ -25,6 +25,7 @@ from todoku.engine.work.thread import OnFailure
 from todoku.store.port import Store
 
 DONE: Final = Done()
+_LATER: Final = 5.0
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +79,8 @@ class Executor:
     def timeout(self, target: Target, claim: Claimed) -> float:
         """How long this attempt may take: the message's own limit, then the handler's, never above the worker's."""
         wanted = claim.timeout if claim.timeout is not None else target.timeout
+        if wanted is not None and target.at_once is not None:
+            wanted += _LATER  # what sends over HTTP keeps its deadline itself, and knows when to try again
         return self.max_processing if wanted is None else min(wanted, self.max_processing)
 
     def owns(self, claim: Claimed, now: float) -> bool:

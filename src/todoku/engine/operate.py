@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidAct, NoSuchMessage
+from todoku.core.request import served_as
 from todoku.store.port import Store
 from todoku.store.values import Acted, Filter, Signed, moment
 
@@ -229,7 +230,7 @@ def _kind(store: Store, name: str) -> Kind:
     known, waiting = store.known(), store.waiting(None)
     queues = {*known.queues, *(queue for queue, _, _ in waiting.groups)}
     queues.update(queue for queue, _ in (*waiting.suspects, *waiting.lanes))
-    return "destination" if name in known.destinations and name not in queues else "queue"
+    return "destination" if {name, served_as(name)} & known.destinations.keys() and name not in queues else "queue"
 
 
 def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: bool = False) -> Done:

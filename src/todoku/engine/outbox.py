@@ -91,10 +91,14 @@ class Outbox:
             max_payload_bytes=self.settings.max_payload_bytes,
             no_route=self._policy.no_route,
         )
+        return self.finished(made)
+
+    def finished(self, made: Draft) -> Draft:
+        """A draft that fits the schema of its topic, sealed if that is declared; or InvalidMessage."""
         if self.schemas and made.payload is not None:
-            self.schemas.check(topic, made.payload)
+            self.schemas.check(made.topic, made.payload)
         # Nobody stores what is taken in the store's place.
-        return self.sealer.sealed(made) if self.sealer.seals(topic) and self.instead is None else made
+        return self.sealer.sealed(made) if self.sealer.seals(made.topic) and self.instead is None else made
 
     def put(self, drafts: list[Draft], tx: Any, *, twin: str, batch: NewBatch | None = None) -> list[Message]:
         """Store drafts, all or none. `twin` names the call to await instead where an event loop runs.

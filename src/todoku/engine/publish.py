@@ -108,12 +108,17 @@ def encode(payload: object) -> str:
         if "Circular" in str(error):
             raise _too_deep() from None
         raise InvalidMessage(f"the payload is not JSON: {error}", hint="send plain values; NaN has no JSON") from None
+    check_json(text)
+    return text
+
+
+def check_json(text: str) -> None:
+    """InvalidMessage unless this JSON text survives the way through both databases."""
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise _too_deep()
     if "\\u0000" in text and _has_nul(json.loads(text)):
         raise InvalidMessage("the payload has a NUL character in a text", hint="send it as bytes, or leave it out")
     _check_surrogates(text, "payload")
-    return text
 
 
 def _too_deep() -> InvalidMessage:

@@ -14,9 +14,11 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Retrying
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed
+from todoku.core.request import served_as
 from todoku.core.sealed import inner_type
 from todoku.engine.context import Context
 from todoku.engine.jobs.schema import Schemas
+from todoku.engine.sealing.headers import with_secrets
 
 __all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
 
@@ -48,6 +50,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Which exceptions of the handler are retried; None: as the classifier says."""
     per_key: Limit | None = None
     """How much of one key may run, of all workers together."""
+    at_once: int | None = None
+    """It sends over HTTP, from slots of its own: of one destination so many run at once here; None: it does not."""
     reference: str | None = None
     """`module:qualname` of the handler, by which another process finds it (`run="process"`)."""
 
@@ -71,7 +75,12 @@ class Registry:
         return target
 
     def wrap(self, around: Callable[[Target], Target]) -> None:
-        """Change every target, those that are here and those to come: what a framework puts around each handler."""
+        """Change every target, those that are here and those to come: what a framework puts around each handler.
+
+        The same one again changes nothing.
+        """
+        if around in self._around:
+            return
         self._around.append(around)
         self._targets = {name: around(target) for name, target in self._targets.items()}
 
@@ -83,11 +92,14 @@ class Registry:
         return names
 
     def __getitem__(self, name: str) -> Target:
-        return self._targets[name]
+        try:
+            return self._targets[name]
+        except KeyError:
+            return self._targets[served_as(name)]
 
     def get(self, name: str) -> Target | None:
-        """The target of that name, if there is one here."""
-        return self._targets.get(name)
+        """The target of that name, if there is one here; of a host, the one that stands for every host."""
+        return self._targets.get(name) or self._targets.get(served_as(name))
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._targets.values())
@@ -104,6 +116,8 @@ class Registry:
 def outgoing(claim: Claimed) -> Outgoing:
     """A claimed delivery as its destination sees it."""
     headers = msgspec.json.decode(claim.headers, type=dict[str, str]) if claim.headers else {}
+    if claim.secrets is not None:
+        headers = with_secrets(headers, claim.secrets)
     body = claim.payload_bytes if claim.payload is None else claim.payload.encode()
     return Outgoing(
         message_id=claim.message_id,

@@ -16,13 +16,16 @@ import msgspec
 from todoku.core.digest import digest
 from todoku.core.errors import InvalidSetting
 from todoku.core.identity import key_hash, schedule_scope
+from todoku.core.master import MasterKeys
 from todoku.core.message import MAX_TOPIC_LENGTH, Draft, Idempotency
 from todoku.core.outcome import Duration
+from todoku.core.request import request_of
 from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy, timing
 from todoku.core.sealed import kind_of
 from todoku.engine.context import SCHEDULED_AT
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import encode
+from todoku.engine.sealing.plans import NO_MASTERS, opened_plan
 from todoku.store.port import Store
 from todoku.store.timetable import Firing, Put, ScheduleRow, Source
 
@@ -109,23 +112,27 @@ Seal = Callable[[Draft], Draft]
 """Encrypts the payload of a draft."""
 
 
-def message(name: str, plan: Plan, slot: datetime, seal: Seal) -> Draft:
-    """The message of a slot."""
+def message(name: str, plan: Plan, slot: datetime, seal: Seal, masters: MasterKeys = NO_MASTERS) -> Draft:
+    """The message of a slot; a request is sealed later, when it is known where it goes.
+
+    CannotOpen: what it is to send is kept by a master key that is not among these.
+    """
+    plan = opened_plan(name, plan, masters)
     own = {NAMED_BY: name, SCHEDULED_AT: slot.isoformat()}
     given = plan.message.headers
     headers = msgspec.json.decode(given, type=dict[str, str]) | own if given else own
     made = msgspec.structs.replace(plan.message, id=new_id(), headers=encode(headers))
-    return seal(made) if plan.sealed else made
+    return seal(made) if plan.sealed and request_of(given) is None else made
 
 
-def firing(row: ScheduleRow, seal: Seal, *, once_for: float) -> Firing:
+def firing(row: ScheduleRow, seal: Seal, *, once_for: float, masters: MasterKeys = NO_MASTERS) -> Firing:
     """What a schedule that is due publishes, by the database's clock (I12).
 
     For `once_for` seconds the ledger remembers each slot, too, in case somebody moves the schedule back.
     """
     plan = decoded(row.spec)
     due = due_slots(plan.when, row.next_run_at or row.now, row.now, plan.missed)
-    drafts = tuple(_once(row.name, slot, message(row.name, plan, slot, seal), once_for) for slot in due.fire)
+    drafts = tuple(_once(row.name, slot, message(row.name, plan, slot, seal, masters), once_for) for slot in due.fire)
     return Firing(drafts, due.fire, due.passed, due.next)
 
 

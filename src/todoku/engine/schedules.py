@@ -13,13 +13,14 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidAct, InvalidSetting
+from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
 from todoku.core.schedule import Cron, Missed, Plan, next_after
+from todoku.engine.http.schedules import spread
 from todoku.engine.jobs.handle import signed
 from todoku.engine.outbox import Outbox, refuse_in_event_loop
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
-from todoku.store.timetable import Put, ScheduleRow
+from todoku.store.timetable import Put, ReadGroups, ScheduleRow
 from todoku.store.values import Signed, moment
 
 MakePlan = Callable[[Any, object, Any, Missed], Plan]
@@ -163,16 +164,17 @@ class Schedules:
             self._outbox.store.timetable.pause(name, next_run_at, who, paused=paused)
 
     def _run_now(self, name: str, who: Signed, *, dry_run: bool = False) -> Message | None:
+        outbox, sealer = self._outbox, self._outbox.sealer
         made: list[Draft] = []
 
-        def make(row: ScheduleRow) -> Draft:
-            made[:] = [message(name, decoded(row.spec), row.now, self._outbox.sealer.sealed)]
-            return made[0]
+        def make(row: ScheduleRow, groups: ReadGroups) -> tuple[Draft, ...]:
+            plan = decoded(row.spec)
+            made[:] = [message(name, plan, row.now, sealer.sealed, sealer.masters)]
+            return spread(tuple(made), groups, sealer=sealer, body=plan.sealed)
 
         if dry_run:
-            make(self._there(name))
+            make(self._there(name), lambda names: outbox.store.http.groups(names=names))
             return None
-        outbox = self._outbox
         published = outbox.store.timetable.run_now(name, make, who, notify=outbox.settings.notify)
         outbox.telemetry.published(made, [published])
         outbox.wake()
@@ -183,7 +185,7 @@ class Schedules:
 
     def _there(self, name: str) -> ScheduleRow:
         if (row := self._found(name)) is None:
-            raise InvalidAct(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")
+            raise NotThere(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")
         return row
 
     def _kept(self, row: ScheduleRow) -> bool:

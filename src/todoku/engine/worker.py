@@ -27,16 +27,15 @@ from todoku.core.message import Claimed
 from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
 from todoku.engine.execute import Executor, Finished
-from todoku.engine.pools.pool import Pool
-from todoku.engine.pools.processes import Apart
+from todoku.engine.pools.assemble import Pools
 from todoku.engine.pools.slots import SlotPool
-from todoku.engine.pools.threads import Here, ThreadPool
-from todoku.engine.registry import Registry, Target
+from todoku.engine.registry import Registry
 from todoku.engine.sealing.open import Opener
-from todoku.engine.settle import BATCH, Settler
+from todoku.engine.settle import Settler
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.bulkhead import Bulkhead
 from todoku.engine.work.claimer import Claimer
 from todoku.engine.work.ending import ended
 from todoku.engine.work.heart import Heart
@@ -50,8 +49,6 @@ from todoku.engine.work.watch import Watch
 from todoku.store.port import Listener, Store
 
 State = Literal["starting", "running", "draining", "stopped"]
-DESTINATIONS_AT_ONCE: Final = 4
-JOBS_AT_ONCE: Final = 3
 _ENDING: Final = 2.0
 """Seconds that interrupted handlers have to notice it."""
 
@@ -115,7 +112,8 @@ class Worker:
         self._hold = Hold()
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
-        self._limiting = Limiting(self._hold, self._breakers, per_key)
+        self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
+        self._limiting = Limiting(self._hold, self._breakers, per_key, self._bulkhead)
         self._lease = Lease(
             self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
         )
@@ -134,8 +132,8 @@ class Worker:
             max_processing=settings.max_processing_sec,
             opener=Opener(settings.master_keys, store, monotonic=time.monotonic),
         )  # fmt: skip
-        self._pools = self._make_pools()
-        self._pool_of = {destination: pool for pool in self._pools for destination in pool.destinations}
+        self._assigned = Pools(registry, settings, self._executor, self._room)
+        self._pools = self._assigned.all
         self._pinging = Pinging(registry, on_change=self._breakers.pinged)
         self._maintainer = Maintainer(
             store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
@@ -202,26 +200,6 @@ class Worker:
         )
 
     # ------------------------------------------------------------------------------------------ starting
-
-    def _make_pools(self) -> list[Pool]:
-        """One pool for each way of running that a target here asks for."""
-        settings, most = self._settings, min(self._settings.batch or BATCH, BATCH)
-        jobs, sends = settings.concurrency or JOBS_AT_ONCE, settings.concurrency or DESTINATIONS_AT_ONCE
-        kinds: dict[str, list[Target]] = {}
-        for target in self._registry:
-            kinds.setdefault("send" if target.sender is not None else target.run, []).append(target)
-        pools: list[Pool] = []
-        for kind, targets in kinds.items():
-            names = tuple(target.name for target in targets)
-            if kind in ("send", "loop"):
-                slots = jobs if kind == "loop" else sends
-                pools.append(SlotPool(kind, names, self._executor, slots=slots, most=most, on_done=self._room))
-            else:
-                runner = Apart if kind == "process" else lambda: Here(self._executor)
-                pools.append(
-                    ThreadPool(kind, names, self._executor, slots=jobs, most=most, on_done=self._room, runner=runner)
-                )
-        return pools
 
     async def _begin_lease(self) -> bool:
         """Begin the lease, waiting for the database as long as it takes, and saying so. False: drained meanwhile."""
@@ -317,18 +295,14 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        now = time.monotonic()
-        if len(self._pools) == 1:
-            self._pools[0].pace.done(len(batch), now)
-        else:
-            for one in batch:
-                self._pool_of[one.claim.destination].pace.done(1, now)
+        self._assigned.done(batch, time.monotonic())
+        self._bulkhead.ended(batch)
         self._room()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:
         """Give back what waits here for the destination, and tell the other workers."""
         if seconds:
-            unstarted = self._pool_of[destination].take(lambda claim: claim.destination == destination)
+            unstarted = self._assigned.of(destination).take(lambda claim: claim.destination == destination)
             self._settler.give_back(unstarted, delay=seconds)
         Log(adapter=destination).warning("BREAKER_OPEN" if seconds else "BREAKER_CLOSED", seconds=seconds)
         self._settler.later(lambda: self._store.set_breaker(destination, open_for=seconds))

@@ -134,7 +134,7 @@ def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
     now, known, waiting = store.ping(), store.known(), store.waiting(None)
     places = {name for _, name, _ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
     for name in sorted(places):
-        seen = known.destinations.get(name)
+        seen = known.seen(name)
         if seen is None or seen < now - settings.unknown_after_sec:
             text = f"deliveries wait for {name}, which no worker has registered"
             todo = "run a worker whose App has it; after unknown_after_sec they become dead letters"

@@ -150,7 +150,7 @@ def _nobody(situation: Situation) -> Iterator[Because]:
     if not alive:
         yield Because("no_worker", "no worker is alive", "start one: todoku run")
         return
-    seen = situation.known.destinations.get(destination)
+    seen = situation.known.seen(destination)
     if seen is None:
         yield Because("unregistered", f"no worker has ever registered the destination {destination}", _REGISTER)
     elif seen < situation.now - _FORGOTTEN:

@@ -46,6 +46,8 @@ CHECKS: Final = (
     Check("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
     Check("batch", "I3", "every member of a batch is counted once"),
     Check("batch_due", "I1", "what follows a complete batch is published", heals=True),
+    Check("tried", "I4", "an attempt belongs to the message of its delivery"),
+    Check("endpoint", "I2", "an endpoint of a group was committed with its group"),
     Check("clock", "I12", "nothing was changed in the future"),
 )
 

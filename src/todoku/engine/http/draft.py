@@ -20,6 +20,9 @@ DEDUPLICATED_FOR: Final = 600.0
 
 MAX_HEADERS_BYTES: Final = 64 << 10
 
+_NAMED: Final = ("X-Correlation-Id", "X-Event-Id")
+"""Headers of a request by which its caller knows what it is about."""
+
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
     """When a request is sent, and of what it is a repetition, if it is one."""
@@ -41,7 +44,9 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
     if len(body) > max_payload_bytes:
         hint = "send a reference to it instead, or raise TODOKU_MAX_PAYLOAD_BYTES"
         raise InvalidMessage(f"the body has {len(body)} bytes, {max_payload_bytes} are allowed", hint=hint)
-    headers = encode({**posting.trace, HTTP: carried(request)})
+    # What the caller calls it goes through to the receiver, and into the logs: before any name of ours.
+    named = {name.lower(): request.headers[name] for name in _NAMED if name in request.headers}
+    headers = encode({**posting.trace, **named, HTTP: carried(request)})
     if len(headers.encode()) > MAX_HEADERS_BYTES:
         raise InvalidMessage("the headers are too large", hint=f"{MAX_HEADERS_BYTES} bytes are allowed for all of them")
     topic = TOPIC if request.source is None else CALLBACK_TOPIC
@@ -63,7 +68,8 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
 
 def content_id(request: HttpRequest, body: bytes) -> str:
     """The deduplication id of a request that is told by its content: the same URL, headers and body."""
-    return digest_bytes(carried(request).encode() + b"\0" + body)
+    told = msgspec.structs.replace(request, caller_ip=None)  # the same from elsewhere is the same
+    return digest_bytes(carried(told).encode() + b"\0" + body)
 
 
 def _leg(request: HttpRequest, posting: Posting) -> Leg:

@@ -221,7 +221,10 @@ class Declarations:
         if isinstance(to, Destination):
             if isinstance(to, Configured):
                 to.configure(self.settings)
-            return Target(name=name, queue=name, backoff=backoff, sender=to, batch=getattr(to, "batch", SEND_BATCH))
+            return Target(
+                name=name, queue=name, backoff=backoff, sender=to, batch=getattr(to, "batch", SEND_BATCH),
+                at_once=getattr(to, "at_once", None),
+            )  # fmt: skip
         if not callable(to):
             raise InvalidSetting(
                 f"{to!r} is no destination", hint="an object with a name and async send(batch), a function, or a name"

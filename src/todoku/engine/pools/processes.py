@@ -18,6 +18,7 @@ from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted
 from todoku.engine.pools.threads import Ran, called
 from todoku.engine.registry import Target
+from todoku.engine.telling.sentry import initialised, watched
 from todoku.store.values import Transacted
 
 
@@ -84,7 +85,8 @@ def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> Ran:
         target = _found(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error
-    return called(Context(claim, time.monotonic() + seconds), target)
+    context = Context(claim, time.monotonic() + seconds)
+    return called(context, watched(target) if initialised() else target)
 
 
 def _found(reference: str, name: str) -> Target:

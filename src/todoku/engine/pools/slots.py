@@ -17,6 +17,7 @@ from todoku.core.outcome import Done, Outcome
 from todoku.engine.context import Context
 from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.abreast import Abreast
+from todoku.engine.pools.bounded import Bounded
 from todoku.engine.pools.pool import Ready, Work
 from todoku.engine.pools.send import send
 from todoku.engine.registry import Target
@@ -50,7 +51,7 @@ class SlotPool:
 
     def __init__(
         self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
-        on_done: Callable[[], None],
+        on_done: Callable[[], None], ready: Bounded | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.destinations = destinations
@@ -58,7 +59,8 @@ class SlotPool:
         self.pace = Pace(slots, most)
         self._executor = executor
         self._on_done = on_done
-        self._ready = Ready(time.monotonic)
+        self._ready = Ready(time.monotonic) if ready is None else ready
+        self._over = None if ready is None else ready.ended
         self._slots: list[Slot] = []
         self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -146,6 +148,8 @@ class SlotPool:
                 await self._made(slot, work)
             else:
                 await self._in_turn(slot, work)
+            if self._over is not None:
+                self._over(work)
             in_a_row += 1
             if in_a_row % _BREATH == 0:
                 await asyncio.sleep(0)

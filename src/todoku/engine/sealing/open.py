@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -17,7 +18,7 @@ import msgspec
 from todoku.core.errors import CannotOpen, StoreError
 from todoku.core.master import MasterKeys
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.sealed import (
     SEALED,
     Kind,
@@ -31,6 +32,7 @@ from todoku.core.sealed import (
     unpacked,
 )
 from todoku.engine.sealing.cipher import DataKey, WrongTag, require_cryptography, unwrapped
+from todoku.engine.sealing.headers import closed_of, has_closed_headers, without_secrets
 from todoku.engine.telling.log import Log
 from todoku.store.port import Store
 from todoku.store.values import StoredMessage
@@ -46,7 +48,11 @@ _LATER: Final = frozenset({"UNKNOWN_MASTER_KEY", "BAD_MASTER_KEY"})
 
 
 def is_closed(claim: Claimed) -> bool:
-    """Whether this must be opened before anybody can read it."""
+    """Whether this must be opened before anybody can read it, or send it."""
+    return _has_closed_payload(claim) or has_closed_headers(claim)
+
+
+def _has_closed_payload(claim: Claimed) -> bool:
     return claim.payload is None and claim.content_type.startswith(f"{SEALED};of=")
 
 
@@ -70,11 +76,20 @@ class Opener:
 
     def knows(self, claim: Claimed) -> bool:
         """Whether opening it needs no look into the database."""
-        sealed = unpacked(claim.payload_bytes or b"")
-        return sealed is None or self._remembered(sealed.key_id) is not None
+        return all(
+            self._remembered(sealed.key_id) is not None
+            for raw in _closed_bytes(claim)
+            if (sealed := unpacked(raw)) is not None
+        )
 
     def opened(self, claim: Claimed) -> Claimed:
-        """A sealed claim with its payload in plain, still marked as sealed. CannotOpen, StoreError."""
+        """A sealed claim with its payload in plain, still marked as sealed; the secret headers of a request beside it.
+
+        CannotOpen, StoreError.
+        """
+        if (closed := closed_of(claim)) is not None:
+            secrets = msgspec.json.decode(self._open(*closed)[1], type=dict[str, str])
+            claim = msgspec.structs.replace(claim, secrets=secrets)
         kind = kind_of(claim.content_type)
         if kind is None or kind.key_id is not None:
             return claim
@@ -92,19 +107,21 @@ class Opener:
 
     def closed(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
         """What may be stored of the outcome of a sealed claim; of any other, the outcome."""
+        if claim.secrets:
+            outcome = without_secrets(outcome, claim.secrets)
         kind = kind_of(claim.content_type)
         if kind is None:
             return outcome
         name = type(error).__name__ if error is not None and not isinstance(error, Retry | Abort | Snooze) else ""
         match outcome:
-            case Done(None) | Snooze():
+            case Done(None, None) | Snooze():
                 return outcome
-            case Done(result):
-                return Done(self._sealed_result(claim, kind, result or ""))
+            case Done(result, response):
+                return Done(None if result is None else self._sealed_result(claim, kind, result), _bare(response))
             case Retry():
-                return Retry(outcome.after, outcome.reason, name)
+                return Retry(outcome.after, outcome.reason, name, _bare(outcome.response))
             case Abort():
-                return Abort(outcome.reason, name)
+                return Abort(outcome.reason, name, _bare(outcome.response))
             case _:
                 assert_never(outcome)
 
@@ -120,6 +137,12 @@ class Opener:
             return message.payload
         place = Place("payload", str(message.id), message.topic, kind.inner)
         return self._open(message.payload_bytes or b"", place)[1].decode()
+
+    def body(self, message_id: str, topic: str, content_type: str, raw: bytes) -> bytes:
+        """What is inside a stored message, opened if it is sealed. CannotOpen, StoreError."""
+        if (kind := kind_of(content_type)) is None:
+            return raw
+        return self._open(raw, Place("payload", message_id, topic, kind.inner))[1]
 
     # ------------------------------------------------------------------------------------------- inside
 
@@ -185,6 +208,20 @@ class Opener:
             hint="this id had other bytes when it was wrapped: configure those",
             reason="BAD_MASTER_KEY",
         )
+
+
+def _bare(response: Response | None) -> Response | None:
+    """Who is sent a secret may answer with it."""
+    return None if response is None else response.without_content()
+
+
+def _closed_bytes(claim: Claimed) -> Iterator[bytes]:
+    """All that is sealed in a claim."""
+    if _has_closed_payload(claim):
+        yield claim.payload_bytes or b""
+    with suppress(CannotOpen):  # for which no key is needed
+        if (closed := closed_of(claim)) is not None:
+            yield closed[0]
 
 
 def _sealed(raw: bytes) -> Sealed:

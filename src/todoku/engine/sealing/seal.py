@@ -22,6 +22,7 @@ from todoku.core.message import Draft, Idempotency
 from todoku.core.sealed import Kind, Place, packed
 from todoku.core.settings import Settings
 from todoku.engine.sealing.cipher import DataKey, new_data_key, require_cryptography
+from todoku.engine.sealing.headers import closed_headers
 
 SEALS: Final = 1 << 30
 """So many messages with one data key: with nonces of 96 random bits, two are equal once in 2^37 such keys."""
@@ -43,7 +44,7 @@ class Sealer:
         chance: Callable[[int], bytes] = os.urandom,
         most: int = SEALS,
     ) -> None:
-        self._masters: MasterKeys = settings.master_keys
+        self.masters: MasterKeys = settings.master_keys
         self._everything = settings.encrypt == "all"
         self._topics: set[str] = set()
         self._today = today
@@ -60,7 +61,7 @@ class Sealer:
         self._topics.add(topic)
 
     def _require(self, what: str) -> None:
-        if not self._masters:
+        if not self.masters:
             raise InvalidSetting(f"{what} is to be encrypted, and there is no master key", hint=NO_KEY_HINT)
         require_cryptography()
 
@@ -70,11 +71,28 @@ class Sealer:
 
     def sealed(self, draft: Draft) -> Draft:
         """The draft with its payload sealed for its own id and topic, and with digests that nobody can guess."""
+        with self._lock:
+            return self._sealed(draft, self._current())
+
+    def request(self, draft: Draft, *, body: bool = False) -> Draft:
+        """The draft of a request as it may be stored: wherever there is a master key its secret headers are sealed; its
+        body is if its topic is encrypted, or `body` says so."""
+        if not self.masters:
+            return draft
+        with self._lock:  # and with one key, also at midnight: a draft brings no more than one
+            key = self._current()
+            made = self._sealed(draft, key) if body or self.seals(draft.topic) else draft
+            closed = closed_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
+            return made if closed is made else msgspec.structs.replace(closed, sealed_with=key.row)
+
+    def keyed(self, digest: str) -> str:
+        """A digest of what may be secret, such that nobody finds that by trying; itself, if there is no master key."""
+        return self.masters.oldest.digest(digest) if self.masters else digest
+
+    def _sealed(self, draft: Draft, key: DataKey) -> Draft:
         plain = draft.payload.encode() if draft.payload is not None else draft.payload_bytes or b""
         place = Place("payload", str(draft.id), draft.topic, draft.content_type)
-        with self._lock:
-            key = self._current()
-            box = key.seal(plain, place, self._chance)
+        box = key.seal(plain, place, self._chance)
         return msgspec.structs.replace(
             draft,
             payload=None,
@@ -93,7 +111,8 @@ class Sealer:
         today = self._today()
         key = self._key
         if key is None or key.row.day != today.isoformat() or key.seals >= self._most:
-            key = self._key = new_data_key(self._masters.current, today, self._chance)
+            require_cryptography()
+            key = self._key = new_data_key(self.masters.current, today, self._chance)
         return key
 
     def _keyed(self, entry: Idempotency) -> Idempotency:
@@ -102,8 +121,10 @@ class Sealer:
         By the oldest master key, so that a new one changes no digest; those of the others are for comparing, for the
         time when the oldest is taken away.
         """
-        oldest = self._masters.oldest
+        if entry.digest == entry.key_hash:  # it says no more than the key, and never conflicts
+            return entry
+        oldest = self.masters.oldest
         digest = oldest.digest(entry.digest)
-        alike = tuple(master.digest(entry.digest) for master in self._masters if master is not oldest)
+        alike = tuple(master.digest(entry.digest) for master in self.masters if master is not oldest)
         unique = {"key": digest, "key_hash": key_hash(digest)} if entry.key == entry.digest else {}
         return msgspec.structs.replace(entry, digest=digest, alike=alike, **unique)

@@ -53,21 +53,27 @@ class Collector:
         for counter in COUNTERS:
             family = core.CounterMetricFamily(counter.name, counter.help, labels=_names(counter.label))
             for label, number in snapshot.counters[counter.name].items():
-                family.add_metric([label] if counter.label else [], number)
+                family.add_metric(_values(counter.label, label), number)
             yield family
         for histogram in HISTOGRAMS:
             shown = core.HistogramMetricFamily(histogram.name, histogram.help, labels=_names(histogram.label))
             for label, buckets in snapshot.histograms[histogram.name].items():
                 edges = [*(str(float(edge)) for edge in histogram.edges), "+Inf"]
                 values = list(zip(edges, [*buckets.up_to, buckets.number], strict=True))
-                shown.add_metric([label] if histogram.label else [], values, buckets.total)
+                shown.add_metric(_values(histogram.label, label), values, buckets.total)
             yield shown
         for name, (field, text) in GAUGES.items() if gauges is not None else ():
             yield core.GaugeMetricFamily(name, text, value=getattr(gauges, field))
 
 
 def _names(label: str | None) -> Sequence[str]:
-    return () if label is None else (label,)
+    return () if label is None else label.split(",")
+
+
+def _values(label: str | None, value: str) -> list[str]:
+    """The values of a label, or of several; what was too many is OTHER in each of them."""
+    names, values = _names(label), value.split(",")
+    return values if len(values) == len(names) else [value] * len(names)
 
 
 def observe_with(meter: Meter, snapshot: Callable[[], Snapshot]) -> None:
@@ -93,7 +99,8 @@ def _reading(
 
     def read(_: CallbackOptions) -> Iterable[Observation]:
         return [
-            Observation(number, {label: value} if label else {}) for value, number in snapshot().counters[name].items()
+            Observation(number, dict(zip(_names(label), _values(label, value), strict=True)))
+            for value, number in snapshot().counters[name].items()
         ]
 
     return read
@@ -106,7 +113,7 @@ def _reading_part(
 
     def read(_: CallbackOptions) -> Iterable[Observation]:
         for value, buckets in snapshot().histograms[name].items():
-            labels = {label: value} if label else {}
+            labels = dict(zip(_names(label), _values(label, value), strict=True))
             if part == "bucket":
                 for edge, number in zip((*edges, math.inf), (*buckets.up_to, buckets.number), strict=True):
                     yield Observation(number, {**labels, "le": "+Inf" if edge == math.inf else str(float(edge))})

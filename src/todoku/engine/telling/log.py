@@ -57,8 +57,29 @@ class SettledLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
     worker: UUID
 
 
+class IngestedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The line of a request to ingest. `status` is that of its answer; `message_id`: what it was stored as."""
+
+    event: Literal["ingested"]
+    ts: datetime
+    level: Level
+    correlation_id: str
+    trace_id: str | None
+    message_id: str | None
+    topic: str | None
+    status: int
+    error_type: str | None
+    latency_ms: float
+    event_id: str | None
+    source: str
+    duplicate: bool
+
+
+Lines = Sequence[SettledLine] | Sequence[IngestedLine]
+
 _MASKABLE: Final = (
     "correlation_id", "trace_id", "message_id", "topic", "adapter", "reason_code", "error_type", "idempotency_key_hash",
+    "event_id", "source",
 )  # fmt: skip
 
 
@@ -135,8 +156,8 @@ def _hidden(fields: Fields) -> Fields:
     return cast("Fields", mask(fields, _masked)) if _masked else fields
 
 
-def _hidden_line(line: SettledLine) -> SettledLine:
-    stars = {name: STARS for name in _masked_of_line if getattr(line, name) is not None}
+def _hidden_line(line: Any) -> Any:
+    stars = {name: STARS for name in _masked_of_line if getattr(line, name, None) is not None}
     return msgspec.structs.replace(line, **stars)
 
 
@@ -235,8 +256,8 @@ class LineHandler(logging.StreamHandler[TextIO]):
         if not record.__dict__.get(_WRITTEN):
             super().emit(record)
 
-    def write_lines(self, lines: Sequence[SettledLine]) -> None:
-        """Write a batch of settled lines as JSON, in as few writes as processes that share a pipe can make whole."""
+    def write_lines(self, lines: Lines) -> None:
+        """Write a batch of lines as JSON, in as few writes as processes that share a pipe can make whole."""
         try:
             pieces = _pieces([_ENCODER.encode(line) for line in lines])
             with self.lock:  # type: ignore[union-attr]
@@ -244,7 +265,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
                     self.stream.write(piece)
                     self.flush()
         except Exception:  # noqa: BLE001 - as in logging itself: a full disk does not stop the line
-            self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, "settled", (), None))
+            self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, lines[0].event, (), None))
 
 
 def _pieces(lines: Sequence[bytes]) -> list[str]:
@@ -286,14 +307,14 @@ def _number(level: str) -> int:
     return LEVELS[cast("Level", level.lower())]
 
 
-def settled_level() -> int | None:
-    """From which level on settled lines are wanted; None: none of them. Asked once for a batch."""
+def least_level() -> int | None:
+    """From which level on lines of a batch are wanted; None: none of them. Asked once for a batch."""
     if not _heard(LOGGER):
         return None
     return next((level for level in (logging.INFO, logging.WARNING, logging.ERROR) if LOGGER.isEnabledFor(level)), None)
 
 
-def write_settled(lines: Sequence[SettledLine]) -> None:
+def log_lines(lines: Lines) -> None:
     """Log the lines of a batch: a few writes where `configure_logging` was called, a record each for anybody else."""
     if not lines:
         return
@@ -307,7 +328,7 @@ def write_settled(lines: Sequence[SettledLine]) -> None:
             LOGGER.handle(_record(line, written=bool(ours)))
 
 
-def _record(line: SettledLine, *, written: bool) -> logging.LogRecord:
+def _record(line: SettledLine | IngestedLine, *, written: bool) -> logging.LogRecord:
     fields = msgspec.structs.asdict(line)
     at, name, level = fields.pop("ts"), fields.pop("event"), fields.pop("level")
     record = LOGGER.makeRecord(LOGGER.name, LEVELS[level], __file__, 0, Event(name, fields), (), None)

@@ -24,7 +24,10 @@ OTHER: Final = "OTHER"
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A number that only rises. `known`: label values that are shown as 0 before they happen."""
+    """A number that only rises. `known`: label values that are shown as 0 before they happen.
+
+    Several labels are one here: their names, and their values, with commas between them.
+    """
 
     name: str
     help: str
@@ -70,7 +73,16 @@ CONFLICTS: Final = Counter("idempotency_conflicts_total", "Keys that were used a
 PUBLISHED: Final = Counter(
     "outbox_publish_total", "Messages published.", "result", ("ok", "duplicate", "conflict", "error")
 )
-FALLBACK: Final = Counter("queue_fallback_total", "Best-effort messages that could not be queued.")
+FALLBACK: Final = Counter(
+    "queue_fallback_total",
+    "Messages that could not be queued, by what was done instead.",
+    "mode",
+    ("best_effort", "raise", "sync", "spool"),
+)
+INGESTED: Final = Counter("ingest_requests_total", "Requests to ingest, by their answer.", "source,status")
+OLD_SECRET: Final = Counter(
+    "ingest_old_secret_total", "Requests to ingest that only an older secret of theirs had signed.", "source"
+)
 SCHEDULE_FIRED: Final = Counter("schedule_fired_total", "Slots of schedules that were fired.")
 SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and passed over.")
 
@@ -89,9 +101,14 @@ END_TO_END: Final = Histogram(
 
 COUNTERS: Final = (
     ENQUEUED, CLAIMED, PROCESSED, RETRIED, RETRY_SCHEDULED, TERMINAL_FAILED, LEASE_EXPIRED, LEDGER_WRITES, CONFLICTS,
-    PUBLISHED, FALLBACK, SCHEDULE_FIRED, SCHEDULE_MISSED,
+    PUBLISHED, FALLBACK, SCHEDULE_FIRED, SCHEDULE_MISSED, INGESTED, OLD_SECRET,
 )  # fmt: skip
-HISTOGRAMS: Final = (LATENCY, END_TO_END)
+INGEST_SECONDS: Final = Histogram(
+    "ingest_seconds",
+    "Seconds from the first look at a request to ingest to its answer.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+HISTOGRAMS: Final = (LATENCY, END_TO_END, INGEST_SECONDS)
 
 
 class Buckets(msgspec.Struct):

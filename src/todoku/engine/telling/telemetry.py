@@ -23,7 +23,8 @@ from todoku.core.status import Status
 from todoku.engine.telling import metrics as counting
 from todoku.engine.telling.exposition import observe_with, render
 from todoku.engine.telling.gauges import Gauges
-from todoku.engine.telling.log import LEVELS, Level, Log, SettledLine, settled_level, write_settled
+from todoku.engine.telling.headers import decoded
+from todoku.engine.telling.log import LEVELS, Level, Log, SettledLine, least_level, log_lines
 from todoku.engine.telling.metrics import Metrics, merged
 from todoku.engine.telling.tracing import Spans, Tracing, configured
 from todoku.store.values import Reclaimed
@@ -104,9 +105,9 @@ class Telemetry:
         self.metrics.add(counting.CONFLICTS)
 
     @_quietly
-    def fell_back(self, number: int = 1) -> None:
-        """So many best-effort messages could not be queued, and their caller went on without them."""
-        self.metrics.add(counting.FALLBACK, number)
+    def fell_back(self, number: int = 1, *, mode: str = "best_effort") -> None:
+        """So many messages could not be queued. `mode`: their caller went on without them, or as a client was told."""
+        self.metrics.add(counting.FALLBACK, number, mode)
 
     @_quietly
     def fired(self, fired: int, passed: int) -> None:
@@ -132,13 +133,13 @@ class Telemetry:
         now = time.time()
         self._count(ended, now)
         self.metrics.observe(counting.LATENCY, [seconds * 1000], "commit")
-        least = settled_level()
+        least = least_level()
         if least is None:
             return
         if least > logging.INFO:
             ended = [one for one in ended if LEVELS[_level(one.settlement)] >= least]
         at = datetime.fromtimestamp(now, UTC)
-        write_settled([_line(one, at) for one in ended])
+        log_lines([_line(one, at) for one in ended])
 
     def _count(self, ended: Sequence[Ended], now: float) -> None:
         metrics = self.metrics
@@ -324,10 +325,7 @@ def _line(ended: Ended, at: datetime) -> SettledLine:
 
 def _ids(headers: str) -> tuple[str | None, str | None]:
     """(correlation id, trace id) of a message's headers."""
-    try:
-        found = {name.lower(): value for name, value in msgspec.json.decode(headers, type=dict[str, str]).items()}
-    except (msgspec.MsgspecError, RecursionError):  # written by somebody else
-        return None, None
+    found = decoded(headers)
     correlation = found.get("x-correlation-id") or found.get("correlation_id")
     trace = _TRACEPARENT.fullmatch(found.get("traceparent", ""))
     return correlation[:_LONGEST_ID] if correlation else None, trace[1] if trace else None

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from todoku.core.message import Claimed
+from todoku.engine.telling.headers import decoded
+from todoku.engine.telling.sentry import SENTRY_TRACE, with_sentry
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -26,12 +26,27 @@ Headers = dict[str, str]
 _CARRIED: Final = frozenset({"traceparent", "b3", "x-b3-traceid", "uber-trace-id"})
 """A caller who gives one of these headers has decided which trace the message belongs to."""
 
+TRAVELLING: Final = ("traceparent", "tracestate", "baggage", SENTRY_TRACE)
+"""Headers by which a trace goes on: from a request into a message, and from a message into a request."""
+
+_LONGEST: Final = 8192
+
+
+def travelling(headers: Mapping[str, str]) -> Headers:
+    """Those of a request's headers by which its trace goes on, in lower case. What cannot be one is left behind."""
+    found = {name.lower(): value for name, value in headers.items() if name.lower() in TRAVELLING}
+    return {name: value for name, value in found.items() if 0 < len(value) <= _LONGEST and value.isprintable()}
+
 
 def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """`headers` with the current trace in them (traceparent, tracestate, baggage), for a message being published.
+    """`headers` with the current trace in them (traceparent, tracestate, baggage, sentry-trace), for publishing.
 
     What the caller gave stays as it is; without a trace, or with one in the headers already, nothing is added.
     """
+    return with_sentry(_with_otel(headers))
+
+
+def _with_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     context = sys.modules.get("opentelemetry.context")
     if context is None or not context.get_current():
         return headers
@@ -96,7 +111,7 @@ class Tracing:
             self._context.attach(self._unsampled)  # what the handler opens is not sampled either
             return None
         nothing = self._context.Context()
-        parent = self._propagate.extract(_decoded(claim.headers), nothing) if claim.headers is not None else nothing
+        parent = self._propagate.extract(decoded(claim.headers), nothing) if claim.headers is not None else nothing
         kinds = self._trace.SpanKind
         process = self._tracer.start_span("outbox.process", parent, kinds.CONSUMER)
         here = self._trace.set_span_in_context(process, parent)
@@ -157,12 +172,3 @@ def _attributes(claim: Claimed) -> dict[str, str | int]:
         "outbox_id": claim.id,
         "messaging.system": "todoku",
     }
-
-
-def _decoded(headers: str) -> Headers:
-    """Headers as propagators look for them: lower case, since HTTP does not care."""
-    try:
-        found = msgspec.json.decode(headers, type=dict[str, str])
-    except (msgspec.MsgspecError, RecursionError):  # written by somebody else
-        return {}
-    return {name.lower(): value for name, value in found.items()}

@@ -15,7 +15,8 @@ _SHORTEST: Final = 5.0
 _LONGEST: Final = 60.0
 
 _TRANSIENT: Final = frozenset(
-    {"NETWORK", "TIMEOUT", "HTTP_5XX", "HTTP_BUSY", "BROKER_DOWN", "BROKER_TIMEOUT", "BROKER_DENIED"}
+    {"NETWORK", "TIMEOUT", "BROKER_DOWN", "BROKER_TIMEOUT", "BROKER_DENIED"}
+    | {"HTTP_5XX", "HTTP_BUSY", "HTTP_DNS", "HTTP_TLS", "HTTP_TIMEOUT", "HTTP_BAD_ANSWER"}
 )
 """What speaks against the destination and not against the message."""
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming
+from todoku.core.request import served_as
+from todoku.engine.claim import Claiming, Looking
 from todoku.engine.pools.pool import Pool, works_of
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
@@ -70,6 +71,7 @@ class Claimer:
         self._turn = 0
         self._next_suspect = 0.0
         self._claimings: dict[str, Claiming] = {}
+        self._looking = Looking(store, [pool.destinations for pool in pools])
         self._thread = thread("claimer", self._run, on_failure)
         self._announces = False
 
@@ -134,12 +136,14 @@ class Claimer:
 
     def _round(self) -> int:
         found = 0
+        self._looking.begin()
         for pool in self._pools:
             if self._stopping or (self._left is not None and self._left <= 0):
                 break
             wanted = pool.pace.wanted(running=pool.running(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
-                found += self._claim(pool, wanted if self._left is None else min(wanted, self._left))
+                wanted = wanted if self._left is None else min(wanted, self._left)
+                found += self._claim(pool, wanted, busy=found > 0)
             elif self._left is None:
                 found += self._press(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
@@ -151,12 +155,12 @@ class Claimer:
         claiming, worker = self._claimings.get(pool.name), self._lease.worker
         if claiming is None or claiming.worker != worker:
             claiming = self._claimings[pool.name] = Claiming(
-                self._store, worker, pool.destinations, monotonic=time.monotonic, room=self._limiting.room,
-                per_key=self._limiting.per_key,
+                self._store, worker, pool.destinations, monotonic=time.monotonic, look=self._looking.look,
+                room=self._limiting.room, per_key=self._limiting.per_key,
             )  # fmt: skip
         return claiming
 
-    def _claim(self, pool: Pool, wanted: int) -> int:
+    def _claim(self, pool: Pool, wanted: int, *, busy: bool = False) -> int:
         """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
         claiming = self._claiming(pool)
         self._turn += 1
@@ -166,7 +170,7 @@ class Claimer:
         found = laned + self._claim_gates(pool, claiming, asked)
         if found < wanted:
             counted = self._counted(pool)
-            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted)))
+            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
         if found < wanted and not laned:  # a look may have found them meanwhile
             found += self._claim_lanes(pool, claiming, wanted - found)
         if found < wanted and not asked:
@@ -186,7 +190,13 @@ class Claimer:
 
     def _startable(self, pool: Pool) -> int:
         """How much that presses can start soon: a slot each, and one more where other work keeps all of them busy."""
-        held = self._hold.some(lambda claim: claim.destination in pool.destinations and self._limiting.presses(claim))
+        names = pool.destinations
+
+        def counts(claim: Claimed) -> bool:
+            here = claim.destination in names or served_as(claim.destination) in names
+            return here and self._limiting.presses(claim)
+
+        held = self._hold.some(counts)
         return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
 
     def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
@@ -276,6 +286,7 @@ class Claimer:
         """For a worker that runs only until nothing is due."""
         if self._on_idle is None or len(self._hold) or not self._may_claim():
             return False
+        self._looking.begin()  # what ended meanwhile may have published something
         spent = self._left is not None and self._left <= 0
         if not spent and any(self._scanned(pool) for pool in self._pools):
             return False

@@ -10,10 +10,10 @@ import msgspec
 from todoku.core.limit import Limit as KeyLimit
 from todoku.core.message import Claimed
 from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.bulkhead import UNLIMITED, Bulkhead
 from todoku.engine.work.hold import Hold
 from todoku.store.values import UNCOUNTED, Counted, Limit, Limits
 
-UNLIMITED: Final = 1 << 30
 OFTEN: Final = 0.05
 """Seconds between two looks where a rate is kept: less than what a rate keeps for who comes late."""
 
@@ -21,8 +21,11 @@ OFTEN: Final = 0.05
 class Limiting:
     """What keeps queues and destinations back. Read by the claimer, written by the heartbeat."""
 
-    def __init__(self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit]) -> None:
+    def __init__(
+        self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit], bulkhead: Bulkhead | None = None
+    ) -> None:
         self._hold = hold
+        self._bulkhead = bulkhead
         self._breakers = breakers
         self.per_key = per_key
         """How much of one key may run, by destination: what the code of this worker says."""
@@ -56,7 +59,8 @@ class Limiting:
         return tuple(name for name, limit in self._destinations.items() if limit.open_until)
 
     def room(self, queue: str, destination: str) -> int:
-        """How many more may be claimed there, as far as pauses and breakers go. Limits are for the claim to count."""
+        """How many more may be claimed there, as far as pauses, breakers and the bulkhead go. Limits are for the claim
+        to count."""
         if (paused := self._queues.get(queue)) is not None and paused.paused:
             return 0
         if (broken := self._destinations.get(destination)) is not None and broken.open_until > 0:
@@ -64,7 +68,7 @@ class Limiting:
         if self._breakers.probing(destination):
             shut = self._breakers.shut_for(destination) > 0
             return 0 if shut else max(0, 1 - self._hold.number(destination=destination))
-        return UNLIMITED
+        return UNLIMITED if self._bulkhead is None else self._bulkhead.room(destination)
 
     def counted(self, most: int) -> Counted:
         """What a claim has to count, and how much of it can start here now: claimed, it counts as running."""

@@ -11,17 +11,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
+
 from todoku.core.errors import StoreError, TodokuError
 from todoku.core.outcome import error_text
 from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
-from todoku.engine.schedule import declare, firing
+from todoku.engine.http.schedules import spread
+from todoku.engine.schedule import declare, decoded, firing
 from todoku.engine.sealing.seal import Sealer
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
-from todoku.store.timetable import Fired, Firing, ScheduleRow
+from todoku.store.timetable import Fired, Firing, ReadGroups, ScheduleRow
 
 _EVERY: Final = 1.0
 """How often others' changes are looked for."""
@@ -111,7 +114,10 @@ class Scheduling:
         settings = self._settings
         try:
             fired = self._store.timetable.fire(
-                self._made, after=settings.unknown_after_sec, notify=settings.notify, but=tuple(self._unable)
+                self._made,
+                after=settings.unknown_after_sec,
+                notify=settings.notify,
+                but=tuple(self._unable),
             )
         except StoreError:
             raise
@@ -124,9 +130,12 @@ class Scheduling:
             self._tell(fired)
         return fired is not None
 
-    def _made(self, row: ScheduleRow) -> Firing:
+    def _made(self, row: ScheduleRow, groups: ReadGroups) -> Firing:
         self._firing = row.name
-        return firing(row, self._sealer.sealed, once_for=self._settings.ledger_ttl)
+        sealer = self._sealer
+        made = firing(row, sealer.sealed, once_for=self._settings.ledger_ttl, masters=sealer.masters)
+        drafts = spread(made.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
+        return msgspec.structs.replace(made, drafts=drafts)
 
     def _tell(self, fired: Fired) -> None:
         made = fired.firing

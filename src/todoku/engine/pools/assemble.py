@@ -1,0 +1,68 @@
+"""The pools of a worker: one for each way of running that a target asks for, and which of them a delivery is in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from todoku.core.request import served_as
+from todoku.core.settings import Settings
+from todoku.engine.execute import Executor, Finished
+from todoku.engine.pools.bounded import Bounded
+from todoku.engine.pools.pool import Pool
+from todoku.engine.pools.processes import Apart
+from todoku.engine.pools.slots import SlotPool
+from todoku.engine.pools.threads import Here, ThreadPool
+from todoku.engine.registry import Registry, Target
+from todoku.engine.settle import BATCH
+
+DESTINATIONS_AT_ONCE: Final = 4
+JOBS_AT_ONCE: Final = 3
+
+
+class Pools:
+    """All pools of one worker. What sends over HTTP comes last: a look for it waits until the others were asked."""
+
+    def __init__(self, registry: Registry, settings: Settings, executor: Executor, on_done: Callable[[], None]) -> None:
+        kinds: dict[str, list[Target]] = {}
+        for target in registry:
+            kinds.setdefault(_kind(target), []).append(target)
+        ordered = sorted(kinds.items(), key=lambda item: item[0] == "http")
+        self.all = tuple(_pool(kind, targets, settings, executor, on_done) for kind, targets in ordered)
+        self._by_name = {name: pool for pool in self.all for name in pool.destinations}
+
+    def of(self, destination: str) -> Pool:
+        """The pool that runs what goes to a destination."""
+        return self._by_name.get(destination) or self._by_name[served_as(destination)]
+
+    def done(self, batch: Sequence[Finished], now: float) -> None:
+        """These were settled: each pool counts its own."""
+        if len(self.all) == 1:
+            self.all[0].pace.done(len(batch), now)
+            return
+        for destination, number in Counter(one.claim.destination for one in batch).items():
+            self.of(destination).pace.done(number, now)
+
+
+def _kind(target: Target) -> str:
+    if target.sender is None:
+        return target.run
+    return "send" if target.at_once is None else "http"
+
+
+def _pool(
+    kind: str, targets: Sequence[Target], settings: Settings, executor: Executor, on_done: Callable[[], None]
+) -> Pool:
+    names, most = tuple(target.name for target in targets), min(settings.batch or BATCH, BATCH)
+    jobs = settings.concurrency or JOBS_AT_ONCE
+    match kind:
+        case "http":
+            slots, ready = settings.http_concurrency, Bounded(executor.registry)
+            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
+        case "send" | "loop":
+            slots = jobs if kind == "loop" else settings.concurrency or DESTINATIONS_AT_ONCE
+            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done)
+        case _:
+            runner = Apart if kind == "process" else lambda: Here(executor)
+            return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)

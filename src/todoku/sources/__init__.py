@@ -1,0 +1,1 @@
+"""Where webhooks come from: how each source signs, and what it calls its events."""

@@ -1,0 +1,45 @@
+"""Slack's Events API: `X-Slack-Signature: v0=…` over the time and the body. The id is `event_id`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from todoku.core.ingest import Arrived, Challenge, Identity, Secret, checked_id, text_at
+from todoku.sources.signing import checked, hexed, is_fresh, matching, shown
+
+
+class Slack(msgspec.Struct, frozen=True):
+    """A `Verifier`."""
+
+    secrets: tuple[Secret, ...]
+    kept: tuple[str, ...] = ("x-slack-retry-num", "x-slack-retry-reason")
+
+    def __repr__(self) -> str:
+        return shown("slack", self.secrets)
+
+    def key(self, secret: str) -> bytes:
+        """The secret as it is."""
+        return secret.encode()
+
+    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
+        """See `Verifier`."""
+        timestamp = arrived.headers.get("x-slack-request-timestamp", "")
+        signed = f"v0:{timestamp}:".encode() + arrived.body
+        wanted = [f"v0={hexed(key, signed)}" for key in keys]
+        found = matching(wanted, [arrived.headers.get("x-slack-signature", "")])
+        return found if is_fresh(timestamp, now) else None
+
+    def identity(self, _arrived: Arrived, event: object) -> Identity | Challenge:
+        """See `Verifier`. The type is that of the inner event; Slack asks once whether somebody is here."""
+        kind = text_at("type", event)
+        if kind == "url_verification" and (challenge := text_at("challenge", event)) is not None:
+            return Challenge(challenge)
+        id = checked_id(text_at("event_id", event), "event_id in its JSON")
+        return Identity(id, text_at("event.type", event) or kind)
+
+
+def slack(*, secrets: Iterable[Secret]) -> Slack:
+    """Events of a Slack app, with its signing secret. `{type}` is that of the event: `message`, `reaction_added`."""
+    return Slack(checked(secrets))

@@ -1,0 +1,40 @@
+"""What is looked up on every request is remembered for a few seconds: keys, tokens."""
+
+from __future__ import annotations
+
+from tests.support.world import SOMEBODY, World
+from todoku.engine.http import keys, tokens
+
+
+def test_a_worker_signs_with_the_new_key_after_a_few_seconds(world: World) -> None:
+    now = [0.0]
+    ring = keys.KeyRing(world.store, world.settings(), monotonic=lambda: now[0])
+    before = ring.keys()
+    after = keys.rotate(world.store, world.settings(), SOMEBODY)
+    assert ring.keys() is before
+    now[0] += keys.REMEMBERED
+    assert ring.keys() == after
+    assert ring.keys().current == before.next
+
+
+def test_a_token_that_is_remembered_needs_no_query_until_its_use_is_to_be_noted(world: World) -> None:
+    """An event loop asks `remembered` before it checks without a thread: then nothing may block it."""
+    now = [0.0]
+    checking = tokens.Tokens(world.store, world.settings(token="0123456789abcdef"), monotonic=lambda: now[0])
+    _, text = tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
+    assert checking.remembered("0123456789abcdef")
+    assert not checking.remembered(text)
+    checking.check(text)
+    assert checking.remembered(text)
+    now[0] += tokens.USED_EVERY - 1
+    checking.check(text)
+    assert checking.remembered(text)
+    now[0] += 2
+    assert not checking.remembered(text)
+
+
+def test_what_is_nobodys_is_remembered_too(world: World) -> None:
+    """Guessing must not cost the database a query each time."""
+    checking = tokens.Tokens(world.store, world.settings())
+    assert checking.check("nobody") is None
+    assert checking.remembered("nobody")
