@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from todoku.core.destination import Destination
 from todoku.core.errors import InvalidSetting
+from todoku.destinations.http import http
 from todoku.destinations.kafka import kafka
 from todoku.destinations.log import log
 from todoku.destinations.nats import nats
@@ -20,6 +21,7 @@ GROUP: Final = "todoku.destinations"
 """The group of entry points: each names a function that makes a destination of keyword options."""
 
 _OWN: Final[Mapping[str, Callable[..., Destination]]] = {
+    "http": http,
     "kafka": kafka,
     "log": log,
     "nats": nats,

@@ -1,0 +1,108 @@
+"""Events of your own to an endpoint: `box.route("order.*", to=todoku.http("https://…"))`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urlsplit
+
+from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
+from todoku.core.destination import Outgoing
+from todoku.core.errors import InvalidSetting
+from todoku.core.httpheaders import checked
+from todoku.core.outcome import Done, Duration, Outcome, seconds
+from todoku.core.settings import Settings
+from todoku.core.signature import webhook_headers, webhook_key
+from todoku.core.ssrf import check_url
+from todoku.destinations.post import Post
+from todoku.destinations.sender import ALWAYS, DONE, Sender, known_of
+
+
+class Endpoint(Sender):
+    """Sends messages to one URL: the payload as it is, CloudEvents in headers, signed after Standard Webhooks."""
+
+    batch = 1
+
+    def __init__(
+        self, url: str, *, name: str, method: str, headers: Mapping[str, str], timeout: float | None,
+        secrets: tuple[str, ...], source: str,
+    ) -> None:  # fmt: skip
+        super().__init__(Settings())
+        self.name = name
+        self._url = url
+        self._method = method
+        self._headers = headers
+        self._timeout = timeout
+        self._secrets = secrets
+        self._source = source
+
+    @property
+    def at_once(self) -> int:
+        """So many requests at once, from one worker."""
+        return self._settings.http_per_host
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
+        """Each by itself."""
+        return [await self._one(message) for message in batch]
+
+    async def _one(self, message: Outgoing) -> Outcome:
+        headers = {
+            "Content-Type": message.content_type,
+            **ALWAYS,
+            **self._headers,
+            **known_of(message),
+            **{f"ce-{name}": _ascii(value) for name, value in attributes(message, source=self._source).items()},
+            "Accept-Encoding": "identity",
+        }
+        if self._secrets:
+            headers |= webhook_headers(message.message_id, message.payload, secrets=self._secrets, now=time.time())
+        post = Post(
+            url=self._url, method=self._method, headers=headers, body=message.payload,
+            timeout=self.seconds(self._timeout), only_status=True,
+        )  # fmt: skip
+        outcome = await self.sent(post)
+        return DONE if isinstance(outcome, Done) else outcome
+
+
+def _ascii(value: str) -> str:
+    """As the HTTP binding of CloudEvents wants it: percent-encoded where it is not printable ASCII."""
+    plain = value.isascii() and value.isprintable() and not {*'"%'} & {*value}
+    return value if plain else quote(value, safe=" !#$&'()*+,/:;=?@[]")
+
+
+def http(
+    url: str,
+    *,
+    name: str | None = None,
+    method: str = "POST",
+    headers: Mapping[str, str] | None = None,
+    timeout: Duration | None = None,
+    secret: str | Sequence[str] | None = None,
+    source: str = DEFAULT_SOURCE,
+) -> Endpoint:
+    """A destination over HTTP: each message is a request to `url`, and an answer 2xx means that it has arrived.
+
+    `secret`, or several of them while one is changed for the next: `whsec_…`, signed after Standard Webhooks. `timeout`
+    of one attempt, from the look-up of the name to the last byte of the answer (default: the setting). Private
+    addresses are refused unless TODOKU_HTTP_ALLOW names them.
+    """
+    checked_url = check_url(url, what="url")
+    parts = urlsplit(checked_url)
+    secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
+    for each in secrets:
+        webhook_key(each)
+    return Endpoint(
+        checked_url,
+        name=name or f"http:{parts.netloc}{parts.path}",
+        method=_method(method),
+        headers=checked(headers or {}),
+        timeout=None if timeout is None else seconds(timeout, what="timeout"),
+        secrets=secrets,
+        source=check_source(source),
+    )
+
+
+def _method(method: str) -> str:
+    if method not in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+        raise InvalidSetting(f"method cannot be {method!r}", hint="GET, POST, PUT, PATCH or DELETE")
+    return method
