@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import todoku
+from tests.support.serving import Server, serving
 from tests.support.world import World
 from todoku.core.message import Claimed
 
@@ -22,6 +23,13 @@ def box(world: World, url: str) -> Iterator[todoku.App]:
         box._database._clock = world._now  # type: ignore[attr-defined]
     yield box
     box.close()
+
+
+@pytest.fixture
+def server(box: todoku.App) -> Iterator[Server]:
+    """A real HTTP server over that App."""
+    with serving(box) as server:
+        yield server
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import todoku
+from todoku.core.request import SCHEMES
 
 if TYPE_CHECKING:
     from nowhere import Missing  # type: ignore[import-not-found]
@@ -57,7 +58,8 @@ def test_a_job_that_cannot_run_is_refused(name: str, box: todoku.App) -> None:
     function, options, text = JOBS[name]
     with pytest.raises(todoku.InvalidSetting, match=text):
         box.job("work", **options)(function)
-    assert len(box.registry) == len(box.jobs) == 0
+    assert box.registry.names == SCHEMES
+    assert len(box.jobs) == 0
 
 
 def test_a_name_is_a_topic_and_can_be_taken_once(box: todoku.App) -> None:

@@ -35,11 +35,11 @@ class Crew:
         options.setdefault("backoff", table(5, 10))
         return self.registry.add(Target(name=name, call=call or note, **options))
 
-    def sends(self, sender: Any, **options: Any) -> Target:
+    def sends(self, sender: Any, *, name: str | None = None, **options: Any) -> Target:
         """Register a destination."""
-        options.setdefault("queue", sender.name)
+        options.setdefault("queue", name or sender.name)
         options.setdefault("backoff", table(5, 10))
-        return self.registry.add(Target(name=sender.name, sender=sender, **options))
+        return self.registry.add(Target(name=name or sender.name, sender=sender, **options))
 
     def worker(self, *, limit: int | None = None, telemetry: Telemetry | None = None, **settings: Any) -> Worker:
         """A worker on stores of its own, as another process has."""

@@ -7,16 +7,15 @@ keep it from answering.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from todoku.api.auth import Endpoint, Guarded
 from todoku.api.condition import Condition, Watched
+from todoku.api.local import names_this_machine
 from todoku.api.page import CSP, Listed, listed_row, page
 from todoku.core.errors import TodokuError
 from todoku.store.values import Counts, Delivery
@@ -25,8 +24,8 @@ _NEWEST = 50
 _MOST = 500
 
 
-def health_app(daemon: Watched, *, local: bool = False) -> Starlette:
-    """The ASGI application. Everything in it only reads.
+def health_routes(daemon: Watched, *, local: bool = False) -> list[Guarded]:
+    """The routes, open to everybody. Everything in them only reads.
 
     `local`: it is served to this machine alone, so what deliveries say is not told under another machine's name: a
     page on the Internet that lets its name point here would be the one who asks.
@@ -61,15 +60,17 @@ def health_app(daemon: Watched, *, local: bool = False) -> Starlette:
         headers = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "cache-control": "no-store"}
         return Response(page(_listed(daemon)), media_type="text/html", headers=headers)
 
-    return Starlette(
-        routes=[
-            Route("/", _guarded(first_page, local)),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics),
-            Route("/api/messages", _guarded(messages, local)),
-        ]
-    )
+    return [
+        _open("/", _guarded(first_page, local)),
+        _open("/healthz", healthz),
+        _open("/readyz", readyz),
+        _open("/metrics", metrics),
+        _open("/api/messages", _guarded(messages, local)),
+    ]
+
+
+def _open(path: str, endpoint: Endpoint) -> Guarded:
+    return Guarded(path, endpoint, methods=["GET", "HEAD"], access="open")
 
 
 def _verbose(condition: Condition) -> dict[str, Any]:
@@ -99,19 +100,11 @@ def _listed(daemon: Watched) -> Listed:
 
 def _guarded(endpoint: Callable[[Request], Response], local: bool) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
-        if local and not _asks_for_this_machine(request):
+        if local and not names_this_machine(request.url.hostname or ""):
             return _json({"title": "ask for http://localhost here, or start with --host", "status": 403}, 403)
         return endpoint(request)
 
     return answer
-
-
-def _asks_for_this_machine(request: Request) -> bool:
-    name = request.url.hostname or ""
-    try:
-        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

@@ -1,0 +1,94 @@
+"""Deliveries: list, get, what was tried, cancel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from todoku.api.admin.asking import (
+    Act,
+    ByNumber,
+    Listing,
+    Reasoned,
+    Status,
+    filter_of,
+    selected,
+    signed,
+)
+from todoku.api.admin.operation import operation
+from todoku.api.admin.shown import Attempt, attempt
+from todoku.api.context import Context
+from todoku.core.errors import NotThere
+from todoku.engine import operate
+from todoku.engine.asking.explain import Because, explain
+from todoku.engine.operate import Done
+from todoku.store.values import Delivery, Filter, Page
+
+
+class DeliveryQuery(Listing, frozen=True, kw_only=True):
+    """Which deliveries. Without a status: all that have not succeeded. `due`: only what should run now."""
+
+    status: Status | None = None
+    due: bool = False
+
+
+class DeliveryStory(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery, and what keeps it waiting, the first thing first; nothing does, if it succeeded."""
+
+    delivery: Delivery
+    because: tuple[Because, ...]
+
+
+class Attempts(msgspec.Struct, frozen=True):
+    """The failed attempts of a delivery, the oldest first."""
+
+    items: tuple[Attempt, ...]
+
+
+@operation("GET", "/deliveries", access="read")
+def list_deliveries(context: Context, query: DeliveryQuery) -> Page:
+    """Deliveries, newest first."""
+    which = filter_of(query, status=query.status, due=query.due)
+    return context.store.find(which, cursor=query.cursor, limit=query.limit)
+
+
+@operation("GET", "/deliveries/{id}", access="read")
+def get_delivery(context: Context, where: ByNumber) -> DeliveryStory:
+    """A delivery, and why it has not run."""
+    delivery = _found(context, where.id)
+    situation = None if delivery.status == "succeeded" else context.store.situation(where.id)
+    return DeliveryStory(delivery=delivery, because=() if situation is None else explain(situation))
+
+
+@operation("GET", "/deliveries/{id}/attempts", access="read")
+def list_attempts(context: Context, where: ByNumber) -> Attempts:
+    """The failed attempts of a delivery, with what the receiver answered."""
+    rows = context.store.records.attempts(where.id)
+    if not rows:
+        _found(context, where.id)
+    fields = frozenset(context.settings.mask_fields)
+    return Attempts(tuple(attempt(row, fields) for row in rows))
+
+
+@operation("POST", "/deliveries/{id}/cancel", access="operate")
+def cancel_delivery(context: Context, where: ByNumber, body: Reasoned, by: str) -> Done:
+    """Cancel a delivery: what waits becomes a dead letter, what runs is asked to stop."""
+    _found(context, where.id)
+    return operate.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
+
+
+@operation("POST", "/deliveries/cancel", access="operate")
+def cancel_deliveries(context: Context, body: Act, by: str) -> Done:
+    """Cancel many deliveries."""
+    return operate.cancel(context.store, selected(body), signed(by, body), dry_run=body.dry_run)
+
+
+def _found(context: Context, id: int) -> Delivery:
+    for status in (None, "succeeded"):
+        for found in context.store.find(Filter(ids=(id,), status=status), limit=1).items:
+            return found
+    raise NotThere(f"there is no delivery {id}", hint="old ones are pruned")
+
+
+OPERATIONS: Final = (list_deliveries, get_delivery, list_attempts, cancel_delivery, cancel_deliveries)

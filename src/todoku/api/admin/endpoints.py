@@ -1,0 +1,64 @@
+"""URL groups and their endpoints: list, enable, disable."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from todoku.api.admin.asking import Reasoned, Text, signed
+from todoku.api.admin.operation import operation
+from todoku.api.admin.shown import masked_headers
+from todoku.api.context import Context
+from todoku.core.ssrf import check_url
+from todoku.engine.http import groups
+from todoku.engine.http.groups import Group
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """URL groups with their endpoints, by name. Headers with telling names hold stars."""
+
+    items: tuple[Group, ...]
+
+
+class EndpointBody(Reasoned, frozen=True, kw_only=True):
+    """An endpoint by its URL; without `group`, in whatever group it is."""
+
+    url: Text
+    group: Text | None = None
+
+
+class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
+    """What an endpoint is now. `changed`: there was one that was not so."""
+
+    url: str
+    group: str | None
+    enabled: bool
+    changed: bool
+
+
+@operation("GET", "/groups", access="read")
+def list_groups(context: Context) -> Groups:
+    """URL groups, with their endpoints."""
+    fields = frozenset(context.settings.mask_fields)
+    found = groups.listed(context.store)
+    return Groups(tuple(msgspec.structs.replace(one, headers=masked_headers(one.headers, fields)) for one in found))
+
+
+@operation("POST", "/endpoints/enable", access="operate")
+def enable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
+    """Send to an endpoint again, from the next publish on."""
+    url = check_url(body.url)
+    changed = groups.enable(context.store, url, signed(by, body), group=body.group)
+    return EndpointSet(url=url, group=body.group, enabled=True, changed=changed)
+
+
+@operation("POST", "/endpoints/disable", access="operate")
+def disable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
+    """Send nothing more to an endpoint; what is published to its group becomes a dead letter there."""
+    url = check_url(body.url)
+    changed = groups.disable(context.store, url, body.why, signed(by, body), group=body.group)
+    return EndpointSet(url=url, group=body.group, enabled=False, changed=changed)
+
+
+OPERATIONS: Final = (list_groups, enable_endpoint, disable_endpoint)

@@ -1,0 +1,101 @@
+"""Messages: one, with everything that happened to it."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from todoku.api.admin.asking import ByMessage
+from todoku.api.admin.operation import operation
+from todoku.api.admin.shown import Attempt, attempt, masked_headers
+from todoku.api.context import Context
+from todoku.core.errors import NoSuchMessage
+from todoku.core.redact import redacted, redacts_body
+from todoku.core.request import HTTP, SECRETS, HttpRequest, request_of
+from todoku.core.sealed import kind_of, shown
+from todoku.engine.asking.masked import masked
+from todoku.store.values import AuditRow, Delivery, StoredMessage
+
+LARGEST: Final = 65_536
+"""Of a payload with more bytes only the size is told."""
+
+
+class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
+    """A message and everything known about it. Fields with telling names hold stars.
+
+    `payload` is its JSON; of other content `payload_base64` holds the bytes. Of what is encrypted, redacted, or larger
+    than 64 KiB there is neither, but `payload_told`. `request`: what is sent, if the message is an HTTP request.
+    """
+
+    id: UUID
+    topic: str
+    type: str
+    key: str | None
+    created_at: datetime
+    content_type: str
+    labels: list[str]
+    headers: dict[str, str]
+    request: HttpRequest | None
+    payload: Any
+    payload_base64: str | None
+    payload_told: str | None
+    deliveries: tuple[Delivery, ...]
+    attempts: tuple[Attempt, ...]
+    audit: tuple[AuditRow, ...]
+
+
+@operation("GET", "/messages/{id}", access="read")
+def get_message(context: Context, where: ByMessage) -> MessageStory:
+    """A message, its deliveries, their failed attempts, and what people did."""
+    story = context.store.story(where.id)
+    if story is None:
+        raise NoSuchMessage(f"there is no message {where.id}", hint="old ones are pruned")
+    message, fields = story.message, frozenset(context.settings.mask_fields)
+    request = request_of(message.headers)
+    payload, raw, told = _inside(message, request, fields)
+    headers = {} if message.headers is None else msgspec.json.decode(message.headers, type=dict[str, str])
+    for own in (HTTP, SECRETS):
+        headers.pop(own, None)
+    return MessageStory(
+        id=message.id,
+        topic=message.topic,
+        type=message.type,
+        key=message.key,
+        created_at=message.created_at,
+        content_type=message.content_type,
+        labels=[] if message.labels is None else msgspec.json.decode(message.labels, type=list[str]),
+        headers=masked_headers(headers, fields),
+        request=None if request is None else _shown(request, fields),
+        payload=payload,
+        payload_base64=raw,
+        payload_told=told,
+        deliveries=story.deliveries,
+        attempts=tuple(attempt(row, fields) for row in story.attempts),
+        audit=story.audit,
+    )
+
+
+def _inside(
+    message: StoredMessage, request: HttpRequest | None, fields: frozenset[str]
+) -> tuple[object, str | None, str | None]:
+    """(JSON, base64, told): one of them."""
+    size = len(message.payload_bytes if message.payload_bytes is not None else (message.payload or "").encode())
+    hidden = request is not None and redacts_body(request)
+    if hidden or size > LARGEST or kind_of(message.content_type) is not None:
+        return None, None, "redacted" if hidden else shown(message.content_type, size)
+    if message.payload_bytes is not None:
+        return None, base64.b64encode(message.payload_bytes).decode(), None
+    return masked(message.payload, fields), None, None
+
+
+def _shown(request: HttpRequest, fields: frozenset[str]) -> HttpRequest:
+    """The request without what nobody may see: secrets that are forwarded, and what its sender redacted."""
+    hidden = redacted(request)
+    return msgspec.structs.replace(hidden, headers=masked_headers(hidden.headers, fields))
+
+
+OPERATIONS: Final = (get_message,)

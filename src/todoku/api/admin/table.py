@@ -1,0 +1,42 @@
+"""The one table: every operation of the admin API. Its routes and its description are both made of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from todoku.api.admin import dead_letters, deliveries, endpoints, looking, messages, queues, schedules, tokens
+from todoku.api.admin.openapi import document
+from todoku.api.admin.operation import Operation, operation, route
+from todoku.api.auth import Guarded
+from todoku.api.context import Context
+
+
+@operation("GET", "/openapi.json", access="open")
+def get_openapi() -> dict[str, Any]:
+    """This description."""
+    return described()
+
+
+TABLE: Final[tuple[Operation, ...]] = (
+    *messages.OPERATIONS,
+    *deliveries.OPERATIONS,
+    *dead_letters.OPERATIONS,
+    *queues.OPERATIONS,
+    *schedules.OPERATIONS,
+    *endpoints.OPERATIONS,
+    *looking.OPERATIONS,
+    *tokens.OPERATIONS,
+    get_openapi,
+)
+
+
+@cache
+def described() -> dict[str, Any]:
+    """The OpenAPI document."""
+    return document(TABLE)
+
+
+def admin_routes(context: Context) -> list[Guarded]:
+    """The routes of the admin API."""
+    return [route(each, context) for each in TABLE]

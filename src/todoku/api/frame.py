@@ -1,0 +1,75 @@
+"""Around every request: an id that goes in and out, and an answer whatever happens inside."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from todoku.api.problem import answer, told
+from todoku.engine.telling.log import Log
+
+_SANE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+/=@~-]{0,127}")
+_STATE: Final = "todoku_request_id"
+
+
+class Framed:
+    """An ASGI application that answers each request of `app`'s with its `X-Request-Id`, and errors as problems."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        request_id = _given(scope) or os.urandom(16).hex()
+        scope.setdefault("state", {})[_STATE] = request_id
+        scope["app"] = self  # so that routing raises what it has no route for, and it becomes a problem, too
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:  # whatever it is, somebody waits for an answer
+            said = told(error)
+            if said.unexpected:
+                Log(request_id=request_id, method=scope["method"], path=_shown(scope)).error(
+                    "REQUEST_FAILED", exc_info=True
+                )
+            if started:
+                raise  # half an answer is out: the connection is closed
+            await answer(said, request_id)(scope, receive, sending)
+
+
+def request_id(request: Request) -> str:
+    """The id of a request: the caller's own if it was sane."""
+    return id_of(request.scope)
+
+
+def id_of(scope: Scope) -> str:
+    """As `request_id`, of a request that nobody has made an object of."""
+    state: MutableMapping[str, Any] = scope["state"]
+    return str(state[_STATE])
+
+
+def _given(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE.fullmatch(value):
+            return str(value.decode("ascii"))
+    return None
+
+
+def _shown(scope: Scope) -> str:
+    """Which resource, never more: a path may hold a URL with somebody's secret in it, as a query may."""
+    return "/".join(str(scope["path"]).split("/")[:4])

@@ -1,0 +1,33 @@
+"""`/v2/events`, which the clients ask, and `/v2/logs`, which the documentation names: what happened to messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import EventPage, event, json
+from todoku.api.qstash.reading import Query
+from todoku.api.qstash.wanting import wanted
+from todoku.engine.http import events
+
+_MOST: Final = 1000
+
+
+class Events:
+    """The endpoint of events."""
+
+    def __init__(self, context: Context) -> None:
+        self._outbox = context.outbox
+
+    def listed(self, request: Request) -> Response:
+        """One page of those that are meant, the newest first."""
+        query = Query(request)
+        meant = wanted(query)
+        if meant is None:
+            return json(EventPage(events=[], logs=[]))
+        page = events.listed(self._outbox, meant, cursor=query.one("cursor"), limit=query.count(_MOST))
+        rows = [event(each) for each in page.items]
+        return json(EventPage(events=rows, logs=rows, cursor=page.cursor))

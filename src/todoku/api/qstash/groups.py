@@ -1,0 +1,109 @@
+"""`/v2/topics`: URL groups, under the name they had first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.body import decoded, read_body
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import done, json, milliseconds
+from todoku.api.qstash.reading import LARGEST, segment, signed
+from todoku.core.errors import InvalidMessage, NotThere
+from todoku.core.httpheaders import checked, forwardable
+from todoku.core.redact import redacted_headers
+from todoku.core.ssrf import check_url
+from todoku.engine.http import groups, names
+from todoku.engine.http.groups import Group, Named
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    """Endpoints that are to be added, or removed."""
+
+    endpoints: list[Named]
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """Headers of what is published to a group, unless the message has its own."""
+
+    headers: dict[str, str]
+
+
+class Groups:
+    """The endpoints of URL groups."""
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._masters = context.settings.master_keys
+
+    async def add(self, request: Request) -> Response:
+        """Make a group, or add to it."""
+        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_checked(one, number) for number, one in enumerate(given.endpoints)]
+        who = signed(request, "upsert")
+        await asyncio.to_thread(groups.put, self._store, segment(request, "group"), named, who)
+        return done()
+
+    async def take(self, request: Request) -> Response:
+        """Take endpoints out of a group; it goes with its last one."""
+        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_named(one, number) for number, one in enumerate(given.endpoints)]
+        who = signed(request, "remove")
+        await asyncio.to_thread(groups.remove, self._store, segment(request, "group"), named, who)
+        return done()
+
+    async def defaults(self, request: Request) -> Response:
+        """Say which headers its messages have."""
+        given = decoded(await read_body(request, limit=LARGEST), Defaults)
+        for name in given.headers:
+            if not forwardable(name):
+                raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")
+        who, name = signed(request, "set headers"), segment(request, "group")
+        await asyncio.to_thread(groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
+        return done()
+
+    def listed(self, _: Request) -> Response:
+        """All of them."""
+        return json([_body(group) for group in groups.listed(self._store)])
+
+    def get(self, request: Request) -> Response:
+        """One of them."""
+        name = segment(request, "group")
+        if (found := groups.get(self._store, name)) is None:
+            raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints makes it")
+        return json(_body(found))
+
+    def remove(self, request: Request) -> Response:
+        """Remove one; one that is gone already is no error."""
+        groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
+        return done()
+
+
+def _checked(given: Named, number: int) -> Named:
+    if given.url is None:
+        raise InvalidMessage(f"endpoint {number} has no url", hint='{"url": "https://example.com/hook"}')
+    return _named(given, number)
+
+
+def _named(given: Named, number: int) -> Named:
+    """With its URL in the spelling in which it is stored, and a name that can be one."""
+    url = None if given.url is None else check_url(given.url, what=f"url of endpoint {number}")
+    return Named(url, names.checked(given.name, f"name of endpoint {number}") if given.name else None)
+
+
+def _body(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "createdAt": milliseconds(group.created_at),
+        "updatedAt": milliseconds(group.updated_at),
+        "endpoints": [_endpoint(one) for one in group.endpoints],
+    } | ({"headers": redacted_headers(group.headers)} if group.headers else {})
+
+
+def _endpoint(one: groups.Endpoint) -> dict[str, str]:
+    disabled = {} if one.enabled else {"disabled": one.reason or "by hand"}
+    return {"url": one.url} | ({} if one.name is None else {"name": one.name}) | disabled

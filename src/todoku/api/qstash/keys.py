@@ -1,0 +1,31 @@
+"""`/v2/keys`: what deliveries are signed with."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import json
+from todoku.api.qstash.reading import signed
+from todoku.core.signing import SigningKeys
+from todoku.engine.http.keys import rotate, signing_keys
+
+
+class Keys:
+    """The endpoints of signing keys."""
+
+    def __init__(self, context: Context) -> None:
+        self._store, self._settings = context.store, context.settings
+
+    def get(self, _: Request) -> Response:
+        """Both of them: receivers try the current one, then the next."""
+        return _body(signing_keys(self._store, self._settings))
+
+    def rotate(self, request: Request) -> Response:
+        """The next one becomes current, and there is a new next one."""
+        return _body(rotate(self._store, self._settings, signed(request, "rotate")))
+
+
+def _body(keys: SigningKeys) -> Response:
+    return json({"current": keys.current, "next": keys.next})

@@ -1,0 +1,52 @@
+"""`/v2/messages`: what waits, runs, has ended; and cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import json, message
+from todoku.api.qstash.reading import Query, segment, signed
+from todoku.api.qstash.wanting import OF_MESSAGES, body_of, meant_messages, message_id
+from todoku.core.errors import NoSuchMessage
+from todoku.engine.http import requests
+
+
+class Messages:
+    """The endpoints of messages."""
+
+    def __init__(self, context: Context) -> None:
+        self._outbox = context.outbox
+
+    def get(self, request: Request) -> Response:
+        """One message, also after it was delivered, as long as history keeps it. One that was cancelled is gone."""
+        given = segment(request, "id")
+        id = message_id(given)
+        found = None if id is None else requests.get(self._outbox, id)
+        if found is None or found.is_cancelled:
+            raise _unknown(given)
+        return json(message(found))
+
+    def cancel(self, request: Request) -> Response:
+        """Cancel one: what waits is over, what runs is asked to stop. One that has ended stays as it is."""
+        given = segment(request, "id")
+        id = message_id(given)
+        if id is None:
+            raise _unknown(given)
+        return json({"cancelled": requests.cancel(self._outbox, id, signed(request, "cancel"))})
+
+    async def cancel_many(self, request: Request) -> Response:
+        """Cancel some, or all that are waiting."""
+        body, query = await body_of(request), Query(request, OF_MESSAGES)
+        meant = meant_messages(query, body)
+        if meant is None:
+            return json({"cancelled": 0})
+        who = signed(request, "cancel")
+        return json({"cancelled": await asyncio.to_thread(requests.cancel_many, self._outbox, meant, who)})
+
+
+def _unknown(id: str) -> NoSuchMessage:
+    return NoSuchMessage(f"message {id[:64]!r} not found", hint="never published, cancelled, or long over")

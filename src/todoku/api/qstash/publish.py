@@ -1,0 +1,108 @@
+"""`/v2/publish`, `/v2/enqueue` and `/v2/batch`: a raw body with Upstash-* headers, or many of them as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.body import decoded, read_body
+from todoku.api.context import Context
+from todoku.api.frame import request_id
+from todoku.api.qstash.bodies import Accepted, json
+from todoku.api.qstash.reading import caller_ip, option_fields, raw_query, raw_rest, unescaped
+from todoku.core.address import Address, Group, address
+from todoku.core.errors import InvalidMessage
+from todoku.core.upstash import Asked, asked, fields
+from todoku.engine.http.draft import DEDUPLICATED_FOR, Posting
+from todoku.engine.http.names import checked
+from todoku.engine.http.publish import Post, Posts, Published
+from todoku.engine.telling.tracing import travelling
+
+CORRELATION: Final = "x-correlation-id"
+MOST_IN_BATCH: Final = 1000
+_BATCH_BYTES: Final = 16
+"""A batch may be so many times as large as a body."""
+
+
+class BatchItem(msgspec.Struct, frozen=True):
+    """One message of a batch."""
+
+    destination: str
+    headers: dict[str, str] | None = None
+    body: str | None = None
+    queue: str | None = None
+
+
+class Publishing:
+    """The endpoints that publish."""
+
+    def __init__(self, context: Context, posts: Posts) -> None:
+        self._context, self._posts = context, posts
+
+    async def publish(self, request: Request) -> Response:
+        """A message to a URL or a URL group."""
+        return await self._one(request, raw_rest(request, "/v2/publish/"), queue=None)
+
+    async def enqueue(self, request: Request) -> Response:
+        """The same, through a queue."""
+        queue, _, rest = raw_rest(request, "/v2/enqueue/").partition("/")
+        return await self._one(request, rest, queue=unescaped(queue))
+
+    async def batch(self, request: Request) -> Response:
+        """Many at once: all of them are stored, or none."""
+        limit = self._context.settings.max_payload_bytes * _BATCH_BYTES
+        items = decoded(await read_body(request, limit=limit), list[BatchItem])
+        if len(items) > MOST_IN_BATCH:
+            raise InvalidMessage(f"a batch cannot have {len(items)} messages", hint=f"at most {MOST_IN_BATCH}")
+        posts = [self._item(request, number, item) for number, item in enumerate(items)]
+        published = await self._posts.publish(self._context.together, posts)
+        return json([answer(each) for each in published])
+
+    async def _one(self, request: Request, raw: str, *, queue: str | None) -> Response:
+        given = option_fields(request)
+        post = self._post(request, given, address(raw, raw_query(request)), queue)
+        body = await read_body(request, limit=self._context.settings.max_payload_bytes)
+        (published,) = await self._posts.publish(self._context.together, [msgspec.structs.replace(post, body=body)])
+        known = all(sent.message.duplicate for sent in published.sent)
+        return json(answer(published), 202 if known else 200)
+
+    def _item(self, request: Request, number: int, item: BatchItem) -> Post:
+        try:
+            post = self._post(request, fields((item.headers or {}).items()), address(item.destination), item.queue)
+        except InvalidMessage as error:
+            raise InvalidMessage(f"message {number} of the batch: {error}") from None
+        return msgspec.structs.replace(post, body=(item.body or "").encode())
+
+    def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> Post:
+        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        return post_of(found, to, queue, {**travelling(request.headers), CORRELATION: request_id(request)})
+
+
+def post_of(found: Asked, to: Address, queue: str | None, own: dict[str, str]) -> Post:
+    """What was asked for, to that address, without its body; `own` are headers of the message itself."""
+    place = {"url": "", "group": to.name} if isinstance(to, Group) else {"url": to.url}
+    named = None if queue is None else checked(queue, "queue")
+    return Post(
+        request=msgspec.structs.replace(found.request, queue=named, **place),
+        posting=Posting(
+            delay=found.delay,
+            at=found.at,
+            deduplication_id=found.deduplication_id,
+            deduplicated_for=found.deduplicated_for or DEDUPLICATED_FOR,
+            trace=own,
+        ),
+        by_content=found.by_content,
+    )
+
+
+def answer(published: Published) -> Accepted | list[Accepted]:
+    """The ids: of a URL group a list."""
+    accepted = [
+        Accepted(message_id=str(sent.message.id), url=sent.url, deduplicated=sent.message.duplicate)
+        for sent in published.sent
+    ]
+    return accepted if published.to_group else accepted[0]

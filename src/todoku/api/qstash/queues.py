@@ -1,0 +1,82 @@
+"""`/v2/queues`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.body import decoded, read_body
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import done, json, milliseconds
+from todoku.api.qstash.reading import LARGEST, segment, signed
+from todoku.core.errors import NotThere
+from todoku.engine.http import queues
+from todoku.engine.http.publish import Posts
+
+
+class Upsert(msgspec.Struct, frozen=True, rename="camel"):
+    """What a queue is to be."""
+
+    queue_name: str
+    parallelism: int | None = None
+    paused: bool | None = None
+
+
+class Queues:
+    """The endpoints of queues."""
+
+    def __init__(self, context: Context, posts: Posts) -> None:
+        self._store, self._posts = context.store, posts
+
+    async def upsert(self, request: Request) -> Response:
+        """Make a queue, or change it."""
+        wanted = decoded(await read_body(request, limit=LARGEST), Upsert)
+        who = signed(request, "upsert")
+        await asyncio.to_thread(
+            queues.upsert, self._store, wanted.queue_name, who, parallelism=wanted.parallelism, paused=wanted.paused
+        )
+        self._posts.forget(wanted.queue_name)
+        return done()
+
+    def listed(self, _: Request) -> Response:
+        """All of them."""
+        return json([_body(queue) for queue in queues.listed(self._store)])
+
+    def get(self, request: Request) -> Response:
+        """One of them."""
+        name = segment(request, "queue")
+        if (found := queues.get(self._store, name)) is None:
+            raise NotThere(f"there is no queue {name!r}", hint="enqueue something, or POST /v2/queues")
+        return json(_body(found))
+
+    def remove(self, request: Request) -> Response:
+        """Remove one; one that is gone already is no error, as with QStash."""
+        name = segment(request, "queue")
+        queues.remove(self._store, name, signed(request, "delete"))
+        self._posts.forget(name)
+        return done()
+
+    def pause(self, request: Request) -> Response:
+        """Deliver nothing of it until it is resumed."""
+        queues.pause(self._store, segment(request, "queue"), signed(request, "pause"), paused=True)
+        return done()
+
+    def resume(self, request: Request) -> Response:
+        """Deliver again."""
+        queues.pause(self._store, segment(request, "queue"), signed(request, "resume"), paused=False)
+        return done()
+
+
+def _body(queue: queues.Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "parallelism": queue.parallelism,
+        "createdAt": milliseconds(queue.created_at),
+        "updatedAt": milliseconds(queue.updated_at),
+        "lag": queue.lag,
+        "paused": queue.paused,
+    }

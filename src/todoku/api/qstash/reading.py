@@ -1,0 +1,142 @@
+"""What a request says: its raw path, its options, and the filters of its query.
+
+A parameter that nobody knows is refused where something is changed: a filter with a slip in it would match everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from starlette.requests import Request
+
+from todoku.api.auth import bearer_of
+from todoku.api.problem import Refused
+from todoku.core.address import OPTION, TOKEN
+from todoku.core.httpheaders import decoded
+from todoku.core.upstash import fields
+from todoku.store.values import Signed
+
+LARGEST: Final = 1 << 20
+"""Bytes of a JSON body that is about queues, groups or ids."""
+
+_LATEST_MS: Final = 253_402_300_799_000
+_PAGING: Final = ("count", "cursor")
+
+
+def raw_rest(request: Request, before: str) -> str:
+    """The path behind `before`, as it came: nothing is decoded, no slashes are merged."""
+    raw = decoded(request.scope["raw_path"])
+    return raw.split(before, 1)[1] if before in raw else ""
+
+
+def raw_query(request: Request) -> str:
+    """The query as it came."""
+    return decoded(request.scope["query_string"])
+
+
+def option_fields(request: Request) -> dict[str, str]:
+    """Its headers, and the options of its query below them, by lower-case names."""
+    headers = ((decoded(name), decoded(value)) for name, value in request.scope["headers"])
+    return fields(headers, parse_qsl(raw_query(request), keep_blank_values=True))
+
+
+def caller_ip(request: Request) -> str | None:
+    """Where it comes from."""
+    return None if request.client is None else request.client.host
+
+
+def signed(request: Request, act: str) -> Signed:
+    """Whose token it is, and which request it was: both are audited."""
+    return Signed(bearer_of(request).name, f"{act} over HTTP")
+
+
+def segment(request: Request, name: str) -> str:
+    """A part of the path."""
+    return str(request.path_params[name])
+
+
+class Query:
+    """The parameters of a request, read one after the other. `known`: any other is refused, and so is a blank one."""
+
+    def __init__(self, request: Request, known: Collection[str] | None = None) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in parse_qsl(raw_query(request), keep_blank_values=True):
+            if name.lower() == TOKEN or name.lower().startswith(OPTION):
+                continue
+            if "\0" in value:
+                raise Refused(422, f"{name[:64]} holds a NUL character", hint="nothing is called so")
+            self._values.setdefault(name, []).append(value)
+        if known is not None:
+            self._check(known)
+
+    def _check(self, known: Collection[str]) -> None:
+        for name, values in self._values.items():
+            if name not in known:
+                raise Refused(422, f"there is no parameter {name[:64]!r}", hint=", ".join(sorted(known)))
+            if not all(values):
+                raise Refused(422, f"{name} is empty", hint="leave it out, or say what it must be")
+
+    def __bool__(self) -> bool:
+        """Whether anything was said."""
+        return bool(self._values)
+
+    @property
+    def filters(self) -> bool:
+        """Whether anything was said but which page."""
+        return any(name not in _PAGING for name in self._values)
+
+    def many(self, *names: str) -> tuple[str, ...]:
+        """All values of these, each once: any of them will do."""
+        found = (value for name in names for value in self._values.get(name, ()) if value)
+        return tuple(dict.fromkeys(found))
+
+    def one(self, name: str) -> str | None:
+        """The value of this; None: it was not said."""
+        values = self.many(name)
+        if len(values) > 1:
+            raise Refused(422, f"{name} is there twice", hint="say it once")
+        return values[0] if values else None
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """All values, as whole numbers."""
+        return tuple(_number(name, value) for value in self.many(name))
+
+    def number(self, name: str, *, least: int, most: int) -> int | None:
+        """A whole number in these bounds; None: it was not said."""
+        given = self.one(name)
+        if given is None:
+            return None
+        found = _number(name, given)
+        if not least <= found <= most:
+            raise Refused(422, f"{name} cannot be {found}", hint=f"{least} to {most}")
+        return found
+
+    def count(self, most: int) -> int:
+        """How many are asked for: more than there may be is as many as there may be."""
+        return min(self.number("count", least=1, most=10**9) or most, most)
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if it was not said."""
+        given = (self.one(name) or "false").lower()
+        if given not in ("true", "false"):
+            raise Refused(422, f"{name} cannot be {given[:64]!r}", hint="true or false")
+        return given == "true"
+
+    def moment(self, name: str) -> datetime | None:
+        """A moment in milliseconds since 1970; None: it was not said."""
+        found = self.number(name, least=0, most=_LATEST_MS)
+        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+
+
+def _number(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) <= 18):
+        raise Refused(422, f"{name} cannot be {value[:64]!r}", hint="a whole number")
+    return int(value)
+
+
+def unescaped(text: str) -> str:
+    """A part of a raw path as it was meant."""
+    return unquote(text)

@@ -1,0 +1,122 @@
+"""Every endpoint of `/v2`, and what it needs."""
+
+from __future__ import annotations
+
+from todoku.api.auth import Access, Endpoint, Guarded
+from todoku.api.context import Context
+from todoku.api.qstash.dead import DeadLetters
+from todoku.api.qstash.events import Events
+from todoku.api.qstash.flows import Flows
+from todoku.api.qstash.groups import Groups
+from todoku.api.qstash.keys import Keys
+from todoku.api.qstash.messages import Messages
+from todoku.api.qstash.publish import Publishing
+from todoku.api.qstash.queues import Queues
+from todoku.api.qstash.schedules import Schedules
+from todoku.engine.http.publish import Posts
+
+Row = tuple[str, str, Endpoint, Access]
+"""Methods, path, what answers, what it needs."""
+
+
+def qstash_routes(context: Context) -> list[Guarded]:
+    """The routes. There is none with an empty id: what ends with a slash is nothing, and nothing is redirected."""
+    posts = Posts(context.outbox)
+    rows = [
+        *_publishing(Publishing(context, posts)),
+        *_messages(Messages(context), Events(context)),
+        *_dead(DeadLetters(context)),
+        *_queues(Queues(context, posts)),
+        *_schedules(Schedules(context)),
+        *_groups(Groups(context)),
+        *_flows(Flows(context, posts)),
+        *_keys(Keys(context)),
+    ]
+    return [
+        Guarded(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
+        for methods, path, endpoint, access in rows
+    ]
+
+
+def _publishing(of: Publishing) -> list[Row]:
+    return [
+        ("POST", "/v2/publish/{destination:path}", of.publish, "publish"),
+        ("POST", "/v2/enqueue/{queue}/{destination:path}", of.enqueue, "publish"),
+        ("POST", "/v2/batch", of.batch, "publish"),
+    ]
+
+
+def _messages(of: Messages, events: Events) -> list[Row]:
+    return [
+        ("GET", "/v2/messages/{id}", of.get, "read"),
+        ("DELETE", "/v2/messages/{id}", of.cancel, "operate"),
+        ("DELETE", "/v2/messages", of.cancel_many, "operate"),
+        ("GET", "/v2/events", events.listed, "read"),
+        ("GET", "/v2/logs", events.listed, "read"),
+    ]
+
+
+def _dead(of: DeadLetters) -> list[Row]:
+    return [
+        ("GET", "/v2/dlq", of.listed, "read"),
+        ("DELETE", "/v2/dlq", of.remove_many, "operate"),
+        ("POST", "/v2/dlq/retry", of.retry_many, "operate"),
+        ("POST", "/v2/dlq/retry/{id}", of.retry, "operate"),
+        ("GET", "/v2/dlq/{id}", of.get, "read"),
+        ("DELETE", "/v2/dlq/{id}", of.remove, "operate"),
+    ]
+
+
+def _queues(of: Queues) -> list[Row]:
+    return [
+        ("POST", "/v2/queues", of.upsert, "operate"),
+        ("GET", "/v2/queues", of.listed, "read"),
+        ("GET", "/v2/queues/{queue}", of.get, "read"),
+        ("DELETE", "/v2/queues/{queue}", of.remove, "operate"),
+        ("POST", "/v2/queues/{queue}/pause", of.pause, "operate"),
+        ("POST", "/v2/queues/{queue}/resume", of.resume, "operate"),
+    ]
+
+
+def _schedules(of: Schedules) -> list[Row]:
+    """Clients send PATCH to pause, the vendor's description says POST: so those two come before what makes one."""
+    return [
+        ("PATCH POST", "/v2/schedules/{id}/pause", of.pause, "operate"),
+        ("PATCH POST", "/v2/schedules/{id}/resume", of.resume, "operate"),
+        ("GET", "/v2/schedules", of.listed, "read"),
+        ("GET", "/v2/schedules/{id}", of.get, "read"),
+        ("DELETE", "/v2/schedules/{id}", of.remove, "operate"),
+        ("POST", "/v2/schedules/{destination:path}", of.create, "operate"),
+    ]
+
+
+def _groups(of: Groups) -> list[Row]:
+    return [
+        ("GET", "/v2/topics", of.listed, "read"),
+        ("GET", "/v2/topics/{group}", of.get, "read"),
+        ("DELETE", "/v2/topics/{group}", of.remove, "operate"),
+        ("PATCH", "/v2/topics/{group}", of.defaults, "operate"),
+        ("POST", "/v2/topics/{group}/endpoints", of.add, "operate"),
+        ("DELETE", "/v2/topics/{group}/endpoints", of.take, "operate"),
+    ]
+
+
+def _flows(of: Flows) -> list[Row]:
+    return [
+        ("GET", "/v2/flowControl", of.listed, "read"),
+        ("GET", "/v2/flowControl/{key}", of.get, "read"),
+        ("POST", "/v2/flowControl/{key}/pause", of.pause, "operate"),
+        ("POST", "/v2/flowControl/{key}/resume", of.resume, "operate"),
+        ("POST", "/v2/flowControl/{key}/pin", of.pin, "operate"),
+        ("POST", "/v2/flowControl/{key}/unpin", of.unpin, "operate"),
+        ("POST", "/v2/flowControl/{key}/resetRate", of.reset_rate, "operate"),
+        ("GET", "/v2/globalParallelism", of.parallelism, "read"),
+    ]
+
+
+def _keys(of: Keys) -> list[Row]:
+    """Who has them can sign as we do: only an admin sees them."""
+    return [
+        ("GET", "/v2/keys", of.get, "admin"),
+        ("POST", "/v2/keys/rotate", of.rotate, "admin"),
+    ]

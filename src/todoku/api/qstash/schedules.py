@@ -1,0 +1,104 @@
+"""`/v2/schedules`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from todoku.api.body import read_body
+from todoku.api.context import Context
+from todoku.api.qstash.bodies import ScheduleBody, done, json, milliseconds, milliseconds_or_none, number, sent
+from todoku.api.qstash.publish import post_of
+from todoku.api.qstash.reading import caller_ip, option_fields, raw_query, raw_rest, segment, signed
+from todoku.app import new_id
+from todoku.core.address import address
+from todoku.core.errors import InvalidMessage
+from todoku.core.upstash import asked
+from todoku.engine.http import schedules
+from todoku.engine.http.schedules import HttpSchedule
+
+
+class Schedules:
+    """The endpoints of schedules."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def create(self, request: Request) -> Response:
+        """Make a schedule, or change the one that has the id."""
+        given = option_fields(request)
+        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        to = address(raw_rest(request, "/v2/schedules/"), raw_query(request))
+        if found.when is None:
+            raise InvalidMessage("Upstash-Cron is missing", hint="Upstash-Cron: 0 9 * * *")
+        if found.at is not None:
+            raise InvalidMessage("Upstash-Not-Before is not for schedules", hint="Upstash-Cron says when")
+        id = found.schedule_id or f"scd_{new_id().hex}"
+        post = post_of(found, to, given.get("upstash-queue-name"), {})
+        body = await read_body(request, limit=self._context.settings.max_payload_bytes)
+        post = msgspec.structs.replace(post, request=msgspec.structs.replace(post.request, schedule=id), body=body)
+        who = signed(request, "schedule")
+        await asyncio.to_thread(schedules.put, self._context.outbox, id, post, found.when, who)
+        return json({"scheduleId": id})
+
+    def listed(self, _: Request) -> Response:
+        """All of them."""
+        masters = self._context.settings.master_keys
+        return json([_body(each) for each in schedules.listed(self._context.store, masters)])
+
+    def get(self, request: Request) -> Response:
+        """One of them."""
+        masters = self._context.settings.master_keys
+        return json(_body(schedules.get(self._context.store, segment(request, "id"), masters)))
+
+    def remove(self, request: Request) -> Response:
+        """Remove one; what it has published stays."""
+        who = signed(request, "delete")
+        self._context.box.schedules.remove(self._name(request), by=who.by, why=who.why)
+        return done()
+
+    def pause(self, request: Request) -> Response:
+        """Let it fire nothing."""
+        who = signed(request, "pause")
+        self._context.box.schedules.pause(self._name(request), by=who.by, why=who.why)
+        return done()
+
+    def resume(self, request: Request) -> Response:
+        """Let it fire again, from the next slot on."""
+        who = signed(request, "resume")
+        self._context.box.schedules.resume(self._name(request), by=who.by, why=who.why)
+        return done()
+
+    def _name(self, request: Request) -> str:
+        return schedules.name_of(self._context.store, segment(request, "id"))
+
+
+_STATES: Final = {"succeeded": "SUCCESS", "aborted": "FAIL"}
+
+
+def _body(schedule: HttpSchedule) -> ScheduleBody:
+    zone = "" if schedule.when.tz == "UTC" else f"CRON_TZ={schedule.when.tz} "
+    return ScheduleBody(
+        destination=schedule.destination,
+        cron=f"{zone}{schedule.when.expression}",
+        created_at=milliseconds(schedule.created_at),
+        retries=schedule.request.retries,
+        is_paused=schedule.paused,
+        delay=number(schedule.delay) if schedule.delay else None,
+        last_schedule_time=milliseconds_or_none(schedule.last_run_at),
+        next_schedule_time=None if schedule.paused else milliseconds_or_none(schedule.next_run_at),
+        last_schedule_states=_states(schedule),
+        error=schedule.error,
+        **sent(schedule.request, schedule.body),
+    )
+
+
+def _states(schedule: HttpSchedule) -> dict[str, str] | None:
+    if schedule.last_status is None:
+        return None
+    return {str(schedule.last_message_id): _STATES.get(schedule.last_status, "IN_PROGRESS")}

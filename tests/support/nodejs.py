@@ -1,0 +1,82 @@
+"""QStash's client for Node, driven from Python: each call is made by the real client in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ROOT / ".cache" / "node" / "node_modules"
+DRIVER = Path(__file__).parent / "node" / "driver.mjs"
+
+
+def missing() -> str | None:
+    """Why it cannot be driven here; None: it can."""
+    if shutil.which("node") is None:
+        return "node is not installed"
+    if not (MODULES / "@upstash" / "qstash").is_dir():
+        return "the client is not there: make node-clients"
+    return None
+
+
+class NodeError(Exception):
+    """What the client raised."""
+
+    def __init__(self, name: str, message: str, status: int | None) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name, self.message, self.status = name, message, status
+
+
+class NodeClient:
+    """One Node process. `call("messages.get", id)` is `client.messages.get(id)`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def call(self, name: str, *arguments: Any, of: dict[str, Any] | None = None) -> Any:
+        """What the call returned, or NodeError. `of`: which queue, or what a Receiver is made with."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"call": name, "args": arguments, "of": of}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"node ended: {self._process.wait(10)}"
+        answer = json.loads(line)
+        if (error := answer.get("error")) is not None:
+            raise NodeError(error["name"], error["message"], error["status"])
+        return answer["value"]
+
+    def queue(self, queue: str, method: str, *arguments: Any) -> Any:
+        """`client.queue({queueName}).method(…)`."""
+        return self.call(f"queue.{method}", *arguments, of={"queueName": queue})
+
+
+def required() -> None:
+    """Skip, or fail where services are required, if it cannot be driven here."""
+    if (why := missing()) is not None:
+        if os.environ.get("TODOKU_TEST_REQUIRE_SERVICES") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+
+
+@contextmanager
+def node_client(url: str, token: str) -> Iterator[NodeClient]:
+    """A client of the server there; skips, or fails where services are required, if there cannot be one."""
+    required()
+    with subprocess.Popen(
+        ["node", str(DRIVER), str(MODULES)],
+        env=os.environ | {"QSTASH_URL": url, "QSTASH_TOKEN": token},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            yield NodeClient(process)
+        finally:
+            process.kill()

@@ -1,0 +1,100 @@
+"""A real HTTP server over an App in this process: the daemon's own, but for its workers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from todoku.api.condition import Check, Condition
+from todoku.api.server import server_app
+from todoku.app import App
+from todoku.core.scope import Scope
+from todoku.daemon.serve import Http, bound, url_of
+from todoku.engine.http import tokens
+from todoku.store.values import Counts, Delivery, Filter, Signed
+
+SOMEBODY = Signed("somebody", "a test")
+
+
+class Watching:
+    """What the health endpoints show: that all is well."""
+
+    title = "a test"
+
+    def __init__(self, box: App) -> None:
+        self._box = box
+
+    def condition(self) -> Condition:
+        return Condition(live=True, state="running", checks=(Check("database", True),))
+
+    def metrics(self) -> bytes:
+        return b"# nothing\n"
+
+    def counts(self) -> Counts:
+        return self._box.store.counts()
+
+    def newest(self, limit: int) -> tuple[Delivery, ...]:
+        return self._box.store.find(Filter(), limit=limit).items
+
+
+class Server:
+    """A running server, and clients with tokens of any scope."""
+
+    def __init__(self, box: App) -> None:
+        self.box = box
+        self.listening = bound("127.0.0.1", 0)
+        self.url = url_of(self.listening)
+        self.port = int(self.listening.getsockname()[1])
+        self.http = Http(lambda: server_app(box, Watching(box)), self.listening)
+        self.http.start()
+        self._clients: dict[str, httpx.Client] = {}
+
+    def token(self, *scopes: Scope, name: str = "ada", lasts: float | None = None) -> str:
+        """A new token."""
+        return tokens.create(self.box.store, SOMEBODY, name=name, scopes=scopes, lasts=lasts)[1]
+
+    def client(self, *scopes: Scope) -> httpx.Client:
+        """A client with a token of these scopes; with none, without a token."""
+        name = " ".join(scopes)
+        if name not in self._clients:
+            headers = {"authorization": f"Bearer {self.token(*scopes)}"} if scopes else {}
+            self._clients[name] = httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        return self._clients[name]
+
+    def ask(self, method: str, path: str, *, scope: Scope = "admin", status: int = 200, **given: Any) -> Any:
+        """The JSON of an answer with this status, below /api/v1."""
+        answer = self.client(scope).request(method, f"/api/v1{path}", **given)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def raw(self, sent: bytes, *, seconds: float = 30.0) -> bytes:
+        """What is answered to these bytes until the server hangs up."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
+            connection.sendall(sent)
+            return received(connection)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self.http.stop()
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything that comes until the other side hangs up."""
+    parts = []
+    while part := connection.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def serving(box: App) -> Iterator[Server]:
+    server = Server(box)
+    try:
+        yield server
+    finally:
+        server.close()
