@@ -1,0 +1,22 @@
+"""One queue, wherever it is: the App in this process, a todoku server, QStash; and a way on when it is away."""
+
+from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued
+from todoku.client.connecting import connect
+from todoku.client.failing import FailedEvents, failed_events
+from todoku.client.queue import Queue
+from todoku.core.errors import QueueRefused, QueueUnavailable
+from todoku.core.request import Flow
+
+__all__ = [
+    "DeadLetter",
+    "DeadLetters",
+    "FailedEvents",
+    "Flow",
+    "Published",
+    "Queue",
+    "QueueRefused",
+    "QueueUnavailable",
+    "Queued",
+    "connect",
+    "failed_events",
+]
