@@ -12,8 +12,10 @@ from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, json_option, signed
 from todoku.cli.printing import nothing, print_json, progress, show_rows
 from todoku.core.master import KEY_BYTES, written
+from todoku.engine.sealing.rekeep import rekeep
 from todoku.engine.sealing.rotate import days, rotate, shred
 from todoku.engine.sealing.seal import utc_today
+from todoku.engine.sealing.secret import reseal
 
 
 @click.group("encryption-keys")
@@ -75,15 +77,22 @@ def rotate_keys(
         current = masters.current.id
         with progress("rotating", quiet=as_json) as tell:
             done = rotate(box.store.data_keys, masters, who, dry_run=dry_run, progress=tell)
+        kept = [reseal(box.store.secrets, masters, who, dry_run=dry_run)]
+        kept.append(rekeep(box.store, masters, who, dry_run=dry_run))
+    secrets = sum(each.number for each in kept)
+    strangers = sorted({*done.strangers, *(name for each in kept for name in each.strangers)})
     if as_json:
-        print_json(
-            {"master_key": current, "keys": done.number, "not_configured": done.strangers, "dry_run": dry_run}
-        )  # fmt: skip
+        print_json({
+            "master_key": current, "keys": done.number, "secrets": secrets, "not_configured": strangers,
+            "dry_run": dry_run,
+        })  # fmt: skip
     else:
         click.echo(f"rotate to {current}: {'would wrap' if dry_run else 'wrapped'} {done.number} data keys")
-        for name in done.strangers:
+        if secrets:
+            click.echo(f"  {'would seal' if dry_run else 'sealed'} {secrets} secrets of todoku's own")
+        for name in strangers:
             click.echo(f"  some are wrapped by {name}, which is not in TODOKU_MASTER_KEYS (or has other bytes there)")
-    if done.strangers:
+    if strangers:
         sys.exit(1)
 
 

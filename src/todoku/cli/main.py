@@ -8,7 +8,12 @@ import sys
 import click
 
 from todoku.cli import acting, checking, copying, following, limiting, looking, publishing, run, scheduling, telling
+from todoku.cli.dev import dev
+from todoku.cli.dlqsync import dlq_rerun, dlq_sync
 from todoku.cli.encrypting import encryption_keys
+from todoku.cli.forwarding import spool_forward
+from todoku.cli.keys import signing_keys
+from todoku.cli.tokens import tokens
 from todoku.core.errors import TodokuError
 from todoku.store.failpoint import arm_from
 
@@ -24,6 +29,11 @@ for module in (run, checking, looking, telling, publishing, acting, limiting, co
         if isinstance(command, click.Command):
             cli.add_command(command)
 cli.add_command(encryption_keys)
+cli.add_command(signing_keys)
+cli.add_command(tokens)
+for command in (dlq_sync, dlq_rerun, spool_forward):
+    cli.add_command(command)
+cli.add_command(dev)
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 from rich.text import Text
 
-from todoku.core.mask import mask
-from todoku.core.sealed import sealed_result, shown
+from todoku.core.sealed import shown
+from todoku.engine.asking.masked import masked
 from todoku.store.views import Preview
 
 _WIDE: Final = 1000
@@ -88,13 +88,6 @@ def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None
         return shown(found.content_type, found.size)
     text = msgspec.json.encode(masked(found.payload, fields)).decode()
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def masked(text: str | None, fields: Iterable[str]) -> object:
-    """JSON text as a value, with stars where nobody may look."""
-    if text is not None and (raw := sealed_result(text)) is not None:
-        return f"encrypted ({len(raw)} bytes)"
-    return None if text is None else mask(msgspec.json.decode(text), frozenset(fields))
 
 
 @contextmanager

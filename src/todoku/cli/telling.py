@@ -11,11 +11,16 @@ import click
 from todoku.app import App
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
-from todoku.cli.printing import masked, nothing, print_json, print_table, show_rows, told
+from todoku.cli.printing import nothing, print_json, print_table, show_rows, told
 from todoku.core.identity import key_hash
+from todoku.core.outcome import Response
 from todoku.core.sealed import shown
 from todoku.engine.asking.explain import explain as because
+from todoku.engine.asking.masked import masked, masked_headers
 from todoku.store.values import Filter, Story
+
+_GLANCE = 200
+"""So many bytes of an answer are shown."""
 
 Happened = tuple[datetime, int | None, str, str | None]
 
@@ -74,7 +79,7 @@ def _whole(story: Story, results: dict[int, str | None], fields: tuple[str, ...]
         "topic": message.topic,
         "key": message.key,
         "created": message.created_at,
-        "headers": masked(message.headers, fields),
+        "headers": masked_headers(message.headers, fields),
         "payload": inside,
         "deliveries": [
             {
@@ -95,7 +100,7 @@ def _timeline(story: Story) -> list[Happened]:
     """Everything that happened, in order."""
     events: list[Happened] = [(story.message.created_at, None, "published", None)]
     for attempt in story.attempts:
-        text = attempt.reason + (f": {attempt.error}" if attempt.error else "")
+        text = attempt.reason + (f": {attempt.error}" if attempt.error else "") + _answer(attempt.response)
         events.append((attempt.ended_at, attempt.delivery_id, f"attempt {attempt.number} failed", text))
     for act in story.audit:
         kind, _, number = act.target.partition(":")
@@ -103,6 +108,12 @@ def _timeline(story: Story) -> list[Happened]:
     over = [row for row in story.deliveries if row.status in ("succeeded", "aborted")]
     events += [(row.updated_at, row.id, row.status, row.reason) for row in over]
     return sorted(events, key=lambda event: event[0])
+
+
+def _answer(response: Response | None) -> str:
+    """The beginning of what a receiver answered."""
+    said = "" if response is None else " ".join(response.body[:_GLANCE].decode("utf-8", "replace").split())
+    return f" ({said})" if said else ""
 
 
 def _print(story: Story, whole: dict[str, object]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from todoku.core.errors import CannotStart
 
 if TYPE_CHECKING:
-    from todoku.api.condition import Watched
+    from starlette.types import ASGIApp
+
+_THREADS: Final = 32
+"""Requests that wait for the database at the same time; more wait for a thread, and health for none."""
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -42,14 +47,21 @@ def url_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Http:
-    """The server. Serves until it is stopped, also while draining."""
+def is_local(listening: socket.socket) -> bool:
+    """Whether only this machine can ask."""
+    return ip_address(listening.getsockname()[0]).is_loopback
 
-    def __init__(self, watched: Watched, listening: socket.socket) -> None:
+
+class Http:
+    """A server of one application, made by `make`. Serves until it is stopped, also while draining."""
+
+    def __init__(self, make: Callable[[], ASGIApp], listening: socket.socket) -> None:
         try:
             import uvicorn  # noqa: PLC0415 - the extra `server`
 
-            from todoku.api.health import health_app  # noqa: PLC0415
+            from todoku.api.wire import BoundedProtocol  # noqa: PLC0415
+
+            app = make()
         except ImportError as error:
             raise CannotStart(
                 f"HTTP needs {error.name}, which is not installed",
@@ -57,10 +69,11 @@ class Http:
             ) from error
         # No logging of its own, no lifespan, and no signal handlers: those are only set in the main thread.
         config = uvicorn.Config(
-            health_app(watched, local=ip_address(listening.getsockname()[0]).is_loopback),
-            log_config=None, access_log=False, lifespan="off", ws="none", http="h11", timeout_graceful_shutdown=1,
+            app, log_config=None, access_log=False, lifespan="off", ws="none", http=BoundedProtocol,
+            server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
+        self._loop_factory = config.get_loop_factory()
         self._listening = listening
         self._thread = threading.Thread(target=self._run, name="todoku-http", daemon=True)
 
@@ -74,4 +87,10 @@ class Http:
         self._thread.join(3.0)
 
     def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._listening]))
+        with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="todoku-api")
+        asyncio.get_running_loop().set_default_executor(threads)
+        await self._server.serve(sockets=[self._listening])

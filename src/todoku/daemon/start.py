@@ -10,23 +10,29 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from todoku.app import App
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
+from todoku.daemon.alerting import alert_thread
+from todoku.daemon.credentials import made_credentials
 from todoku.daemon.demo import Demonstration, demonstration
 from todoku.daemon.loading import load_app, named_app
+from todoku.daemon.loopback import refuse_public_credentials
 from todoku.daemon.notify import Notify
 from todoku.daemon.only_one import OnlyOne
 from todoku.daemon.opening import Opening
-from todoku.daemon.serve import Http, bound, url_of
+from todoku.daemon.serve import Http, bound, is_local, url_of
 from todoku.daemon.statistics import Statistics
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.view import View
 from todoku.engine.asking.about import without_password
 from todoku.engine.telling.log import Log, Style, configure_logging
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _LEAVES_WITHIN: Final = 10.0
@@ -84,7 +90,9 @@ def up(wanted: Wanted, say: Callable[[str], None]) -> int:
             lock.say(f"pid {os.getpid()}, {daemon.address}")
         if found is None and is_new:
             daemon.when_opened(Demonstration(box).run)
-        daemon.when_opened(lambda: say("\n".join(greeting(daemon, file, demo=found is None, new=is_new))))
+        daemon.when_opened(
+            lambda: say("\n".join([*greeting(daemon, file, demo=found is None, new=is_new), *daemon.made]))
+        )
         return daemon.run()
 
 
@@ -95,7 +103,9 @@ def run(wanted: Wanted) -> int:
         raise CannotStart(
             "there is no app to run", hint="pass --app module:attribute, or set TODOKU_APP or [tool.todoku] app"
         )
-    return Daemon(wanted, *found, migrates=False).run()
+    daemon = Daemon(wanted, *found, migrates=False)
+    daemon.when_opened(lambda: _say_made(daemon))
+    return daemon.run()
 
 
 class Daemon:
@@ -107,6 +117,8 @@ class Daemon:
         configure_logging(wanted.log, masked=settings.mask_fields)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # of a database that is gone the guardrail tells
         self._when_opened: list[Callable[[], None]] = []
+        self.made: list[str] = []
+        """What is to be said once, because it was made now."""
         self.processes = wanted.workers or settings.processes or _processes(box)
         prepare = self._migrate if migrates else self._check
         self.supervisor = Supervisor(
@@ -125,13 +137,16 @@ class Daemon:
         self._statistics = Statistics(
             lambda: box.store.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
         )
+        self._alerts = alert_thread(self.supervisor, box)
         self._http: Http | None = None
         self.address = "no HTTP"
         if wanted.http:
             host = settings.host if wanted.host is None else wanted.host
             listening = bound(host, settings.port if wanted.port is None else wanted.port)
+            refuse_public_credentials(settings, listening)
             self.address = url_of(listening)
-            self._http = Http(View(self.supervisor, box, without_password(settings.database)), listening)
+            view = View(self.supervisor, box, without_password(settings.database))
+            self._http = Http(lambda: served(box, view, local=is_local(listening)), listening)
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Do this once the database is there, in a thread of its own."""
@@ -148,6 +163,7 @@ class Daemon:
         finally:
             _in_thread(lambda: _insist(code))
             self._statistics.stop()
+            self._alerts.stop()
             if self._http is not None:
                 self._http.stop()
             _in_thread(self.box.close).join(2.0)  # a database that is gone may take long
@@ -155,15 +171,23 @@ class Daemon:
     def _opened(self) -> None:
         Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
         self._statistics.start()
+        self._alerts.start()
         for act in self._when_opened:
             _in_thread(act)
 
     def _migrate(self) -> None:
         if (done := self.box.store.migrate()).applied:
             Log(version=done.version).info("MIGRATED")
+        self._make_credentials()
 
     def _check(self) -> None:
         check_migrated(self.box)
+        self._make_credentials()
+
+    def _make_credentials(self) -> None:
+        """Before any worker could make them, who would not say so."""
+        if self._http is not None:
+            self.made = made_credentials(self.box.store, self.box.settings, self.address)
 
     def _command(self, number: int, line: int, memory: int) -> list[str]:
         app = [] if self.name is None else ["--app", self.name]
@@ -216,6 +240,18 @@ def _processes(box: App) -> int:
     if sqlite_file(box.settings.database) is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def served(box: App, watched: View, *, local: bool) -> ASGIApp:
+    """Everything a daemon serves. Imported late: it is an extra."""
+    from todoku.api.server import server_app  # noqa: PLC0415
+
+    return server_app(box, watched, local=local)
+
+
+def _say_made(daemon: Daemon) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in daemon.made)
+    sys.stdout.flush()
 
 
 def _in_thread(act: Callable[[], None]) -> threading.Thread:
