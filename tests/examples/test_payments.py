@@ -1,0 +1,233 @@
+"""examples/payments, embedded: seed 004 (S4-1…S4-60) in the application's own database."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from payments_example.application import RETRIES
+from payments_example.events import RANK, STATUSES
+from payments_example.settings import read_settings
+from payments_example.show.stripe_side import intent_event, refund_event
+
+import todoku
+from tests.daemon.running import until
+from tests.examples.payments_at_work import ADMIN, NOW, SECRET, AtWork, payments_at
+from todoku.core.backoff import delay
+
+
+@pytest.fixture
+def at_work(url: str, tmp_path: Path) -> Iterator[AtWork]:
+    with payments_at(url, tmp_path) as at_work:
+        at_work.sql("insert into participants (id, email) values ('p1', 'p1@example.com')")
+        yield at_work
+
+
+def succeeded(id: str = "evt_1", *, at: int = NOW, participant: str | None = "p1") -> dict[str, Any]:
+    return intent_event(id, "payment_intent.succeeded", "pi_1", at=at, participant=participant)
+
+
+def failed(id: str, *, at: int = NOW) -> dict[str, Any]:
+    return intent_event(id, "payment_intent.payment_failed", "pi_1", at=at, participant="p1")
+
+
+def refunded(id: str, *, at: int) -> dict[str, Any]:
+    return refund_event(id, "pi_1", at=at, participant="p1")
+
+
+def settled(at_work: AtWork) -> None:
+    """Everything that is due now, hooks too, has run."""
+    while at_work.box.drain():
+        pass
+
+
+def waited_for_retries(at_work: AtWork) -> None:
+    """Short back-offs are over, too."""
+    until(
+        lambda: settled(at_work) or all(at_work.box.store.counts().of(name) == 0 for name in ("pending", "failed")),
+        "nothing to be due any more",
+    )
+
+
+# --------------------------------------------------------------------------------------------- the webhook
+
+
+def test_the_webhook_verifies_commits_and_answers_204_without_a_body(at_work: AtWork) -> None:
+    """S4-1, S4-13, S4-46, S4-49, S4-50: the heavy work is not in it (S4-3)."""
+    answer = at_work.post(succeeded(), **{"X-Request-Id": "request-7"})
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["x-request-id"] == "request-7"
+    assert answer.headers["x-event-id"] == "evt_1"
+    assert answer.headers["upstash-message-id"]
+    assert at_work.payment("pi_1") is None
+    settled(at_work)
+    assert at_work.payment("pi_1") == {
+        "intent": "pi_1", "participant_id": "p1", "status": "succeeded", "amount": 4200, "currency": "jpy",
+        "event_at": NOW,
+    }  # fmt: skip
+
+
+def test_what_stripe_did_not_sign_is_a_problem_and_leaves_nothing(at_work: AtWork) -> None:
+    """S4-51, S4-60."""
+    answer = at_work.post(succeeded(), secret="whsec_somebody_elses")
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    settled(at_work)
+    assert at_work.payment("pi_1") is None
+    assert at_work.sql("select count(*) from todoku_message") == [(0,)]
+
+
+def test_a_secret_that_is_being_rolled_still_counts(url: str, tmp_path: Path) -> None:
+    with payments_at(url, tmp_path, stripe_secrets=("whsec_new", SECRET)) as at_work:
+        assert at_work.post(succeeded()).status_code == 204
+        assert at_work.post(succeeded("evt_2"), secret="whsec_new").status_code == 204
+
+
+def test_stripe_may_post_an_event_as_often_as_it_likes(at_work: AtWork) -> None:
+    """S4-7, S4-17, S4-22, S4-27."""
+    answers = [at_work.post(succeeded()) for _ in range(3)]
+    assert {answer.status_code for answer in answers} == {204}
+    assert len({answer.headers["upstash-message-id"] for answer in answers}) == 1
+    settled(at_work)
+    assert at_work.post(succeeded()).status_code == 204
+    settled(at_work)
+    assert at_work.sql("select stripe_event_id from payment_events") == [("evt_1",)]
+    assert at_work.mails() == ["Thank you, we have your payment"]
+
+
+# ------------------------------------------------------------------------------------------------ payments
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_whatever_order_events_arrive_in_their_own_time_decides(
+    sqlite_url: str, tmp_path: Path, order: tuple[int]
+) -> None:
+    """S4-2: a late success never undoes a refund."""
+    events = [failed("evt_f", at=NOW), succeeded("evt_s", at=NOW + 10), refunded("evt_r", at=NOW + 20)]
+    with payments_at(sqlite_url, tmp_path) as at_work:
+        for place in order:
+            assert at_work.post(events[place]).status_code == 204
+            settled(at_work)
+        found = at_work.payment("pi_1")
+        assert found is not None
+        assert (found["status"], found["event_at"]) == ("refunded", NOW + 20)
+        assert at_work.sql("select count(*) from payment_events") == [(3,)]
+
+
+def test_of_one_second_a_refund_is_later_than_a_success_and_that_than_a_failure(at_work: AtWork) -> None:
+    """Stripe's times are whole seconds."""
+    for event in (refunded("evt_r", at=NOW), succeeded("evt_s"), failed("evt_f")):
+        at_work.post(event)
+        settled(at_work)
+    assert (at_work.payment("pi_1") or {})["status"] == "refunded"
+    assert sorted(RANK, key=RANK.__getitem__) == ["failed", "succeeded", "refunded"] == [*STATUSES.values()]
+
+
+def test_what_came_too_late_is_noted_and_nobody_is_written_to(at_work: AtWork) -> None:
+    for event in (refunded("evt_r", at=NOW + 20), succeeded("evt_s", at=NOW)):
+        at_work.post(event)
+        settled(at_work)
+    rows = dict(at_work.sql("select stripe_event_id, applied from payment_events"))
+    assert {id: bool(applied) for id, applied in rows.items()} == {"evt_r": True, "evt_s": False}
+    assert at_work.mails() == ["Your payment was refunded"]
+
+
+def test_events_that_are_not_ours_are_acknowledged_and_change_nothing(at_work: AtWork) -> None:
+    other = intent_event("evt_c", "customer.created", "cus_1", at=NOW, participant=None)
+    assert at_work.post(other).status_code == 204
+    settled(at_work)
+    assert at_work.sql("select count(*) from payment_events") == [(0,)]
+    assert at_work.box.store.counts().of("aborted") == 0
+
+
+# --------------------------------------------------------------------------------- failures, dead letters
+
+
+def test_a_database_that_is_away_is_tried_four_times_and_then_it_is_a_dead_letter(at_work: AtWork) -> None:
+    """S4-4, S4-11, S4-16, S4-19: retries 3, each wait twice the one before; S4-26."""
+    at_work.sql("alter table payments rename to payments_away")
+    at_work.post(succeeded())
+    waited_for_retries(at_work)
+    ((attempts, status),) = at_work.sql("select attempts, status from todoku_delivery where destination = 'record'")
+    assert (attempts, status) == (RETRIES + 1, "aborted")
+    at_work.sql("alter table payments_away rename to payments")
+    ((id,),) = at_work.sql("select id from todoku_delivery where destination = 'record'")
+    at_work.box.replay(id, by="ana", why="it is back")
+    settled(at_work)
+    assert (at_work.payment("pi_1") or {})["status"] == "succeeded"
+
+
+def test_retries_wait_one_two_four_seconds() -> None:
+    """S4-19."""
+    backoff = todoku.exponential(base=read_settings({}).first_wait)
+    assert [delay(backoff, attempt, jitter=0.0) for attempt in (1, 2, 3)] == [1, 2, 4]
+
+
+def test_what_cannot_succeed_is_a_dead_letter_at_once_in_the_table_and_on_the_page(at_work: AtWork) -> None:
+    """S4-5, S4-12, S4-23, S4-25, S4-31, S4-32, S4-33: found, mended, run again by hand, audited."""
+    at_work.post(succeeded(participant=None))
+    settled(at_work)
+    (failure,) = at_work.client.get("/admin/failed", auth=ADMIN).json()
+    assert failure["event_id"] == "evt_1"
+    assert failure["error"].startswith("MISSING_PARTICIPANT")
+    page = at_work.client.get("/admin", auth=ADMIN).text
+    assert "evt_1" in page
+    csrf = page.split('name="csrf" value="')[1].split('"')[0]
+    at_work.sql("insert into participants (id, email, intent) values ('p7', 'p7@example.com', 'pi_1')")
+    again = at_work.client.post(
+        "/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "we know now whose it is", "csrf": csrf}
+    )
+    assert again.status_code == 303, again.text
+    settled(at_work)
+    assert (at_work.payment("pi_1") or {})["participant_id"] == "p7"
+    assert at_work.mails() == ["Thank you, we have your payment"]
+    assert at_work.sql("select by, action, why from todoku_audit") == [("ana", "replay", "we know now whose it is")]
+    ((by, why),) = at_work.sql("select rerun_by, rerun_why from failed_webhook_events")
+    assert (by, why) == ("ana", "we know now whose it is")
+
+
+def test_an_event_that_fails_again_is_one_row(at_work: AtWork) -> None:
+    """S4-31: event_id is unique."""
+    for _ in range(3):  # a duplicate of a dead event opens it again
+        at_work.post(succeeded(participant=None))
+        settled(at_work)
+    assert at_work.sql("select event_id from failed_webhook_events") == [("evt_1",)]
+
+
+def test_the_page_is_only_for_whoever_has_the_token_and_came_from_it(at_work: AtWork) -> None:
+    assert at_work.client.get("/admin").status_code == 401
+    assert at_work.client.get("/admin", auth=("ana", "guess")).status_code == 401
+    forged = at_work.client.post("/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "x", "csrf": "y"})
+    assert forged.status_code == 403
+    assert at_work.client.get("/admin", auth=ADMIN).text.count("Nothing has failed") == 1
+
+
+def test_what_an_event_says_is_text_on_the_page(at_work: AtWork) -> None:
+    event = succeeded("evt_<script>", participant=None)
+    at_work.post(event)
+    settled(at_work)
+    assert "<script>" not in at_work.client.get("/admin", auth=ADMIN).text
+
+
+# ---------------------------------------------------------------------------------------------- reminders
+
+
+def test_whoever_could_not_pay_is_reminded_once_a_day(at_work: AtWork) -> None:
+    """S4-59, S4-58."""
+    at_work.post(failed("evt_f"))
+    settled(at_work)
+    for why in ("to see it", "and again"):
+        at_work.box.schedules.run_now("remind", by="ana", why=why)
+        settled(at_work)
+    assert at_work.mails() == ["Your payment did not go through", "Your payment is still open"]
+    (schedule,) = at_work.box.schedules.list()
+    assert (schedule.name, schedule.when, schedule.tz) == ("remind", "0 9 * * *", "Asia/Tokyo")
+
+
+def test_settings_that_cannot_be_are_named() -> None:
+    for environ, name in (({"PORT": "x"}, "PORT"), ({"MODE": "both"}, "MODE"), ({"MODE": "queue"}, "QSTASH_URL")):
+        with pytest.raises(todoku.InvalidSetting, match=name):
+            read_settings(environ)
