@@ -6,6 +6,7 @@ JOBS ?= 4
 CRASH_SECONDS ?= 600
 USERS ?= 10000
 KILLS ?= 50
+PAYMENTS ?= 200
 MESSAGES ?= 10000
 
 VENV := .venv
@@ -15,7 +16,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast model crash example example-users-chaos example-orders-chaos bench-store bench-engine bench-limits bench-jobs bench-relay system-packages kafka brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -64,6 +65,11 @@ example-orders-chaos: setup ## 64 identical orders at once, then KILLS=50 worker
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable examples/orders
 	@$(PY) -m orders_example.chaos --kills $(KILLS)
 
+example-payments-show: setup ## PAYMENTS=200 that Stripe tells of twice and out of order, workers killed: is anything lost? Embedded, then a queue.
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable examples/payments
+	@$(PY) -m payments_example.show --payments $(PAYMENTS)
+	@$(PY) -m payments_example.show --payments $(PAYMENTS) --mode queue
+
 # --- checking --------------------------------------------------------------------------------------------------------
 
 check: setup ## lint, format, types, layers
@@ -81,6 +87,9 @@ test: setup ## every test, then a table of what was skipped and why
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
+
+test-api: setup ## ask the admin API EXAMPLES=200 times per operation what its description allows, and what it does not
+	TODOKU_TEST_EXAMPLES=$(or $(EXAMPLES),200) $(PYTEST) tests/api/admin/test_openapi.py
 
 model: setup ## search every scope of the protocol's model, the slow ones too
 	TODOKU_TEST_DEEP=1 $(PYTEST) tests/model
@@ -101,6 +110,9 @@ bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and l
 bench-limits: setup ## a limit of 2 per key over 8 processes: never more, and the other keys stay busy
 	$(PY) -m bench.limits
 
+bench-http: setup ## ingest and delivery over HTTP beside an empty endpoint and a bare client, one line per bar
+	$(PY) -m bench.http
+
 bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon beside a bare client, one line per bar
 	$(PY) -m bench.relay
 
@@ -117,6 +129,19 @@ kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (nee
 	    || echo "kafka: could not be fetched; the tests on Kafka will be skipped"; \
 	else \
 	  echo "kafka: needs java and mvn; the tests on Kafka will be skipped"; \
+	fi
+
+node-clients: ## fetch QStash's client for Node, which some tests drive, once, into .cache (needs node and npm)
+	@if [ -d .cache/node/node_modules/@upstash/qstash ] && cmp -s tests/support/node/package-lock.json .cache/node/package-lock.json; then \
+	  echo "node-clients: present"; \
+	elif command -v npm >/dev/null 2>&1 && command -v node >/dev/null 2>&1; then \
+	  rm -rf .cache/node .cache/node.part; mkdir -p .cache/node.part; \
+	  cp tests/support/node/package.json tests/support/node/package-lock.json .cache/node.part/ \
+	    && npm ci --prefix .cache/node.part --no-audit --no-fund --silent \
+	    && mv .cache/node.part .cache/node && echo "node-clients: fetched" \
+	    || echo "node-clients: could not be fetched; the tests from Node will be skipped"; \
+	else \
+	  echo "node-clients: needs node and npm; the tests from Node will be skipped"; \
 	fi
 
 brokers: setup kafka ## 10,000 messages through each broker while it and the relay are killed in turn

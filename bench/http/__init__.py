@@ -1,0 +1,1 @@
+"""HTTP measured: what comes in, and what goes out, each beside the bare thing."""

@@ -1,0 +1,42 @@
+"""`make bench-http`: ingest and delivery, on both databases. `--quick`: a few seconds each; `--only`: one database."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from bench.bars import Bar, report
+from bench.http import delivery, ingest
+from bench.running import ROUNDS, SERVER
+from tests.support.postgres import fresh_database, server_dsn, stop_server
+
+
+def main() -> None:
+    """Measure, and report the bars."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
+    options = parser.parse_args()
+    work = (
+        {"seconds": 3.0, "number": 4_000, "rounds": 1}
+        if options.quick
+        else {"seconds": 20.0, "number": 20_000, "rounds": ROUNDS}
+    )
+    bars: list[Bar] = []
+    if options.only != "postgres":
+        bars += ingest.bars("", "sqlite", **work)
+        bars += delivery.bars("", "sqlite", **work)
+    if options.only != "sqlite":
+        home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
+        try:
+            with fresh_database(server_dsn(home, SERVER)) as url:
+                bars += ingest.bars(url, "postgres", **work)
+                bars += delivery.bars(url, "postgres", **work)
+        finally:
+            stop_server(home)
+    report(bars)
+
+
+if __name__ == "__main__":
+    main()
