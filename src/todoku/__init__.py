@@ -24,6 +24,7 @@ from todoku.core.limit import Limit
 from todoku.core.message import Message
 from todoku.core.outcome import Abort, Done, Retry, Snooze
 from todoku.core.status import Status
+from todoku.destinations.http import http
 from todoku.destinations.kafka import kafka
 from todoku.destinations.load import destination
 from todoku.destinations.log import log
@@ -39,6 +40,12 @@ from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operate import Replayed
 from todoku.engine.schedules import Schedule
 from todoku.engine.secrets.ref import Ref
+from todoku.sources.github import github
+from todoku.sources.hmac import hmac
+from todoku.sources.shopify import shopify
+from todoku.sources.slack import slack
+from todoku.sources.standard_webhooks import standard_webhooks
+from todoku.sources.stripe import stripe
 from todoku.store.values import BatchStatus
 
 __all__ = [
@@ -78,6 +85,9 @@ __all__ = [
     "UnknownJob",
     "destination",
     "exponential",
+    "github",
+    "hmac",
+    "http",
     "kafka",
     "linear",
     "log",
@@ -85,6 +95,10 @@ __all__ = [
     "pubsub",
     "rabbitmq",
     "redis",
+    "shopify",
+    "slack",
     "sqs",
+    "standard_webhooks",
+    "stripe",
     "table",
 ]

@@ -8,21 +8,30 @@ import tomllib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
+from todoku.core.alerting import SECRET_ALERTS
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting, UnknownDatabase
 from todoku.core.message import Draft, Message
 from todoku.core.outcome import Duration
+from todoku.core.request import QUEUE, SCHEMES
 from todoku.core.settings import Settings, read_settings
+from todoku.destinations.requests import Requests
+from todoku.destinations.sender import is_installed
 from todoku.engine import operate
 from todoku.engine.asking.about import About, without_password
 from todoku.engine.block import Block
 from todoku.engine.embedded import beside, drained
+from todoku.engine.http.keys import KeyRing
 from todoku.engine.inbox import Inbox
+from todoku.engine.ingest.receive import Ingest
+from todoku.engine.ingest.source import IngestDeclarations, Sources
 from todoku.engine.jobs.after import HookDeclarations
 from todoku.engine.jobs.batch import Batches, without_tx
 from todoku.engine.jobs.event import Event
@@ -32,8 +41,11 @@ from todoku.engine.ledger import Answer, Ledger
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
 from todoku.engine.publish import Options
+from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
+from todoku.engine.telling.sentry import watch
 from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.together import Together
 from todoku.engine.worker import Worker
 from todoku.store.database import Database
 from todoku.store.store import SqlStore
@@ -54,10 +66,13 @@ def load_settings(**given: object) -> Settings:
     return read_settings(_with_secret_files(os.environ), stored, **given)
 
 
+_SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
+
+
 def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
     """NAME_FILE names a file that holds NAME: how secrets reach containers."""
     read = dict(environ)
-    for name in ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS"):
+    for name in (*_SECRETS, *SECRET_ALERTS):
         if path := environ.get(f"{name}_FILE"):
             try:
                 read[name] = Path(path).read_text("utf-8").strip()
@@ -109,7 +124,7 @@ class PublishOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
-class App(HookDeclarations, Batches):
+class App(HookDeclarations, Batches, IngestDeclarations):
     """Your messages and where they go. Examples call it `box`.
 
     `database` is `sqlite:///file.db` or `postgresql://…`; None reads TODOKU_DATABASE or DATABASE_URL.
@@ -131,7 +146,20 @@ class App(HookDeclarations, Batches):
         self.store = SqlStore(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
         policy = Policy(require_tx=require_tx, no_route=no_route)
         self.telemetry = Telemetry(span_ratio=settings.span_ratio)
+        self.sources = Sources()
         super().__init__(Outbox(self.store, self._database, settings, policy, self.telemetry), settings)
+        if is_installed():
+            self._serve_http(Requests(settings, KeyRing(self.store, settings).keys))
+
+    def _serve_http(self, sender: Requests) -> None:
+        """Every worker of every App sends requests, to whatever host."""
+        for name in SCHEMES:
+            self.registry.add(
+                Target(
+                    name=name, queue=QUEUE, backoff=self.settings.backoff, sender=sender, batch=sender.batch,
+                    at_once=self.settings.http_per_host,
+                )
+            )  # fmt: skip
 
     def migrate(self) -> Migrated:
         """Create or update todoku's tables, and store the schedules declared here; nothing, if all that is there."""
@@ -167,6 +195,7 @@ class App(HookDeclarations, Batches):
         heart = SqlStore(
             open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
+        watch(self.registry)
         worker = Worker(
             self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
             plans=self.plans,
@@ -227,6 +256,18 @@ class App(HookDeclarations, Batches):
         calls = without_tx(calls)
         messages = await self.outbox.aput([call.draft() for call in calls], tx)
         return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+
+    # ------------------------------------------------------------------------------------------ ingest
+
+    @cached_property
+    def ingest_app(self) -> Any:
+        """An ASGI application that takes in what the sources declared here post: `api.mount("/ingest", …)`."""
+        # A shell is above this layer and needs an extra: it is named here, and loaded where somebody mounts it.
+        return import_module("todoku.api.ingest").ingest_app(self)
+
+    def receiver(self, together: Together) -> Ingest:
+        """Who takes in the events of the sources declared here, and stores them with what others store."""
+        return Ingest(self.outbox, self.sources, lambda: self._routes, together)
 
     # -------------------------------------------------------------------------------------------- once
 

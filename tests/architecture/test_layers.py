@@ -18,7 +18,7 @@ LAYERS = (
     ("engine", "destinations", "sources", "relay"),
     ("app",),
     ("api", "web"),
-    ("integrations",),
+    ("integrations", "client"),
     ("daemon",),
     ("cli",),
     ("testing", "__main__"),

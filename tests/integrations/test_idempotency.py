@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,11 +138,13 @@ async def test_an_answer_too_large_to_keep_is_sent_once_and_its_request_done_onc
 
 
 def test_a_receiver_says_what_its_sender_understands() -> None:
-    from todoku.core.failure import classify_status
+    from todoku.core.failure import NON_RETRYABLE_HEADER, classify_status
 
     assert classify_status(ack().status_code) == todoku.Done()
     later, never = retry(1.5), dead("MISSING_PARTICIPANT")
     assert later.headers["retry-after"] == "2"
     assert isinstance(classify_status(later.status_code, retry_after=2), todoku.Retry)
-    assert isinstance(classify_status(never.status_code), todoku.Abort)
-    assert never.body == b'{"reason":"MISSING_PARTICIPANT"}'
+    final = never.headers[NON_RETRYABLE_HEADER] == "true"
+    assert isinstance(classify_status(never.status_code, final=final), todoku.Abort)
+    assert json.loads(never.body)["reason"] == "MISSING_PARTICIPANT"
+    assert {answer.media_type for answer in (later, never)} == {"application/problem+json"}  # S4-51
