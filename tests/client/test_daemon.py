@@ -22,7 +22,10 @@ from todoku.client.failing import FailedEvents
 
 TOKEN = "a-token-of-the-tests-0123456789"
 PUBLISHES = 1000
-ENVIRON = {"TODOKU_TOKEN": TOKEN, "TODOKU_HTTP_LOOPBACK": "true", "TODOKU_API_RATE": "100000"}
+ENVIRON = {
+    "TODOKU_TOKEN": TOKEN, "TODOKU_HTTP_LOOPBACK": "true", "TODOKU_API_RATE": "100000",
+    "TODOKU_LEASE_SEC": "3",  # what a worker that was killed alone with its supervisor held is free after that
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ CREATE TABLE todoku_endpoint (
     updated_at integer not null
 , group_name text, name text, reason text, created_at integer) strict;
 
-CREATE UNIQUE INDEX todoku_endpoint_place on todoku_endpoint (coalesce(group_name, ''), url);
+CREATE UNIQUE INDEX todoku_endpoint_place on todoku_endpoint (group_name, url);
 
 CREATE TABLE todoku_gate (
     id          integer primary key,

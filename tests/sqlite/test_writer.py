@@ -20,9 +20,18 @@ from todoku.core.errors import DatabaseBusy
 from todoku.store.database import Tx
 from todoku.store.values import Filter
 
+OTHERS: set[threading.Thread] = set()
+"""Threads of stores that other tests have not closed yet."""
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+
 
 @pytest.fixture
-def world(sqlite_url: str) -> Iterator[World]:
+def world(alone: None, sqlite_url: str) -> Iterator[World]:
     """A SQLite store."""
     world = World("sqlite", sqlite_url)
     world.store.migrate()
@@ -31,7 +40,8 @@ def world(sqlite_url: str) -> Iterator[World]:
 
 
 def writer_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("todoku-writer")]
+    new = set(threading.enumerate()) - OTHERS
+    return [thread.name for thread in new if thread.name.startswith("todoku-writer")]
 
 
 # ---------------------------------------------------------------------------------------------- one thread

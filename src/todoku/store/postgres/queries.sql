@@ -1539,7 +1539,7 @@ insert into todoku_group (name, headers, created_at, updated_at) values (:name, 
 -- One row of a group for a URL, sorted by URL: no deadlock. Put again, it is enabled again.
 insert into todoku_endpoint (id, url, state, spec, updated_at, group_name, name, created_at)
 values (:id, :url, 'enabled', '{}'::json, todoku_now(), :group, :name, todoku_now())
-    on conflict (coalesce(group_name, ''), url) do update
+    on conflict (group_name, url) do update
        set name = excluded.name, state = 'enabled', reason = null, updated_at = excluded.updated_at
 
 -- name: remove_endpoints

@@ -30,7 +30,7 @@ alter table todoku_endpoint
     add column name text,
     add column reason text,
     add column created_at timestamptz;
-create unique index todoku_endpoint_place on todoku_endpoint (coalesce(group_name, ''), url);
+create unique index todoku_endpoint_place on todoku_endpoint (group_name, url);
 
 alter table todoku_api_key add column last_used_at timestamptz;
 

@@ -25,7 +25,7 @@ alter table todoku_endpoint add column group_name text;
 alter table todoku_endpoint add column name text;
 alter table todoku_endpoint add column reason text;
 alter table todoku_endpoint add column created_at integer;
-create unique index todoku_endpoint_place on todoku_endpoint (coalesce(group_name, ''), url);
+create unique index todoku_endpoint_place on todoku_endpoint (group_name, url);
 
 alter table todoku_api_key add column last_used_at integer;
 
