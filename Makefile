@@ -1,8 +1,8 @@
 # `make help` lists the targets. Paths are relative and tools run as `python -m …`, so a clone in a path with a space works.
 PYTHON ?= python3
 UV ?= uv
-# Three times the cores: tests wait for leases, polls and processes as long as they compute.
-JOBS ?= 6
+# Twice the cores: tests wait for leases, polls and processes more than they compute. (Six took as long as four.)
+JOBS ?= 4
 CRASH_SECONDS ?= 600
 USERS ?= 10000
 KILLS ?= 50

@@ -54,7 +54,7 @@ class Load:
         self.order = order
         self.status = f"HTTP/1.1 {order.status} ".encode()
         self.waiting: deque[tuple[float, bytes]] = deque()
-        self.idle: list[Connection] = []
+        self.idle: deque[Connection] = deque()
         self.latencies: list[float] = []
         self.other = 0
         self.left = len(order.requests)
@@ -68,8 +68,8 @@ class Load:
         began = time.perf_counter()
         if self.order.rate is None:
             self.waiting.extend((0.0, request) for request in self.order.requests)
-            for connection in self.idle[:]:
-                self.next(connection)
+            for _ in range(len(self.idle)):
+                self.next(self.idle.popleft())
         else:
             await self._pace(self.order.rate)
         await self.done
@@ -83,7 +83,7 @@ class Load:
                 await asyncio.sleep(early)
             self.waiting.append((due, request))
             if self.idle:
-                self.next(self.idle.pop())
+                self.next(self.idle.popleft())  # in turn: one that idles too long is closed by its server
 
     def next(self, connection: Connection) -> None:
         """Give a connection its next request."""
