@@ -7,6 +7,7 @@ whatever happened to the process. `python -m tests.client.queue_server PORT FILE
 from __future__ import annotations
 
 import json
+import select
 import sqlite3
 import sys
 import threading
@@ -67,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             id, duplicate = self.accepted.take(path, headers, body)
             if self._told() == "mute":
-                time.sleep(5)
+                self._until_gone()
             self._answer(202 if duplicate else 200, {"messageId": id} | ({"deduplicated": True} if duplicate else {}))
 
     def do_GET(self) -> None:
@@ -101,6 +102,10 @@ class Handler(BaseHTTPRequestHandler):
     def _told(self) -> str:
         return self.answering.read_text().strip() if self.answering.exists() else ""
 
+    def _until_gone(self) -> None:
+        """Say nothing until the client has hung up; one that waits for very long is let go."""
+        select.select([self.connection], [], [], 60)
+
     def _letters(self) -> list[dict[str, Any]]:
         return list(json.loads(self.dead.read_text())) if self.dead.exists() else []
 
@@ -109,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         if told == "mute":
             return False
         if told == "slow":
-            time.sleep(5)
+            self._until_gone()
         elif told == "drip":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
             for _ in range(50):

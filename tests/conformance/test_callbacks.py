@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.conformance.test_endings import by_cancel_while_it_waits, by_hand_as_aborted
 from tests.support.requesting import URL, Requesting, answered
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.decide import Settlement
@@ -97,12 +98,6 @@ def by_reclaim(world: World, claim: Claimed) -> str:
     return "WORKER_LOST"
 
 
-def by_cancel_while_it_waits(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
-    return "CANCELLED"
-
-
 def by_cancel_while_it_runs(world: World, claim: Claimed) -> str:
     world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     world.settle([claim], answered(500))
@@ -116,12 +111,6 @@ def by_nobody_serving_it(world: World, claim: Claimed) -> str:
     return "UNKNOWN_DESTINATION"
 
 
-def by_hand(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
-    world.store.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=False)
-    return "BY_HAND"
-
-
 Way = Callable[[World, Claimed], str]
 WAYS: list[Way] = [
     by_its_worker,
@@ -129,7 +118,7 @@ WAYS: list[Way] = [
     by_cancel_while_it_waits,
     by_cancel_while_it_runs,
     by_nobody_serving_it,
-    by_hand,
+    by_hand_as_aborted,
 ]
 
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import todoku
 from tests.daemon.running import Daemon, until
-from tests.support.recording import SentryRecorder, recorder, sentry_here
+from tests.support.recording import SentryRecorder, recorder
 from todoku.core.request import TOPIC
 from todoku.engine.telling.tracing import Tracing
 
@@ -34,12 +34,6 @@ CARRIED = {
 }
 SECRET = "whsec_of_the_tests"
 TOKEN = "a-token-of-the-tests"
-
-
-@pytest.fixture
-def sentry() -> Iterator[SentryRecorder]:
-    with sentry_here() as server:
-        yield server
 
 
 @pytest.fixture

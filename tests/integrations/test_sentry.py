@@ -12,18 +12,11 @@ import sentry_sdk
 
 import todoku
 from tests.daemon.running import until
-from tests.support.recording import SentryRecorder, sentry_here
+from tests.support.recording import SentryRecorder
 from todoku.engine.telling.sentry import with_sentry
 from todoku.engine.telling.tracing import inject, travelling
 
 SECRET = "4000-0000-0000-0002"
-
-
-@pytest.fixture
-def sentry() -> Iterator[SentryRecorder]:
-    """The SDK of this process, initialised as an application does it, and ended afterwards."""
-    with sentry_here() as server:
-        yield server
 
 
 @pytest.fixture

@@ -80,7 +80,8 @@ class IngestRoute(Guarded):
 
 
 def _never(_: Any) -> Response:
-    raise NotImplementedError  # `handle` answers
+    """What Starlette wants of a route; `handle` answers before it is asked."""
+    raise AssertionError("IngestRoute.handle answers by itself")
 
 
 class Endpoint:

@@ -15,6 +15,7 @@ import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -295,8 +296,9 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        self._assigned.done(batch, time.monotonic())
-        self._bulkhead.ended(batch)
+        settled, now = Counter(one.claim.destination for one in batch), time.monotonic()
+        self._assigned.done(settled, now)
+        self._bulkhead.done(settled, now)
         self._room()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from todoku.core.request import served_as
 from todoku.core.settings import Settings
-from todoku.engine.execute import Executor, Finished
+from todoku.engine.execute import Executor
 from todoku.engine.pools.bounded import Bounded
 from todoku.engine.pools.pool import Pool
 from todoku.engine.pools.processes import Apart
@@ -36,12 +35,9 @@ class Pools:
         """The pool that runs what goes to a destination."""
         return self._by_name.get(destination) or self._by_name[served_as(destination)]
 
-    def done(self, batch: Sequence[Finished], now: float) -> None:
-        """These were settled: each pool counts its own."""
-        if len(self.all) == 1:
-            self.all[0].pace.done(len(batch), now)
-            return
-        for destination, number in Counter(one.claim.destination for one in batch).items():
+    def done(self, settled: Mapping[str, int], now: float) -> None:
+        """So many were settled, by destination: each pool counts its own."""
+        for destination, number in settled.items():
             self.of(destination).pace.done(number, now)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from todoku.engine.execute import Finished
 from todoku.engine.registry import Registry
 from todoku.engine.settle import BATCH
 from todoku.engine.work.hold import Hold
@@ -40,10 +39,9 @@ class Bulkhead:
         free = target.at_once + ahead - self._held()[destination]
         return free if free >= max(1, ahead // 2) else 0
 
-    def ended(self, batch: Sequence[Finished]) -> None:
-        """These were settled."""
-        now = self._monotonic()
-        for destination, number in Counter(one.claim.destination for one in batch).items():
+    def done(self, settled: Mapping[str, int], now: float) -> None:
+        """So many were settled, by destination."""
+        for destination, number in settled.items():
             target = self._registry.get(destination)
             if target is not None and target.at_once is not None:
                 with self._lock:
