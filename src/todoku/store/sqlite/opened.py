@@ -55,12 +55,14 @@ def opened(
 ) -> Iterator[SqliteOpened]:
     """Begin a transaction that writes; past `limit` it is taken away, because nobody else can write meanwhile."""
     connection = connect(path, timeout=timeout, factory=HandlerConnection)
-    lock, over = transaction_lock(), threading.Event()
+    lock, over, ended, ending = transaction_lock(), threading.Event(), threading.Event(), threading.Lock()
 
     def take_away() -> None:
-        over.set()
-        connection.set_authorizer(_deny)  # every statement from here on fails, also one prepared before
-        connection.interrupt()
+        with ending:  # a timer that has gone off cannot be cancelled: the connection may be closed by now
+            if not ended.is_set():
+                over.set()
+                connection.set_authorizer(_deny)  # every statement from here on fails, also one prepared before
+                connection.interrupt()
 
     timer = threading.Timer(limit, take_away)
     timer.daemon = True
@@ -79,6 +81,8 @@ def opened(
                 raise _too_long(limit)
     finally:
         timer.cancel()
+        with ending:
+            ended.set()
         connection.set_authorizer(None)
         if connection.in_transaction:
             connection.execute("rollback")
