@@ -70,6 +70,7 @@ class Claimer:
         self._state = "running"
         self._turn = 0
         self._next_suspect = 0.0
+        self._unsure = False
         self._claimings: dict[str, Claiming] = {}
         self._looking = Looking(store, [pool.destinations for pool in pools])
         self._thread = thread("claimer", self._run, on_failure)
@@ -226,6 +227,7 @@ class Claimer:
                 claims = claim()
                 self._hold.add(claims)
         except (DatabaseUnavailable, DatabaseBusy):
+            self._unsure = True
             self._on_ambiguous()
             self._wait = max(self._wait, 0.1)
             return []
@@ -287,10 +289,11 @@ class Claimer:
         if self._on_idle is None or len(self._hold) or not self._may_claim():
             return False
         self._looking.begin()  # what ended meanwhile may have published something
+        self._unsure = False
         spent = self._left is not None and self._left <= 0
         if not spent and any(self._scanned(pool) for pool in self._pools):
             return False
-        if len(self._hold):
+        if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
             return False
         self._on_idle()
         return True
