@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -16,6 +17,21 @@ pytest_plugins = ["tests.support.fixtures"]
 for name in list(os.environ):
     if name == "DATABASE_URL" or (name.startswith(("TODOKU_", "OUTBOX_")) and not name.startswith("TODOKU_TEST_")):
         del os.environ[name]
+
+# On a busy machine whoever holds a lock may be kept from going on for longer than a publisher should wait for it.
+os.environ["TODOKU_LOCK_TIMEOUT_SEC"] = "30"
+
+# An example has no time limit, and is the same in every run: a new one is looked for with TODOKU_TEST_EXPLORE=1.
+settings.register_profile(
+    "todoku",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="TODOKU_TEST_EXPLORE" not in os.environ,
+)
+settings.load_profile("todoku")
+
+# Compiled modules are kept: hundreds of processes would compile them anew, and each worker of pytest its tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A run in the background ignores Ctrl-C, and every process that a test starts and interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 DAEMON = f"http://127.0.0.1:{os.environ.get('TODOKU_PORT', '8320')}"
 DEPENDENCY = os.environ.get("LABS_DEPENDENCY", "http://127.0.0.1:8321")
 
@@ -40,7 +40,7 @@ DEPENDENCY = os.environ.get("LABS_DEPENDENCY", "http://127.0.0.1:8321")
 def answer(path: str) -> tuple[int, Any]:
     """What the daemon says, and its status; (0, {}) if nobody answers."""
     try:
-        with urllib.request.urlopen(DAEMON + path, timeout=10) as found:  # noqa: S310 - our own address
+        with urllib.request.urlopen(DAEMON + path, timeout=60) as found:  # noqa: S310 - our own address
             return found.status, json.load(found)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -49,7 +49,7 @@ def answer(path: str) -> tuple[int, Any]:
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again, for a minute."""
+    """Look again and again, for two minutes."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
@@ -60,8 +60,8 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 def begun() -> list[tuple[float, str, int]]:
     """What handlers noted: when, which message, in which process."""
     file = Path("ran.log")
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    parts = [line.split() for line in lines]
+    text = file.read_text("utf-8") if file.exists() else ""
+    parts = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]  # one may be half written
     return [(float(at), f"{job} {n}", int(pid)) for at, job, n, pid in parts]
 
 

@@ -388,7 +388,7 @@ def killed_at(world: World, url: str, failpoint: str) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", PROGRAM, url, "work"],
         env={**os.environ, "TODOKU_FAILPOINTS": f"{failpoint}=kill", "PYTHONPATH": str(ROOT / "src")},
-        timeout=60, check=False, capture_output=True, text=True,
+        timeout=120, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for worker in world.store.workers():

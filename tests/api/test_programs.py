@@ -298,7 +298,8 @@ def test_a_webhook_s_consumer_records_or_aborts(world: World, where: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_programs_type_check(where: Path) -> None:
+@pytest.mark.xdist_group("mypy")
+def test_the_programs_type_check(where: Path, mypy_cache: Path) -> None:
     """API.md: the programs pass `mypy --strict`."""
-    found = checked(where, job=JOB, outbox=OUTBOX, webhook=WEBHOOK)
+    found = checked(where, mypy_cache, job=JOB, outbox=OUTBOX, webhook=WEBHOOK)
     assert found == {"job": set(), "outbox": set(), "webhook": set()}

@@ -48,7 +48,7 @@ def test_it_waits_before_it_answers(client: httpx.Client) -> None:
     assert client.post("/503?sleep=150").status_code == 503
     assert time.monotonic() - began >= 0.3
     with pytest.raises(httpx.ReadTimeout):
-        client.post("/hang", timeout=0.3)
+        client.post("/hang", timeout=httpx.Timeout(60, read=0.3))
 
 
 def test_flaky_fails_so_often_for_each_message(client: httpx.Client) -> None:

@@ -156,9 +156,10 @@ def marked(program: str) -> set[int]:
 
 
 @pytest.mark.slow
-def test_mypy_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("mypy")
+def test_mypy_finds_each_mistake_and_nothing_else(tmp_path: Path, mypy_cache: Path) -> None:
     """API.md: a wrong, missing or extra argument, and `publish` without `tx`, are rejected; results are inferred."""
-    found = checked(tmp_path, correct=CORRECT, wrong=WRONG)
+    found = checked(tmp_path, mypy_cache, correct=CORRECT, wrong=WRONG)
     assert found["correct"] == set()
     assert found["wrong"] == marked(WRONG)
 

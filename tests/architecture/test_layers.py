@@ -1,12 +1,14 @@
-"""The shape of the source: what may import what, how long things may be, what they may be called."""
+"""The shape of the source: what may import what, how long things may be, what they may be called.
+
+One test for each rule, over all files: it lists everything that breaks the rule.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "src" / "todoku"
 FILES = sorted(ROOT.rglob("*.py"))
@@ -43,7 +45,14 @@ VAGUE = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 40
 
-each_file = pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
 
 
 def layer_of(path: Path) -> str:
@@ -53,7 +62,7 @@ def layer_of(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[tuple[int, int, str]]:
     """(line, level, dotted name) of each import, one for each name that `from` takes."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.lineno, node.level, f"{node.module or ''}.{alias.name}"
@@ -71,9 +80,9 @@ def illegal(path: Path) -> Iterator[str]:
             continue
         there = rest[0] if rest else ""
         if there not in RANK:
-            yield f"{path.name}:{line}: name the module, not the package: {name}"
+            yield f"{place(path, line)}: name the module, not the package: {name}"
         elif there != here and RANK[there] >= RANK[here]:
-            yield f"{path.name}:{line}: {here} may not import {there}"
+            yield f"{place(path, line)}: {here} may not import {there}"
 
 
 def test_there_is_something_to_check() -> None:
@@ -84,50 +93,62 @@ def test_every_part_has_a_layer() -> None:
     assert {layer_of(path) for path in FILES} <= {"__init__", *RANK}
 
 
-@each_file
-def test_imports_are_absolute(path: Path) -> None:
-    assert [line for line, level, _ in imports(path) if level] == []
+def test_imports_are_absolute() -> None:
+    assert [place(path, line) for path in FILES for line, level, _ in imports(path) if level] == []
 
 
-@each_file
-def test_imports_go_down(path: Path) -> None:
-    assert list(illegal(path)) == []
+def test_imports_go_down() -> None:
+    assert [found for path in FILES for found in illegal(path)] == []
 
 
-@each_file
-def test_only_app_names_a_backend(path: Path) -> None:
-    """A backend may import itself; everybody else asks `todoku.app` for a Store."""
+def backends_named(path: Path) -> Iterator[str]:
+    """Each import of a backend by somebody who is neither that backend nor the app."""
     for backend in ("sqlite", "postgres"):
         if layer_of(path) == "app" or ROOT / "store" / backend in path.parents:
             continue
         dotted = f"todoku.store.{backend}"
-        named = [line for line, _, name in imports(path) if f"{name}.".startswith(f"{dotted}.")]
-        assert named == [], f"{path.name} imports {dotted}"
+        for line, _, name in imports(path):
+            if f"{name}.".startswith(f"{dotted}."):
+                yield f"{place(path, line)} imports {dotted}"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if layer_of(p) == "core"], ids=lambda path: path.stem)
-def test_the_core_is_pure(path: Path) -> None:
+def test_only_app_names_a_backend() -> None:
+    """A backend may import itself; everybody else asks `todoku.app` for a Store."""
+    assert [found for path in FILES for found in backends_named(path)] == []
+
+
+def test_the_core_is_pure() -> None:
     """No I/O, no clock, no randomness: whatever the core needs is handed to it."""
-    assert {name.split(".")[0] for _, _, name in imports(path)} & IMPURE == set()
+    core = [path for path in FILES if layer_of(path) == "core"]
+    assert [
+        f"{place(path, line)} imports {name}"
+        for path in core
+        for line, _, name in imports(path)
+        if name.split(".")[0] in IMPURE
+    ] == []
 
 
-@each_file
-def test_files_are_short(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+def test_files_are_short() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert [f"{place(path, lines)} is its end" for path, lines in lengths.items() if lines > LONGEST_FILE] == []
 
 
-@each_file
-def test_functions_are_short(path: Path) -> None:
-    """Counted without the docstring: a contract may be long, the code that keeps it may not."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def long_functions(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if ast.get_docstring(node, clean=False) is not None:
             lines -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
-        assert lines <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name} has {lines} lines"
+        if lines > LONGEST_FUNCTION:
+            yield f"{place(path, node.lineno)}: {node.name} has {lines} lines"
 
 
-@each_file
-def test_names_say_something(path: Path) -> None:
-    assert not VAGUE & {part.lower().strip("_") for part in path.relative_to(ROOT).with_suffix("").parts}
+def test_functions_are_short() -> None:
+    """Counted without the docstring: a contract may be long, the code that keeps it may not."""
+    assert [found for path in FILES for found in long_functions(path)] == []
+
+
+def test_names_say_something() -> None:
+    named = {path: {part.lower().strip("_") for part in path.relative_to(ROOT).with_suffix("").parts} for path in FILES}
+    assert [str(path.relative_to(ROOT)) for path, parts in named.items() if parts & VAGUE] == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import Run, Shop
+from tests.daemon.running import KEPT
 from tests.support.world import World
 
 
@@ -21,7 +22,7 @@ def run(tmp_path: Path) -> Run:
     def todoku(
         *arguments: str, cwd: Path = tmp_path, stdin: str = "", **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         done = subprocess.run(
             [sys.executable, "-m", "todoku", *arguments],
             cwd=cwd,
@@ -30,7 +31,7 @@ def run(tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert "Traceback" not in done.stdout + done.stderr, done.stderr

@@ -16,11 +16,11 @@ import pytest
 import todoku
 from tests.cli.conftest import run  # noqa: F401 - a fixture: the program in an empty directory
 from tests.client.queue_server import TOKEN
-from tests.daemon.running import free_port
+from tests.support.ports import free_port
 from tests.support.world import World
 from todoku.client import Queue, connect
 
-PATIENT = 10.0
+PATIENT = 60.0
 """Seconds for an answer where that is not what is tested: the machine may be busy."""
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ class Elsewhere:
             self.start()
         self.tell("")
         self.bury()
-        with closing(sqlite3.connect(self.file, timeout=10)) as db, db:
+        with closing(sqlite3.connect(self.file, timeout=60)) as db, db:
             db.execute("delete from accepted")
 
     def kill(self) -> None:
@@ -61,11 +61,11 @@ class Elsewhere:
 
     def tell(self, how: str) -> None:
         """From now on every answer is so; "": as it should be."""
-        self.file.with_suffix(".answering").write_text(how)
+        _say(self.file.with_suffix(".answering"), how)
 
     def bury(self, *letters: dict[str, Any]) -> None:
         """These are its dead letters."""
-        self.file.with_suffix(".dead").write_text(json.dumps(letters))
+        _say(self.file.with_suffix(".dead"), json.dumps(letters))
 
     def dead(self) -> list[dict[str, Any]]:
         return list(json.loads(self.file.with_suffix(".dead").read_text()))
@@ -74,12 +74,19 @@ class Elsewhere:
         """(path, headers, body) of each message, in the order they were accepted."""
         if not self.file.exists():
             return []
-        with closing(sqlite3.connect(self.file, timeout=10)) as db:
+        with closing(sqlite3.connect(self.file, timeout=60)) as db:
             found = db.execute("select path, headers, body from accepted order by number").fetchall()
         return [(path, json.loads(headers), body) for path, headers, body in found]
 
     def bodies(self) -> list[bytes]:
         return [body for _, _, body in self.accepted()]
+
+
+def _say(file: Path, text: str) -> None:
+    """At once: somebody who reads it meanwhile must not find it empty, which means something else."""
+    new = file.with_suffix(f"{file.suffix}.new")
+    new.write_text(text)
+    new.replace(file)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ import pytest
 
 from tests.api.qstash.receiving import Receiver, receiver
 from tests.client.conftest import fell_back
-from tests.daemon.running import Daemon, Shop, free_port, shop_at, until
+from tests.daemon.running import Daemon, Shop, shop_at, until
+from tests.support.ports import free_port
 from tests.support.world import World
 from todoku.client import Queue, QueueRefused, connect
 from todoku.client.failing import FailedEvents
@@ -52,7 +53,7 @@ def started(shop: Shop, port: int) -> Daemon:
 def test_what_is_published_arrives_and_what_died_is_cared_for(shop: Shop, there: Receiver) -> None:
     """S4-13, S4-28 to S4-33, on both databases; then the failed events of this queue in a table of the same one."""
     daemon = started(shop, free_port())
-    with connect(daemon.url, token=TOKEN, within=10) as queue:
+    with connect(daemon.url, token=TOKEN, within=60) as queue:
         done = queue.publish(f"{there.url}/paid", {"n": 1}, deduplication_id="evt_1", headers={"X-Event-Id": "evt_1"})
         assert queue.publish(f"{there.url}/paid", {"n": 1}, deduplication_id="evt_1").duplicate
         received = there.one("/paid")
@@ -96,27 +97,31 @@ def test_a_server_that_is_killed_in_the_middle_of_a_thousand_publishes_has_each_
         shop.box.migrate()
         port = free_port()
         daemon = started(shop, port)
-        half = threading.Event()
+        pids = [worker["pid"] for worker in daemon.workers()]
+        half, gone = threading.Event(), threading.Event()
         with connect(daemon.url, token=TOKEN, fallback="spool", spool=str(tmp_path / "spool.db"), within=5) as queue:
 
             def publish(thread: int) -> None:
                 for n in range(thread, PUBLISHES, 4):
                     if n >= PUBLISHES // 2:
                         half.set()
+                    if n >= PUBLISHES - 100:
+                        assert gone.wait(120)  # however fast the others were
                     queue.publish(f"{there.url}/paid", n, deduplication_id=f"evt_{n}")
 
             threads = [threading.Thread(target=publish, args=(number,)) for number in range(4)]
             for thread in threads:
                 thread.start()
             assert half.wait(120)
-            killed(daemon)
+            killed(daemon, pids)
+            gone.set()
             until(lambda: queue.spooled() > 5, "something is spooled")
             started(shop, port)
             for thread in threads:
                 thread.join(120)
             until(lambda: queue.spooled() == 0, "everything is forwarded")
             assert fell_back(queue)["spool"] > 5
-        until(lambda: len({one.body for one in there.at("/paid")}) == PUBLISHES, "each has arrived")
+        until(lambda: len({one.body for one in there.at("/paid")}) == PUBLISHES, "each has arrived", seconds=150)
         world = World("sqlite", sqlite_url)
         ((stored,),) = world.sql("select count(*) from todoku_message where topic = 'http.request'")
         world.close()
@@ -125,8 +130,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_thousand_publishes_has_each_
     assert set(Counter(n for n, _ in ids).values()) == {1}
 
 
-def killed(daemon: Daemon) -> None:
-    pids = [worker["pid"] for worker in daemon.workers()]
+def killed(daemon: Daemon, pids: list[int]) -> None:
     daemon.process.kill()
     daemon.process.wait()
     for pid in pids:

@@ -38,14 +38,16 @@ def test_a_queue_that_is_killed_in_the_middle_gets_each_message_once_and_in_orde
     queues: Any, elsewhere: Elsewhere
 ) -> None:
     """Publishes by four threads, each through a queue of its own; kill -9 of the queue, and back."""
-    queue: Queue = queues(fallback="spool", within=5)
+    queue: Queue = queues(fallback="spool")
     each = PUBLISHES // 4
-    half = threading.Event()
+    half, gone = threading.Event(), threading.Event()
 
     def publish(thread: int) -> None:
         for n in range(each):
             if n == each // 2:
                 half.set()
+            if n == each - 5:
+                assert gone.wait(60)  # however fast the others were
             done = queue.enqueue(f"queue-{thread}", WORKER, {"thread": thread, "n": n})
             assert done.how in ("queued", "spooled")
 
@@ -54,6 +56,7 @@ def test_a_queue_that_is_killed_in_the_middle_gets_each_message_once_and_in_orde
         thread.start()
     assert half.wait(60)
     elsewhere.kill()
+    gone.set()
     until(lambda: queue.spooled() > 5, "something is spooled")
     elsewhere.start()
     for thread in threads:

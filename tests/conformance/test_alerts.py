@@ -33,7 +33,7 @@ def told(alerts: Alerts, found: dict[Name, Raised], *sinks: str) -> list[tuple[s
 
 
 def test_of_many_daemons_that_see_it_at_once_one_tells_each_sink(world: World) -> None:
-    daemons = [world.another_store().alerts for _ in range(6)]
+    daemons = [world.another_store(lock_timeout_sec=60).alerts for _ in range(6)]
     together = Barrier(len(daemons))
 
     def look(alerts: Alerts) -> list[tuple[str, str]]:

@@ -304,7 +304,7 @@ def test_a_set_has_the_same_digest_in_every_process(world: World) -> None:
     told = {
         subprocess.run(
             [sys.executable, "-c", program, world.url],
-            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=120, check=True,
         ).stdout
         for seed in ("1", "2", "3")
     }  # fmt: skip
@@ -453,7 +453,7 @@ def test_a_file_that_may_not_be_written_is_a_clear_error(shared: Path, kind: str
 
     nobody = pwd.getpwnam("nobody").pw_uid
     done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, url, str(nobody)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", READ_ONLY, url, str(nobody)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     refused, counted = done.stdout.splitlines()

@@ -448,11 +448,11 @@ def test_eight_settlers_at_once_complete_a_batch_once(world: World) -> None:
     """The row's lock orders them; whoever is last publishes what follows (I3)."""
     batch = begun(world, world.drafts(80), then=world.drafts(to=["then"])[0])
     claims = world.claim(world.worker(), limit=80)
-    stores = [world.another_store() for _ in range(8)]
+    stores = [world.another_store(lock_timeout_sec=60) for _ in range(8)]
     start = threading.Barrier(8)
 
     def settle(place: int) -> None:
-        start.wait(timeout=30)
+        start.wait(timeout=60)
         for claim in claims[place::8]:
             pair: list[tuple[Claimed, Settlement]] = [(claim, SUCCEEDED if claim.id % 2 else aborted())]
             while stores[place].settle(pair).stuck:
@@ -462,7 +462,7 @@ def test_eight_settlers_at_once_complete_a_batch_once(world: World) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=120)
     assert counted(world, batch) == (0, 40, 40, True)
     assert len(waiting(world, "then")) == 1
     assert broken(world) == {}
@@ -559,13 +559,13 @@ def test_who_publishes_into_the_lane_of_what_follows_holds_up_no_settle(postgres
         connection.rollback()
     finally:
         connection.close()
-    others = [world.another_store() for _ in range(4)]
+    others = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     numbers: list[int] = []
     threads = [threading.Thread(target=lambda store=store: numbers.append(store.follow())) for store in others]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert sum(numbers) == 1
     assert counted(world, batch) == (0, 1, 0, True)
     assert len(waiting(world, "lane")) == 1

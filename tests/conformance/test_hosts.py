@@ -66,7 +66,7 @@ def test_a_worker_finds_the_hosts_of_its_schemes_and_no_others(
         http.post(url, queue="orders", posting=FIFO)
     world.publish(to=("http", "h"))
     assert places(world.store.waiting(served)) == found
-    world.claim(world.worker(lease=1))
+    world.claim(world.worker(lease=30))
     world.advance(60)
     world.store.reclaim()
     assert {place[1] for place in world.store.waiting(served).suspects} == found
@@ -157,7 +157,7 @@ def test_a_queue_of_requests_waits_for_the_retries_of_its_first_and_then_goes_on
 def test_a_lane_of_a_host_whose_owner_died_goes_on_too(world: World, http: Requesting) -> None:
     for _ in range(2):
         http.post("https://a.example", queue="orders", posting=FIFO)
-    assert world.claim_lanes(world.worker(lease=1))
+    assert world.claim_lanes(world.worker(lease=30))
     world.advance(60)
     assert world.store.reclaim(max_lost=1).aborted >= 1
     assert not [lane for lane in world.sql("select parked from todoku_lane") if lane[0]]

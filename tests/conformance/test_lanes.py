@@ -66,7 +66,7 @@ def ids(world: World) -> list[int]:
     return [row.id for row in world.deliveries()]
 
 
-def until(true: Callable[[], bool], what: str, *, within: float = 20.0) -> None:
+def until(true: Callable[[], bool], what: str, *, within: float = 60.0) -> None:
     """Wait for something another thread or connection brings about."""
     deadline = time.monotonic() + within
     while not true():
@@ -746,11 +746,11 @@ def test_a_publish_that_waits_for_the_drop_of_its_lane_makes_it_again(pg: World)
 
     def hold() -> None:
         dropped.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     with ThreadPoolExecutor(2) as pool, failpoint.armed("settle.before_commit", hold):
         settling = pool.submit(pg.settle, [last])
-        assert dropped.wait(20)
+        assert dropped.wait(60)
         publishing = pool.submit(order, pg, 1, start=1)
         pg.until_blocked()
         go_on.set()
@@ -930,7 +930,7 @@ def test_a_lane_does_not_wait_for_a_row_that_is_cancelled_while_its_head_is_sett
 
         def settle_meanwhile() -> None:
             settling.append(pool.submit(pg.settle, claims))
-            assert looked.wait(20)
+            assert looked.wait(60)
 
         def hold_the_commit() -> None:
             looked.set()
@@ -980,7 +980,7 @@ class Pressure:
 
     def run(self, *, publishers: int, workers: int) -> None:
         """Publish everything, run everything; raises what any of the threads raised."""
-        stores = [self.world.another_store() for _ in range(workers)]
+        stores = [self.world.another_store(lock_timeout_sec=60) for _ in range(workers)]
         with ThreadPoolExecutor(publishers + workers) as pool:
             publishing = [pool.submit(self.publish, seed) for seed in range(publishers)]
             working = [pool.submit(self.work, store) for store in stores]
@@ -1020,7 +1020,7 @@ class Pressure:
     def work(self, store: SqlStore) -> None:
         """Claim and run until everything that was published is gone, lanes included."""
         worker = self.start(store)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 150
         while True:
             all_published = self.published.is_set()
             places = store.waiting(None).lanes

@@ -30,7 +30,7 @@ TWO = Limit(concurrency=2)
 def notes(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the processes write down what they do; their database is the world's."""
     settings = {
-        limited.URL: url, limited.NOTES: str(tmp_path), "TODOKU_CONCURRENCY": "4", "TODOKU_LEASE_SEC": "4",
+        limited.URL: url, limited.NOTES: str(tmp_path), "TODOKU_CONCURRENCY": "4", "TODOKU_LEASE_SEC": "10",
         "TODOKU_RECLAIM_INTERVAL_SEC": "0.5",
     }  # fmt: skip
     for name, value in settings.items():
@@ -50,7 +50,7 @@ def eight(target: Any, *arguments: Any) -> Iterator[list[SpawnProcess]]:
     finally:
         for process in processes:
             process.kill()
-            process.join(60)
+            process.join(120)
 
 
 def held(world: World, notes: Path) -> dict[str, list[Span]]:
@@ -83,7 +83,7 @@ def one_that_holds(notes: Path, what: str) -> int:
                 (open_ones.add if event["event"] == "began" else open_ones.discard)(event["pid"])
         return open_ones
 
-    until(look, seconds=60, what=f"an attempt of {what}")
+    until(look, seconds=120, what=f"an attempt of {what}")
     return min(open_ones)
 
 
@@ -99,7 +99,7 @@ def test_eight_processes_reach_every_limit_exactly_and_one_that_is_killed_frees_
             call(world, "keyed", 6, key=f"cool {key}", queue="default", per_key=TWO)
         call(world, "narrow", 30)
         os.kill(one_that_holds(notes, "key hot"), signal.SIGKILL)
-        until(lambda: len(world.history()) == 90, seconds=90, what="everything")
+        until(lambda: len(world.history()) == 90, seconds=180, what="everything")
     found = held(world, notes)
     assert overlap(found["key hot"]) == 2
     assert overlap(found["queue narrow"]) == 3
@@ -114,7 +114,7 @@ def test_eight_processes_that_enqueue_the_same_calls_store_each_once(world: Worl
     number = 20
     with eight(limited.enqueue_the_same, number) as processes:
         for process in processes:
-            process.join(60)
+            process.join(120)
         assert [process.exitcode for process in processes] == [0] * PROCESSES
     stored = world.sql("select topic, count(*) from todoku_message group by topic order by topic")
     assert stored == [("narrow", number), ("unique", number)]

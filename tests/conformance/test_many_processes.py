@@ -130,7 +130,9 @@ def work_until_done(backend: Backend, url: str, holding: Event) -> None:
 def hold_rows(backend: Backend, url: str, holding: Event, note: Path) -> None:
     """One process that claims, and gets no further: it is killed."""
     with opened(backend, url) as world:
-        found = Laborer(world, lease=1.0).claim()
+        laborer = Laborer(world, lease=1.0)
+        while not (found := laborer.claim()):  # its lease may have ended before it came to that
+            pass
         note.write_text(json.dumps([claim.id for claim in found]))
         holding.set()
         time.sleep(PATIENCE)

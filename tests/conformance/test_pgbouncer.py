@@ -112,12 +112,12 @@ def pooled(url: str) -> Iterator[str]:
             yield through
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
             shutil.rmtree(home, ignore_errors=True)
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             psycopg.connect(url, connect_timeout=5).close()

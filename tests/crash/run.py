@@ -169,7 +169,7 @@ class Run:
             return None
         return int(number)
 
-    def until_finished(self, *, seconds: float = 60.0) -> None:
+    def until_finished(self, *, seconds: float = 120.0) -> None:
         """Come back when nothing waits and nothing is in flight."""
         deadline = time.monotonic() + seconds
         while (left := self.unfinished()) != 0:
@@ -180,7 +180,7 @@ class Run:
 
     # ----------------------------------------------------------------------------------------------- the end
 
-    def finish(self, *, workers: int = 1, seconds: float = 60.0) -> Verdict:
+    def finish(self, *, workers: int = 1, seconds: float = 120.0) -> Verdict:
         """Let living workers (or, if none lives, `workers` fresh ones) finish, drain them, and judge."""
         living = self.pack.living or [self.worker() for _ in range(workers)]
         self.until_finished(seconds=seconds)

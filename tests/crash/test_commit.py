@@ -33,7 +33,7 @@ def proxy(postgres_url: str, tmp_path: Path) -> Iterator[Proxy]:
 def run(proxy: Proxy, postgres_url: str, forks: Forks, tmp_path: Path) -> Iterator[Run]:
     """Its processes go through the proxy."""
     world = World("postgres", postgres_url)
-    run = Run(forks, tmp_path, world, url=proxy.url)
+    run = Run(forks, tmp_path, world, url=proxy.url, TODOKU_LOCK_TIMEOUT_SEC="30")
     yield run
     run.pack.end()
     world.close()

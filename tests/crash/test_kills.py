@@ -43,7 +43,7 @@ def test_nothing_is_lost_or_doubled_when_supervised_workers_are_killed_under_loa
 
 def test_nothing_is_lost_or_doubled_when_workers_die_alone(make_run: Callable[..., Run]) -> None:
     """W-103: nobody ends their leases, which run out; the others reclaim what they held."""
-    run = make_run(lease=3.0)
+    run = make_run()
     hunt(run, UNSUPERVISED, workers=3, bury=lambda _victim: None)
     verdict = run.finish()
     assert verdict.problems == ()
@@ -64,9 +64,8 @@ def test_nothing_is_lost_or_doubled_when_the_workers_of_a_daemon_are_killed(
         killed: set[int] = set()
         for _ in range(UNDER_THE_DAEMON):
             pid = until(lambda: next(iter(busy(run, daemon) - killed), None), "a worker process at work")
-            os.kill(pid, signal.SIGKILL)
             killed.add(pid)
-            run.pack.faults.append(Fault("kill", pid, *gone(pid)))
+            run.pack.faults.append(Fault("kill", pid, *ended(pid)))
         run.pack.drain(publisher)
         run.until_finished()
         assert daemon.stop() == 0
@@ -91,8 +90,9 @@ def busy(run: Run, daemon: Daemon) -> set[int]:
     return {worker["pid"] for worker in daemon.workers() if worker["pid"] and run.begun(worker["pid"])}
 
 
-def gone(pid: int) -> tuple[float, float]:
-    """Wait until a process of somebody else's is gone; from when to when it was dying."""
-    began = time.monotonic()
+def ended(pid: int) -> tuple[float, float]:
+    """Kill a process of somebody else's, and wait until it is gone; from when to when it was dying."""
+    began = time.monotonic()  # before: what it held may run again before this process is next in turn
+    os.kill(pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} to be gone")
     return began, time.monotonic()

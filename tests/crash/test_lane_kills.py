@@ -16,7 +16,7 @@ import todoku
 from tests.crash.laning import fate, lane_app
 from tests.crash.run import Run
 from tests.support.ordering import Commits, Outcome, Sent, order_problems
-from tests.support.pack import Member
+from tests.support.pack import Member, until
 from tests.support.receiver import Began, Ended, Note
 from tests.support.world import World
 
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 KILLS = int(os.environ.get("TODOKU_TEST_LANE_KILLS", "6"))
 PUBLISHERS, WORKERS, KEYS = 4, 3, 5
+FATES = {"done", "retried", "snoozed", "skipped"}
 
 
 class Publishers:
@@ -94,14 +95,15 @@ def test_lanes_keep_order_when_workers_are_killed_and_publishers_commit_late(
             run.pack.kill(pack[place])
             run.bury(pack[place])
             pack[place] = start(run)
+        until(lambda: {fate(name) for name in publishers.commits.names()} == FATES, "some of each fate to be committed")
     finally:
         publishers.stop()
     run.until_finished()
     run.pack.drain(*run.pack.living)
     notes = run.notes.read()
     assert order_problems(publishers.commits.by_key, sent(notes), in_the_hands_of_the_dead(run, notes)) == []
-    names = [name for names in publishers.commits.by_key.values() for name in names]
-    assert {fate(name) for name in names} == {"done", "retried", "snoozed", "skipped"}, "all of it happened"
+    names = publishers.commits.names()
+    assert {fate(name) for name in names} == FATES, "all of it happened"
     assert len(world.history()) == sum(fate(name) != "skipped" for name in names), "each succeeded once"
     assert run.pack.kills == KILLS
 

@@ -16,7 +16,7 @@ from tests.support.world import World
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.postgres]
 
 DURABLE = "-c fsync=on -c shared_buffers=64MB"
-LEASE = 3.0
+LEASE = 6.0
 DOWN = (0.0, 0.5, 1.5 * LEASE)
 """Seconds: back at once, after a while, and when every lease is over."""
 

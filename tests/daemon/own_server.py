@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support import postgres
+from tests.support.place import place
 
 
 class OwnServer:
@@ -33,7 +34,7 @@ class OwnServer:
 
 @contextmanager
 def own_server(options: str = postgres.FOR_TESTS) -> Iterator[OwnServer]:
-    home = Path(tempfile.mkdtemp(prefix="todoku-own-server-", dir="/tmp"))
+    home = Path(tempfile.mkdtemp(prefix="todoku-own-server-", dir=place()))
     try:
         server = OwnServer(home, options)
         yield server

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.ports import free_port
 from todoku.app import App
 
 T = TypeVar("T")
-PATIENCE = 60.0
+PATIENCE = 120.0
 """How long anything may take on a busy machine before a test gives up."""
+
+KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TODOKU_LOCK_TIMEOUT_SEC")
+"""What a program that a test starts has of the test's own environment."""
 
 SHOP = """
 import asyncio, os, pathlib, time
@@ -71,10 +75,9 @@ def until(condition: Callable[[], T | None], what: str, *, seconds: float = PATI
         time.sleep(0.01)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def whole_lines(text: str) -> list[str]:
+    """The lines of a file that somebody writes: what has no end yet is none."""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def alive(pid: int) -> bool:
@@ -94,7 +97,7 @@ class Daemon:
         self.url = f"http://127.0.0.1:{self.port}"
         self._out = (home / f"out.{self.port}").open("w+", encoding="utf-8")
         self._err = (home / f"err.{self.port}").open("w+", encoding="utf-8")
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "todoku", *arguments],
             cwd=home,
@@ -115,18 +118,18 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log lines of that event."""
-        lines = [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in whole_lines(self.err) if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
 
     def ask(self, path: str, **headers: str) -> tuple[int, Any]:
         """(status, body); (0, None) if nobody answers."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 status, body = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, body = error.code, error.read()
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException):
             return 0, None
         return status, json.loads(body) if body.startswith(b"{") else body.decode()
 
@@ -211,7 +214,7 @@ class Shop:
 
     def noted(self, prefix: str = "") -> list[str]:
         file = self.home / "ran"
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = whole_lines(file.read_text()) if file.exists() else []
         return [line for line in lines if line.startswith(prefix)]
 
     def let_go(self) -> None:

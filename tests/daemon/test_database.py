@@ -70,7 +70,7 @@ def test_a_daemon_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> 
 
 def test_run_waits_for_the_migration_that_somebody_else_applies(sqlite_shop: Shop, tmp_path: Path) -> None:
     daemon = sqlite_shop.start("run", "--app", "shop:box")
-    until(lambda: daemon.ask("/readyz")[1] and "not_migrated" in daemon.ask("/readyz")[1]["reasons"], "not migrated")
+    until(lambda: (body := daemon.ask("/readyz")[1]) and "not_migrated" in body["reasons"], "not migrated")
     assert "todoku migrate" in daemon.events("WAITING_FOR_DATABASE")[0]["error"]
     assert not (tmp_path / "todoku.db").exists(), "waiting makes no file"
     sqlite_shop.box.migrate()

@@ -16,8 +16,9 @@ import jwt
 import pytest
 from qstash import QStash, Receiver
 
-from tests.daemon.running import Daemon, Shop, free_port, until
+from tests.daemon.running import Daemon, Shop, until
 from tests.support import nodejs
+from tests.support.ports import free_port
 from todoku.core.development import KEYS, TOKEN
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ class Developing:
         self.client = QStash(TOKEN, base_url=self.daemon.url)
 
     def received(self, message_id: str) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self.receiver}/received", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.receiver}/received", timeout=60) as answer:
             return [one for one in json.load(answer) if one["message_id"] == message_id]
 
     def publish(self, path: str, *, at: str | None = None, **options: Any) -> str:
@@ -164,9 +165,10 @@ def test_the_official_receiver_verifies_what_is_sent(dev: Developing, tmp_path: 
 
 def test_a_page_from_elsewhere_cannot_use_the_browser_of_the_developer(dev: Developing) -> None:
     url = f"{dev.daemon.url}/v2/publish/{dev.receiver}/200?qstash_token={TOKEN}"
-    assert httpx.post(url, headers={"Origin": "https://evil.example"}, trust_env=False).status_code == 403
-    assert httpx.post(url, headers={"Host": "evil.example"}, trust_env=False).status_code == 403
-    assert httpx.post(url, trust_env=False).status_code == 200
+    with httpx.Client(timeout=60, trust_env=False) as browser:
+        assert browser.post(url, headers={"Origin": "https://evil.example"}).status_code == 403
+        assert browser.post(url, headers={"Host": "evil.example"}).status_code == 403
+        assert browser.post(url).status_code == 200
 
 
 def test_when_it_ends_nothing_is_left(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ MADE = re.compile(r"^  (QSTASH_\w+)=(\S+)$", re.MULTILINE)
 
 def status(daemon: Daemon, path: str, token: str) -> int:
     headers = {"authorization": f"Bearer {token}"}
-    return httpx.get(f"{daemon.url}{path}", headers=headers, timeout=30, trust_env=False).status_code
+    return httpx.get(f"{daemon.url}{path}", headers=headers, timeout=60, trust_env=False).status_code
 
 
 def test_what_a_daemon_makes_it_says_once(shop: Shop) -> None:
     """Issue 6: the first admin token and the signing keys are made and printed once, and open everything."""
     daemon = shop.run()
-    said = dict(MADE.findall(until(lambda: daemon.out, "what it made")))
+    said = until(lambda: found if len(found := dict(MADE.findall(daemon.out))) > 3 else None, "what it made")
     assert set(said) == {"QSTASH_URL", "QSTASH_TOKEN", "QSTASH_CURRENT_SIGNING_KEY", "QSTASH_NEXT_SIGNING_KEY"}
     assert said["QSTASH_URL"] == daemon.url
     assert status(daemon, "/api/v1/tokens", said["QSTASH_TOKEN"]) == 200
@@ -57,7 +57,7 @@ def test_requests_that_wait_for_the_database_keep_nobody_else_waiting(sqlite_sho
     answers: list[int] = []
 
     def pause(name: str) -> None:
-        with httpx.Client(timeout=60, trust_env=False) as client:
+        with httpx.Client(timeout=120, trust_env=False) as client:
             answer = client.post(
                 f"{daemon.url}/api/v1/queues/{name}/pause",
                 json={"why": "a test"},
@@ -72,10 +72,10 @@ def test_requests_that_wait_for_the_database_keep_nobody_else_waiting(sqlite_sho
             thread.start()
         for _ in range(5):
             assert daemon.ask("/healthz")[0] == 200
-        assert answers == []
+        assert 200 not in answers, "who waits long enough is told to come again"
         holder.execute("rollback")
     for thread in waiting:
-        thread.join(60)
+        thread.join(120)
     assert set(answers) <= {200, 503}, "done, or told to come again"
     assert len(answers) == 40
     assert daemon.stop() == 0

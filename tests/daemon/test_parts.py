@@ -101,7 +101,7 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"\0{name[1:]}" if abstract else name)
         systemd.settimeout(10)
-        notify = Notify({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+        notify = Notify({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())})
         notify.status("running; 1 of 1")
         notify.status("running; 1 of 1")  # said once
         notify.ready()

@@ -57,6 +57,10 @@ class Kind(ABC):
     def destination(self, address: str, **options: Any) -> todoku.Destination:
         """The destination, as a user makes it."""
 
+    def patient(self, address: str, **options: Any) -> todoku.Destination:
+        """The same, where a server that a busy machine keeps waiting is not what is tested."""
+        return self.destination(address, send_timeout_ms=60_000, **options)
+
     @abstractmethod
     async def declare(self, address: str) -> None:
         """Make the queue, stream or topic."""

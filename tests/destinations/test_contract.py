@@ -60,7 +60,7 @@ def away(kind: Kind) -> Iterator[None]:
 async def test_everything_arrives_with_all_headers(kind: Kind, address: str) -> None:
     await kind.declare(address)
     message = outgoing(7, key="order 7/ä", headers={"tenant": "acme", **TRACE})
-    destination = kind.destination(address, source="https://shop.example/orders")
+    destination = kind.patient(address, source="https://shop.example/orders")
     assert await sent(destination, [message]) == [Done()]
     (got,) = await kind.received(address)
     assert got.payload == message.payload
@@ -75,7 +75,7 @@ async def test_everything_arrives_with_all_headers(kind: Kind, address: str) -> 
 async def test_the_attributes_are_those_of_cloudevents_1_0(kind: Kind, address: str) -> None:
     await kind.declare(address)
     message = outgoing(1)
-    await sent(kind.destination(address), [message])
+    await sent(kind.patient(address), [message])
     (got,) = await kind.received(address)
     attributes = {
         name.removeprefix(kind.prefix): value for name, value in got.headers.items() if name.startswith(kind.prefix)
@@ -89,7 +89,7 @@ async def test_the_attributes_are_those_of_cloudevents_1_0(kind: Kind, address: 
 async def test_a_batch_arrives_whole_and_in_its_order_by_key(kind: Kind, address: str) -> None:
     await kind.declare(address)
     batch = [outgoing(number, key=f"key {number % 4}") for number in range(60)]
-    assert await sent(kind.destination(address), batch) == [Done()] * 60
+    assert await sent(kind.patient(address), batch) == [Done()] * 60
     got = await kind.received(address)
     assert sorted(numbers(got)) == list(range(60))
     for key in range(4):
@@ -102,7 +102,7 @@ async def test_a_message_that_is_too_large_fails_alone(kind: Kind, address: str)
     """I13: its neighbours arrive, and pay no attempt for it."""
     await kind.declare(address)
     batch = [outgoing(number, payload=b"x" * TOO_MUCH if number == 3 else None) for number in range(7)]
-    outcomes = await sent(kind.destination(address), batch)
+    outcomes = await sent(kind.patient(address), batch)
     refused = outcomes.pop(3)
     assert isinstance(refused, Abort)
     assert refused.reason == "TOO_LARGE"
@@ -115,7 +115,7 @@ async def test_what_only_the_server_finds_too_large_fails_alone_too(kind: Kind, 
     """The client does not know the server's limit. RabbitMQ closes the channel over it, with all that is in flight."""
     await kind.declare(address)
     batch = [outgoing(number, payload=b"x" * TOO_MUCH if number == 3 else None) for number in range(7)]
-    outcomes = await sent(kind.destination(address, max_bytes=1 << 20), batch)
+    outcomes = await sent(kind.patient(address, max_bytes=1 << 20), batch)
     refused = outcomes.pop(3)
     assert isinstance(refused, Abort)
     assert outcomes == [Done()] * 6
@@ -126,7 +126,7 @@ async def test_what_only_the_server_finds_too_large_fails_alone_too(kind: Kind, 
 async def test_a_payload_is_bytes_and_may_be_anything(kind: Kind, address: str) -> None:
     await kind.declare(address)
     payload = bytes(range(256))
-    await sent(kind.destination(address), [outgoing(1, payload=payload, content_type="application/octet-stream")])
+    await sent(kind.patient(address), [outgoing(1, payload=payload, content_type="application/octet-stream")])
     (got,) = await kind.received(address)
     assert (got.payload, got.properties["content-type"]) == (payload, "application/octet-stream")
 
@@ -141,7 +141,7 @@ async def test_where_nobody_listens_it_is_tried_again(kind: Kind) -> None:
 
 async def test_many_sends_at_once_share_one_connection(kind: Kind, address: str) -> None:
     await kind.declare(address)
-    destination: Any = kind.destination(address)
+    destination: Any = kind.patient(address)
     batches = [[outgoing(10 * batch + place) for place in range(10)] for batch in range(8)]
     await asyncio.gather(*(destination.send(batch) for batch in batches))
     assert len({id(line._connection) for line in destination._lines.values()}) == 1
@@ -191,5 +191,5 @@ async def test_what_takes_too_long_is_a_timeout(kind: Kind, address: str) -> Non
 @only("nats", "sqs-fifo")  # elsewhere the consumer's inbox tells them
 async def test_a_repetition_is_dropped_where_the_broker_knows_it(kind: Kind, address: str) -> None:
     await kind.declare(address)
-    assert await sent(kind.destination(address), [outgoing(1)] * 2) == [Done()] * 2
+    assert await sent(kind.patient(address), [outgoing(1)] * 2) == [Done()] * 2
     assert numbers(await kind.received(address)) == [1]

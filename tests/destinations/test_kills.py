@@ -62,7 +62,7 @@ class Relay:
         return counts.of("pending") + counts.of("sending") + counts.of("failed")
 
     def until_left(self, most: int) -> None:
-        until(lambda: self.left() <= most, f"{most} or fewer to be left; {self.left()} are", seconds=60)
+        until(lambda: self.left() <= most, f"{most} or fewer to be left; {self.left()} are", seconds=150)
 
     def kill(self) -> None:
         """kill -9 the worker process; its supervisor starts another."""

@@ -10,7 +10,7 @@ from todoku.core.outcome import Done, Retry
 @only("redis")
 async def test_a_stream_is_trimmed_to_about_its_length(kind: Kind, address: str) -> None:
     batch = [outgoing(number) for number in range(1000)]
-    assert await sent(kind.destination(address, maxlen=100), batch) == [Done()] * 1000
+    assert await sent(kind.patient(address, maxlen=100), batch) == [Done()] * 1000
     got = numbers(await kind.received(address))
     assert got == list(range(1000 - len(got), 1000))
     assert 100 <= len(got) < 500
@@ -18,7 +18,7 @@ async def test_a_stream_is_trimmed_to_about_its_length(kind: Kind, address: str)
 
 @only("redis")
 async def test_with_fsync_it_has_arrived_when_it_is_on_disk(kind: Kind, address: str) -> None:
-    assert await sent(kind.destination(address, fsync=True), [outgoing(1), outgoing(2)]) == [Done()] * 2
+    assert await sent(kind.patient(address, fsync=True), [outgoing(1), outgoing(2)]) == [Done()] * 2
 
 
 @only("redis")
@@ -36,6 +36,6 @@ async def test_a_key_that_is_no_stream_is_refused_and_tried_again(kind: Kind, ad
 
     async with redis.asyncio.Redis.from_url(kind.service.url) as client:
         await client.set(address, "a string")
-    (outcome,) = await sent(kind.destination(address), [outgoing(1)])
+    (outcome,) = await sent(kind.patient(address), [outgoing(1)])
     assert isinstance(outcome, Retry)
     assert outcome.reason == "BROKER_REJECTED"

@@ -16,7 +16,7 @@ async def test_all_headers_fit_into_ten_attributes(kind: Any, address: str) -> N
     """A message with more than ten attributes is refused: all headers are together in one of them."""
     await kind.declare(address)
     many = {f"header-{number}": "x" for number in range(30)}
-    assert await sent(kind.destination(address), [outgoing(1, key="7", headers=many)]) == [Done()]
+    assert await sent(kind.patient(address), [outgoing(1, key="7", headers=many)]) == [Done()]
     async with kind._connected() as client:
         answer = await client.receive_message(QueueUrl=kind._url(address), MessageAttributeNames=["All"])
     attributes = answer["Messages"][0]["MessageAttributes"]
@@ -31,7 +31,7 @@ async def test_all_headers_fit_into_ten_attributes(kind: Any, address: str) -> N
 async def test_a_payload_that_is_no_text_travels_as_base64_and_says_so(kind: Kind, address: str) -> None:
     await kind.declare(address)
     payload = bytes(range(256))
-    await sent(kind.destination(address), [outgoing(1, payload=payload), outgoing(2, payload=b"")])
+    await sent(kind.patient(address), [outgoing(1, payload=payload), outgoing(2, payload=b"")])
     for got in await kind.received(address):
         assert got.headers["todoku-encoding"] == "base64"
         assert base64.b64decode(got.payload) in (payload, b"")
@@ -42,7 +42,7 @@ async def test_a_key_that_can_be_no_group_is_hashed(kind: Kind, address: str) ->
     await kind.declare(address)
     keys = ["order 7", "x" * 400, "ä", "plain"]
     batch = [outgoing(number, key=key) for number, key in enumerate(keys)]
-    assert await sent(kind.destination(address), batch) == [Done()] * 4
+    assert await sent(kind.patient(address), batch) == [Done()] * 4
     groups = {got.key: got.properties["group"] for got in await kind.received(address)}
     assert groups["plain"] == "plain"
     assert len(set(groups.values())) == 4
@@ -53,5 +53,5 @@ async def test_a_key_that_can_be_no_group_is_hashed(kind: Kind, address: str) ->
 async def test_more_than_ten_messages_and_many_bytes_go_in_several_requests(kind: Kind, address: str) -> None:
     await kind.declare(address)
     batch = [outgoing(number, payload=b"x" * 50_000) for number in range(12)]
-    assert await sent(kind.destination(address), batch) == [Done()] * 12
+    assert await sent(kind.patient(address), batch) == [Done()] * 12
     assert len(await kind.received(address)) == 12

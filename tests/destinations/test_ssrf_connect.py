@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.core.test_ssrf import FORBIDDEN
+from tests.support.ports import free_port
 from todoku.core.destination import Outgoing
 from todoku.core.outcome import Abort, Done, Outcome, Retry
 from todoku.core.request import HTTP, HttpRequest, carried
@@ -73,7 +74,7 @@ class Internet(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.hosts: list[str] = []
         self.answer: tuple[int, dict[str, str]] = (200, {})
-        super().__init__((INTERNET, 0), _Answering)
+        super().__init__((INTERNET, free_port(INTERNET, HERE)), _Answering)
 
 
 class _Answering(BaseHTTPRequestHandler):

@@ -25,7 +25,7 @@ def rotation(world: World, *keys: str, failpoints: str = "") -> subprocess.Compl
         [sys.executable, "-m", "todoku", "encryption-keys", "rotate", "--by", "ada", "--why", "autumn", "--json"],
         env={**os.environ, "TODOKU_DATABASE": world.url, "TODOKU_MASTER_KEYS": ",".join(keys),
              "TODOKU_FAILPOINTS": failpoints},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_two_who_rotate_at_once_wrap_each_key_once(boxes: Boxes, world: World, o
     command = [sys.executable, "-m", "todoku", "encryption-keys", "rotate", "--by", "ada", "--why", "autumn"]
     both = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for one in both:
-        assert one.communicate(timeout=60)[1] == b""
+        assert one.communicate(timeout=120)[1] == b""
         assert one.returncode == 0
     assert under(world) == {"2026-11": NUMBER}
     assert world.sql("select count(*) from todoku_audit where action = 'rotate to 2026-11'") == [(NUMBER,)]

@@ -89,7 +89,7 @@ def test_a_blocked_key_keeps_no_slot_from_the_others(world: World, crew: Crew) -
 
 def test_keys_with_limits_and_plain_calls_do_not_starve_each_other(world: World, crew: Crew) -> None:
     """Short plain calls that keep every slot busy: a key still runs; keys without end: plain calls still run."""
-    plain, keyed = Counting(0.002), Counting(0.002)
+    plain, keyed = Counting(0.02), Counting(0.002)  # half a minute of plain calls
     crew.handles("plain", plain)
     crew.handles("keyed", keyed, per_key=TWO)
     with crew.running(concurrency=2):
@@ -106,7 +106,7 @@ def test_keys_with_limits_and_plain_calls_do_not_starve_each_other(world: World,
 
 
 def test_a_limited_queue_runs_beside_one_that_keeps_every_slot_busy(world: World, crew: Crew) -> None:
-    plain, narrow = Counting(0.002), Counting(0.002)
+    plain, narrow = Counting(0.02), Counting(0.002)  # half a minute of plain calls
     crew.handles("plain", plain)
     crew.handles("narrow", narrow)
     world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
@@ -138,7 +138,8 @@ def test_a_key_whose_worker_died_goes_on_when_its_lease_has_ended(world: World, 
     handler = Counting()
     crew.handles("warehouse", handler, per_key=TWO)
     world.publish(6, key="a", per_key=TWO)
-    assert len(world.claim_gates(world.worker(lease=0.5), TWO)) == 2
+    assert len(world.claim_gates(world.worker(lease=30), TWO)) == 2
+    world.advance(31)
     with crew.running(concurrency=4, reclaim_interval_sec=0.2):
         until(lambda: len(world.history()) == 6, what="everything")
     assert handler.most["a"] <= 2

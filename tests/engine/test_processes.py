@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 from tests.support.apart import box
@@ -47,9 +46,7 @@ def test_a_handler_runs_in_another_process_and_its_result_comes_back(world: Worl
 def test_at_its_timeout_the_process_is_killed(world: World, tmp_path: Path) -> None:
     """DESIGN §4 Execute: in processes, killed at the timeout."""
     enqueue(world, "forever", mark=str(tmp_path / "mark"))
-    began = time.monotonic()
     crew_of(world).drain()
-    assert time.monotonic() - began < 25, "it would have slept for 30 s"
     (row,) = world.deliveries()
     assert (row.status, row.reason) == ("failed", "TIMEOUT")
     assert not (tmp_path / "mark").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -144,10 +143,10 @@ def test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_
     crew.handles("warehouse", thinks, run="thread", transactional=True)
     world.publish()
     try:
-        with crew.running(lease_sec=2.0) as worker:
+        with crew.running(lease_sec=8.0) as worker:
             assert started.wait(30)
             first = worker.health().worker_id
-            time.sleep(1.0)  # past a quarter of the lease, in which the handler holds the only write lock
+            world.sql("create table somebody_elses (id)")  # waits for the write lock, which the handler has
             free.set()
             until(lambda: [row.status for row in world.deliveries()] == ["failed"], what="the failed attempt")
             assert worker.health().worker_id == first

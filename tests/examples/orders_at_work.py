@@ -21,7 +21,8 @@ from orders_example.order import Order, read_order
 from orders_example.settings import DEFAULT_INSTRUMENTS, Settings, instruments
 from sqlalchemy import text
 
-from tests.daemon.running import free_port, until
+from tests.daemon.running import until
+from tests.support.ports import free_port
 from todoku.cli.main import cli
 
 KEY = "order-key-1"

@@ -15,7 +15,7 @@ from uuid import UUID
 from shop_example.orders import Shop
 from shop_example.points import Points
 
-from tests.daemon.running import PATIENCE
+from tests.daemon.running import KEPT, PATIENCE
 
 SHOP = Path(__file__).resolve().parents[2] / "examples" / "shop"
 ADA = UUID("11111111-1111-4111-8111-111111111111")
@@ -45,7 +45,7 @@ def points_at(url: str) -> Iterator[Points]:
 
 def environ(**more: str) -> dict[str, str]:
     """What a process of the example needs."""
-    kept = {name: os.environ[name] for name in ("HOME", "PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", *KEPT) if name in os.environ}
     return kept | {"PYTHONPATH": str(SHOP), "TODOKU_POLL_INTERVAL_SEC": "0.05"} | more
 
 

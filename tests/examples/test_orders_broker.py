@@ -15,8 +15,8 @@ from orders_example.reasons import AdapterError, Reason, reason_code_from, reaso
 from orders_example.settings import read_settings
 
 import todoku as product
-from tests.daemon.running import free_port
 from tests.examples.orders_at_work import KEY, an_order, broker_at, ledger, orders_at, outbox, rows
+from tests.support.ports import free_port
 
 TOKEN = "open-sesame"
 

@@ -18,8 +18,9 @@ from orders_example.broker.server import Noted, read_log
 from orders_example.chaos.show import AT_ONCE, Client, order, shown
 from orders_example.chaos.verdict import judged
 
-from tests.daemon.running import free_port, until
+from tests.daemon.running import PATIENCE, until
 from tests.examples.orders_at_work import KEY, an_order
+from tests.support.ports import free_port
 
 KILLS = int(os.environ.get("TODOKU_TEST_ORDER_KILLS", "5"))
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "orders"
@@ -39,7 +40,7 @@ def test_it_starts_by_one_command_takes_an_order_and_stops_by_ctrl_c(tmp_path: P
             assert client.post(order(KEY)) == 200
         until(lambda: read_log(tmp_path / "broker.jsonl"), "the order at the broker")
         example.send_signal(signal.SIGINT)
-        assert example.wait(60) == 0
+        assert example.wait(PATIENCE) == 0
     finally:
         example.kill()
         example.wait()
@@ -53,6 +54,7 @@ def test_of_64_identical_orders_one_is_accepted_and_the_brokers_log_agrees_whoev
 ) -> None:
     """I6, I13, W-103: at least once out, exactly once in effect."""
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    monkeypatch.setattr("orders_example.chaos.show.free_port", free_port)
     verdict = shown(tmp_path, url, kills=KILLS, workers=3)
     assert verdict.problems == ()
     assert verdict.at_once == {201: 1, 200: AT_ONCE - 1}

@@ -11,6 +11,7 @@ from payments_example.show.story import told
 from payments_example.show.verdict import judged
 
 from tests.examples.payments_at_work import payments_at
+from tests.support.ports import free_port
 
 PAYMENTS = 20
 
@@ -22,6 +23,7 @@ def test_nothing_is_lost_every_dead_letter_is_found_run_again_and_audited(
 ) -> None:
     """S4-5, S4-7, S4-9, S4-34: whoever works is killed in the middle, and Stripe repeats itself."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2] / "examples" / "payments"))
+    monkeypatch.setattr("payments_example.show.acts.free_port", free_port)
     with Stage(tmp_path, sqlite_url, "embedded") as stage:
         result = embedded(stage, told(PAYMENTS, random.Random(4)))
     assert result.problems == ()

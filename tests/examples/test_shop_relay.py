@@ -21,8 +21,9 @@ from shop_example.exercises.__main__ import EXERCISES
 from shop_example.naive import Count, Way, counted
 from shop_example.points import Points
 
-from tests.daemon.running import free_port, until
+from tests.daemon.running import until
 from tests.examples.shop_at_work import ADA, SHOP, open_shop, points_at, shop_at
+from tests.support.ports import free_port
 from tests.support.services import NatsServer, RabbitServer, Service, running
 from todoku.testing import crash, lose_lease
 

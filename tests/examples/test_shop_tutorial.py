@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import free_port
 from tests.examples.shop_at_work import SHOP
 from tests.support.labs import ROOT, Lab
+from tests.support.ports import free_port
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 JAPANESE = ROOT / "docs" / "ja" / "tutorial.md"

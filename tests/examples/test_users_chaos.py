@@ -13,6 +13,7 @@ from users_example.chaos.verdict import judged
 from users_example.payload import JobType
 
 from tests.examples.users_at_work import application_at, sql
+from tests.support.ports import free_port
 
 USERS = 60
 KILLS = 3
@@ -25,7 +26,7 @@ def test_no_user_is_without_a_welcome_mail_and_every_second_mail_is_explained_by
 ) -> None:
     """I1, I13, W-103."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2] / "examples" / "users"))
-    monkeypatch.setenv("TODOKU_LEASE_SEC", "3")
+    monkeypatch.setattr("users_example.chaos.__main__.free_port", free_port)
     verdict = shown(tmp_path, url, USERS, Hunt(workers=2, every=0.5, most=KILLS), patience=120)
     assert verdict.problems == ()
     assert (verdict.users, verdict.kills) == (USERS, KILLS)

@@ -26,8 +26,9 @@ from users_example import manage
 from users_example.payload import JobPayload, JobType
 from users_example.queue import Stats
 
-from tests.daemon.running import PATIENCE, free_port, until
+from tests.daemon.running import PATIENCE, until
 from tests.examples.users_at_work import USERS, Scripts, application_at, sql
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.xdist_group("users")
 
@@ -95,7 +96,7 @@ def test_worker_count_says_how_many_run_at_once_and_a_path_says_where(scripts: S
 def test_a_worker_that_is_stopped_finishes_what_it_runs(scripts: Scripts, tmp_path: Path) -> None:
     """S3-26, S3-78: `./worker production.db`, and systemd stops it."""
     scripts.run("worker-manager enqueue production.db data_analysis 'A short one'", tmp_path)
-    with scripts.running("worker production.db", tmp_path, DATA_ANALYSIS_MS="500") as worker:
+    with scripts.running("worker production.db", tmp_path, DATA_ANALYSIS_MS="4000") as worker:
         worker.until_said("Processing job 1")
         assert worker.stop(signal.SIGTERM) == 0
         told = lines(worker.said)

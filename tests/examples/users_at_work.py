@@ -22,7 +22,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from users_example.application import Application, opened
 from users_example.settings import Settings
 
-from tests.daemon.running import PATIENCE, until
+from tests.daemon.running import KEPT, PATIENCE, until
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = ROOT / "examples" / "users"
@@ -99,7 +99,7 @@ class Scripts:
         )  # fmt: skip
 
     def environ(self, **more: str) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "HOME") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("HOME", *KEPT) if name in os.environ}
         paths = [str(self._site), *os.environ.get("PYTHONPATH", "").split(":")]
         return kept | {
             "PATH": f"{self._site}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",

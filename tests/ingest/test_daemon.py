@@ -57,7 +57,7 @@ def post(connection: http.client.HTTPConnection, id: str) -> tuple[int, str | No
 
 
 def connected(daemon: Daemon) -> closing[http.client.HTTPConnection]:
-    return closing(http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30))
+    return closing(http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60))
 
 
 class Senders:
@@ -74,7 +74,7 @@ class Senders:
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
         assert not any(thread.is_alive() for thread in self._threads)
 
     def _send(self, place: int) -> None:
@@ -122,7 +122,7 @@ def test_a_daemon_killed_at_a_commit_acknowledges_nothing_it_has_not(start: Star
 
 @contextmanager
 def raw(daemon: Daemon, head: str, body: bytes = b"") -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=60) as connection:
         connection.sendall(f"POST /ingest/stripe HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body)
         yield connection
 
@@ -153,8 +153,9 @@ def test_hostile_bodies_are_refused_and_hold_up_nobody(start: Start, world: Worl
             assert post(good, "evt_1")[0] == 204
         assert daemon.ask("/healthz")[0] == 200
     assert len(world.deliveries()) == 1
-    until(lambda: "ingest_requests_total" in daemon.ask("/metrics")[1], "metrics")
-    metrics = daemon.ask("/metrics")[1]
-    assert 'ingest_requests_total{source="stripe",status="204"} 1.0' in metrics
-    assert 'ingest_requests_total{source="stripe",status="413"} 2.0' in metrics
-    assert "ingest_seconds_bucket" in metrics
+    for line in (
+        'ingest_requests_total{source="stripe",status="204"} 1.0',
+        'ingest_requests_total{source="stripe",status="413"} 2.0',
+        "ingest_seconds_bucket",
+    ):
+        until(lambda: line in str(daemon.ask("/metrics")[1]), line)  # noqa: B023 - runs at once

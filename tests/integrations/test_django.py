@@ -69,7 +69,7 @@ def test_a_worker_process_finds_the_projects_jobs_without_manage_py(tmp_path: Pa
         "from todoku.daemon.loading import load_app; print(sorted(load_app('todoku.integrations.django:box').jobs))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", listed], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", listed], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "SQLITE_NAME": str(tmp_path / "shop.sqlite3"), "DJANGO_SETTINGS_MODULE": "project"},
     )  # fmt: skip
     assert done.stdout.strip() == "['django.tasks', 'refused', 'welcome', 'welcome_later']", done.stderr

@@ -91,11 +91,11 @@ def served(api: FastAPI) -> Iterator[httpx.Client]:
     try:
         until(lambda: server.started or not thread.is_alive(), what="the server")
         port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=60)
 
 
 def test_lifespans_begin_in_order_end_in_the_other_and_share_their_state(shop: Shop) -> None:

@@ -83,7 +83,7 @@ def test_the_command_line_of_flask_has_todokus(sqlite_url: str, tmp_path: Path) 
     def flask(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flask", "--app", "tests.integrations.flask_project:create_app", *arguments],
-            cwd=ROOT, env={**os.environ, "SHOP_DATABASE": sqlite_url}, capture_output=True, text=True, timeout=60,
+            cwd=ROOT, env={**os.environ, "SHOP_DATABASE": sqlite_url}, capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
 

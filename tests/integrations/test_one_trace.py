@@ -71,7 +71,7 @@ def test_the_trace_of_the_webhook_is_the_handlers_in_sentry(box: todoku.App, sen
     assert ingested(box, **CARRIED, **{"x-request-id": "request-7"}).status_code == 204
     box.drain()
     assert CARRIED.items() <= seen.items()
-    sentry_sdk.flush(timeout=5)
+    sentry_sdk.flush(timeout=60)
     (event,) = until(lambda: sentry.items("event"), "the error in Sentry")
     (transaction,) = until(lambda: sentry.items("transaction"), "the transaction in Sentry")
     assert event["contexts"]["trace"]["trace_id"] == transaction["contexts"]["trace"]["trace_id"] == TRACE
@@ -116,6 +116,7 @@ def test_the_trace_of_a_publish_over_http_goes_on_in_the_request_that_is_deliver
                 content=b"{}",
                 headers={"Authorization": f"Bearer {TOKEN}", **CARRIED, **named},
                 trust_env=False,
+                timeout=60,
             )
             assert answer.status_code == 200, answer.text
             (posted,) = until(lambda: receiver.posted, "the delivery")

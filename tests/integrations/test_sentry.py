@@ -28,7 +28,7 @@ def box(url: str) -> Iterator[todoku.App]:
 
 
 def arrived(sentry: SentryRecorder, kind: str, number: int = 1) -> list[dict[str, Any]]:
-    sentry_sdk.flush(timeout=5)
+    sentry_sdk.flush(timeout=60)
     return until(lambda: (found := sentry.items(kind))[number - 1 :] and found, f"{number} of {kind} in Sentry")
 
 

@@ -174,10 +174,10 @@ def test_a_write_waits_for_another_process(world: World, file: Path, waiting: th
     """It waits as long as the other one holds the lock, and then succeeds."""
     with another_process(file, begin) as let_go, ThreadPoolExecutor(1) as pool:
         future = pool.submit(world.publish)
-        assert waiting.wait(30)
+        assert waiting.wait(60)
         assert not future.done()
         let_go()
-        (message,) = future.result(30)
+        (message,) = future.result(60)
     assert [row.message_id for row in world.deliveries()] == [message.id]
 
 
@@ -187,11 +187,11 @@ def test_a_read_waits_for_another_process_that_writes(world: World, file: Path, 
     with another_process(file, "begin exclusive") as let_go, ThreadPoolExecutor(1) as pool:
         future = pool.submit(world.deliveries)
         if world.store.database._opened().journal == "wal":  # type: ignore[attr-defined]
-            assert len(future.result(30)) == 1  # nobody keeps a reader out
+            assert len(future.result(60)) == 1  # nobody keeps a reader out
             return
-        assert waiting.wait(30)
+        assert waiting.wait(60)
         let_go()
-        assert len(future.result(30)) == 1
+        assert len(future.result(60)) == 1
 
 
 def test_who_waits_looks_often_and_at_random_moments(world: World, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,9 +212,9 @@ def test_who_waits_looks_often_and_at_random_moments(world: World, file: Path, m
     monkeypatch.setattr("todoku.store.sqlite.writer.time.sleep", noted)
     with another_process(file, "begin immediate") as let_go, ThreadPoolExecutor(1) as pool:
         future = pool.submit(world.publish)
-        assert enough.wait(30)
+        assert enough.wait(60)
         let_go()
-        future.result(30)
+        future.result(60)
     assert max(waits) <= 0.005
     assert len(set(waits)) > 90
 
@@ -252,7 +252,7 @@ import os, signal, sys, threading
 import todoku
 from todoku.store.failpoint import armed
 
-signal.alarm(40)  # a process that waits for ever ends here
+signal.alarm(120)  # a process that waits for ever ends here
 box = todoku.App(sys.argv[1])
 box.route("**", to="warehouse")
 box.migrate()
@@ -261,7 +261,7 @@ inside, forking = threading.Event(), threading.Event()
 
 def slowly(*_):
     inside.set()
-    assert forking.wait(30)
+    assert forking.wait(60)
 
 def write():
     with armed("publish.before_commit", slowly):
@@ -273,10 +273,10 @@ def read():
 os.register_at_fork(before=forking.set)  # the last to register is the first to be called
 other = threading.Thread(target={"write": write, "read": read, "idle": inside.set}[sys.argv[2]])
 other.start()
-assert inside.wait(30)
+assert inside.wait(60)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(90)
     box.publish("order.created", {"who": "child"}, tx=None)
     assert box.store.counts().of("pending") >= 2
     box.close()
@@ -291,13 +291,13 @@ POOL = """
 import multiprocessing, signal, sys
 import todoku
 
-signal.alarm(40)
+signal.alarm(120)
 box = todoku.App(sys.argv[1])
 box.route("**", to="warehouse")
 box.migrate()
 
 def work(number):
-    signal.alarm(20)
+    signal.alarm(90)
     box.publish("order.created", {"who": f"child {number}"}, tx=None)
     return box.store.ping()
 
@@ -316,7 +316,7 @@ def run(program: str, *arguments: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
 

@@ -72,13 +72,13 @@ class Crew:
             yield worker
         finally:
             worker.drain()
-            thread.join(timeout=60)
+            thread.join(timeout=120)
             assert not thread.is_alive(), "the worker does not end"
             if errors:
                 raise errors[0]
 
 
-def until(true: Callable[[], object], *, seconds: float = 30.0, what: str = "it") -> None:
+def until(true: Callable[[], object], *, seconds: float = 60.0, what: str = "it") -> None:
     """Come back as soon as something is true."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.crew import Crew
+from tests.support.migrated import copy_migrated
+from tests.support.place import place
 from tests.support.postgres import fresh_database, server_dsn, stop_server, template_database
 from tests.support.world import Backend, World
 
@@ -18,7 +20,8 @@ _HOME = "TODOKU_TEST_HOME"
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        os.environ[_HOME] = tempfile.mkdtemp(prefix="todoku-tests-", dir="/tmp")
+        os.environ[_HOME] = tempfile.mkdtemp(prefix="todoku-tests-", dir=place())
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place())  # of every tmp_path; the workers are told theirs
 
 
 @pytest.hookimpl(trylast=True)
@@ -34,6 +37,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and _HOME in os.environ:
         stop_server(Path(os.environ.pop(_HOME)))
+
+
+@pytest.fixture(scope="session")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy has learned of todoku in this process: those that ask for it are in the group `mypy`."""
+    return tmp_path_factory.getbasetemp() / "mypy"
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +80,8 @@ def url(backend: Backend, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def world(backend: Backend, url: str) -> Iterator[World]:
     """A migrated, empty store with a clock to move."""
+    if backend == "sqlite":
+        copy_migrated(url)
     world = World(backend, url)
     world.store.migrate()
     yield world

@@ -20,8 +20,8 @@ from typing import Any
 
 import psycopg
 
-from tests.daemon.running import free_port
 from tests.support import postgres
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = ROOT / "docs" / "runbook.md"

@@ -55,13 +55,13 @@ async def unique(number: int) -> int:
 
 def work(together: Barrier) -> None:
     """One process: a worker until it is ended."""
-    together.wait(60)
+    together.wait(120)
     asyncio.run(box.worker().run())
 
 
 def enqueue_the_same(together: Barrier, number: int) -> None:
     """One process: the calls that the others make too."""
-    together.wait(60)
+    together.wait(120)
     for place in range(number):
         unique.enqueue(place)
         narrow.using(idempotency_key=f"once {place}").enqueue(0.0)

@@ -34,6 +34,11 @@ class Commits:
             for key, name in rows:
                 self.by_key.setdefault(key, []).append(name)
 
+    def names(self) -> list[str]:
+        """All of them, of whatever key."""
+        with self._writing:
+            return [name for names in self.by_key.values() for name in names]
+
 
 def order_problems(committed: dict[str, list[str]], sent: Sequence[Sent], explained: Container[str] = ()) -> list[str]:
     """Everything that is wrong with what was sent, in the order in which the sendings began.

@@ -9,7 +9,6 @@ TODOKU_TEST_REQUIRE_SERVICES=1 a failure.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -18,29 +17,18 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA_JARS = ROOT / ".cache" / "kafka"
 PATIENCE = 90.0
 """How long a server may take to come up on a busy machine."""
-
-
-def free_port() -> int:
-    """A port that is free, and stays so while its server is down.
-
-    Not one that the system gives to outgoing connections: a client that keeps trying to reach a server which is down
-    would be given the server's own port one day, and be connected with itself.
-    """
-    while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class Service(ABC):

@@ -62,7 +62,7 @@ class Server:
         name = " ".join(scopes)
         if name not in self._clients:
             headers = {"authorization": f"Bearer {self.token(*scopes)}"} if scopes else {}
-            self._clients[name] = httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+            self._clients[name] = httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
         return self._clients[name]
 
     def ask(self, method: str, path: str, *, scope: Scope = "admin", status: int = 200, **given: Any) -> Any:
@@ -71,7 +71,7 @@ class Server:
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    def raw(self, sent: bytes, *, seconds: float = 30.0) -> bytes:
+    def raw(self, sent: bytes, *, seconds: float = 60.0) -> bytes:
         """What is answered to these bytes until the server hangs up."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
             connection.sendall(sent)

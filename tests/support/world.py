@@ -47,7 +47,8 @@ class World:
     # ------------------------------------------------------------------------------------------ stores
 
     def settings(self, **more: object) -> Settings:
-        return read_settings({}, None, database=self.url, **self._given, **more)
+        patient = {"lock_timeout_sec": 60.0} if self.backend == "sqlite" else {}  # the machine may be busy
+        return read_settings({}, None, database=self.url, **(patient | self._given | more))
 
     def another_store(self, **more: object) -> SqlStore:
         """A second store on the same database with connections of its own: as another process would have."""
@@ -191,7 +192,7 @@ class World:
     def connect(self) -> Any:
         """A connection as user code has one: sqlite3's, or psycopg's (not in autocommit)."""
         if self.backend == "sqlite":
-            return sqlite3.connect(file_path(self.url), timeout=10)
+            return sqlite3.connect(file_path(self.url), timeout=60)
         return psycopg.connect(self.url)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -210,7 +211,7 @@ class World:
         waiting = (
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         with psycopg.connect(self.url, autocommit=True) as watching:
             while watching.execute(waiting).fetchall() < [(number,)]:
                 assert time.monotonic() < deadline, f"{number} connections were to wait for a lock, and do not"

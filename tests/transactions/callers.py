@@ -127,7 +127,7 @@ class Sqlite3(Caller):
     backend = "sqlite"
 
     def __init__(self, url: str, *, autocommit: bool = False) -> None:
-        self.tx = sqlite3.connect(file_path(url), timeout=10)
+        self.tx = sqlite3.connect(file_path(url), timeout=60)
         if autocommit:
             self.tx.isolation_level = None
 
@@ -147,7 +147,7 @@ class AioSqlite(AsyncCaller):
 
     async def open(self, url: str, *, autocommit: bool) -> None:
         level = None if autocommit else "DEFERRED"
-        self.tx = await aiosqlite.connect(file_path(url), timeout=10, isolation_level=level)
+        self.tx = await aiosqlite.connect(file_path(url), timeout=60, isolation_level=level)
 
 
 class Psycopg(Caller):

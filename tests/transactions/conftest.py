@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.migrated import copy_migrated
 from tests.support.postgres import fresh_database, template_database
 from tests.support.world import World
 from tests.transactions.callers import KINDS, Caller
@@ -42,6 +43,7 @@ def shared_postgres_url(postgres_dsn: str) -> Iterator[str]:
 def shop(kind: type[Caller], request: pytest.FixtureRequest) -> Iterator[World]:
     """The database of the kind, migrated and empty, with a table of the caller's own."""
     if kind.backend == "sqlite":
+        copy_migrated(request.getfixturevalue("sqlite_url"))
         world = World("sqlite", request.getfixturevalue("sqlite_url"))
         world.store.migrate()
         world.sql("create table shop_order (id integer primary key, note text)")

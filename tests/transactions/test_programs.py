@@ -116,7 +116,7 @@ def start(program: str, world: World, *arguments: str) -> subprocess.Popen[str]:
 def said(program: str, world: World, *arguments: str) -> str:
     """What the program prints, having ended well."""
     process = start(program, world, *arguments)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     return output.strip()
 
@@ -154,7 +154,7 @@ def test_a_publisher_that_is_killed_leaves_all_or_nothing(shop: World, file: str
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
 
     assert len(orders(shop)) == number

@@ -58,13 +58,13 @@ async def wrong() -> None:
 """
 
 
-def checked(where: Path, **programs: str) -> dict[str, set[int]]:
-    """The lines of each program that `mypy --strict` complains about."""
+def checked(where: Path, cache: Path, **programs: str) -> dict[str, set[int]]:
+    """The lines of each program that `mypy --strict` complains about. What it learns of todoku is kept in `cache`."""
     for name, text in programs.items():
         (where / f"{name}.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-color-output", "--no-error-summary"]
     done = subprocess.run(
-        [*command, f"--cache-dir={where / 'cache'}", *(f"{name}.py" for name in programs)],
+        [*command, f"--cache-dir={cache}", *(f"{name}.py" for name in programs)],
         cwd=where,
         capture_output=True,
         text=True,
@@ -78,9 +78,10 @@ def checked(where: Path, **programs: str) -> dict[str, set[int]]:
 
 
 @pytest.mark.slow
-def test_a_correct_program_passes_and_each_mistake_is_found(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("mypy")
+def test_a_correct_program_passes_and_each_mistake_is_found(tmp_path: Path, mypy_cache: Path) -> None:
     """API.md: `publish` without `tx`, or with a priority that is no number, is rejected by mypy --strict."""
-    found = checked(tmp_path, correct=CORRECT, wrong=WRONG)
+    found = checked(tmp_path, mypy_cache, correct=CORRECT, wrong=WRONG)
     assert found["correct"] == set()
     marked = {number for number, line in enumerate(WRONG.splitlines(), 1) if "# wrong:" in line}
     assert found["wrong"] == marked

@@ -63,7 +63,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             "--workers", "1", TODOKU_TOKEN=TOKEN, TODOKU_SIGNING_KEYS=f"{CURRENT},{NEXT}", TODOKU_HTTP_LOOPBACK="true",
             TODOKU_API_RATE="10000",
         )  # fmt: skip
-        raw = httpx.Client(base_url=daemon.url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False)
+        raw = httpx.Client(
+            base_url=daemon.url, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60
+        )
         yield Server(daemon, shop.box, stack.enter_context(receiver()), stack.enter_context(raw))
 
 
