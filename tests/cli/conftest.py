@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.cli.program import Run, Shop
 from tests.daemon.running import KEPT
+from tests.support.command import PRELOADED, run_forked, run_fresh
+from tests.support.migrated import copy_migrated
+from tests.support.pack import Forks
 from tests.support.world import World
 
 
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Forks]:
+    """A process that forks commands."""
+    forks = Forks(PRELOADED)
+    yield forks
+    forks.close()
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run `python -m todoku …` in an empty directory; `environ` is added to a clean environment."""
+def run(commands: Forks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run `todoku …` in an empty directory; `environ` is added to a clean environment."""
+    files, number = tmp_path_factory.mktemp("commands"), count()
 
     def todoku(
         *arguments: str, cwd: Path = tmp_path, stdin: str = "", **environ: str
     ) -> subprocess.CompletedProcess[str]:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        done = subprocess.run(
-            [sys.executable, "-m", "todoku", *arguments],
-            cwd=cwd,
-            env=kept | environ,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=120,
-            check=False,
+        here = files / str(next(number))
+        done = (
+            run_fresh(arguments, cwd=cwd, environ=kept | environ, stdin=stdin)
+            if any(name.startswith("PYTHON") for name in environ)  # meant for the interpreter
+            else run_forked(commands, here, arguments, cwd=cwd, environ=kept | environ, stdin=stdin)
         )
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         return done
@@ -43,6 +50,8 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def shop(run: Run, url: str) -> Iterator[Shop]:
     """A migrated database of each kind, and the program on it."""
+    if url.startswith("sqlite"):
+        copy_migrated(url)
     world = World("sqlite" if url.startswith("sqlite") else "postgres", url)
     world.store.migrate()
 

@@ -21,7 +21,7 @@ from tests.support import nodejs
 from tests.support.ports import free_port
 from todoku.core.development import KEYS, TOKEN
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dev")]  # one `todoku dev` for all of them
 
 
 class Developing:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.crew import Crew
 from tests.support.migrated import copy_migrated
+from tests.support.order import spread
 from tests.support.place import place
 from tests.support.postgres import fresh_database, server_dsn, stop_server, template_database
 from tests.support.world import Backend, World
@@ -22,11 +25,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ[_HOME] = tempfile.mkdtemp(prefix="todoku-tests-", dir=place())
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place())  # of every tmp_path; the workers are told theirs
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(*_: object) -> NoReturn:
+    """A run that is told to end ends as by Ctrl-C: it stops its PostgreSQL and leaves nothing in memory."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` says it twice
+    raise KeyboardInterrupt
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """pytest-xdist 3.8 notes the groups of `--dist loadgroup` where pytest 9.2 does not look: bring them there."""
+    """Side by side, the slow ones are spread. And pytest-xdist 3.8 notes the groups of `--dist loadgroup` where pytest
+    9.2 does not look: bring them there.
+    """
+    if hasattr(config, "workerinput"):
+        items[:] = spread(items)
     if getattr(config.option, "loadgroup", False):
         for item in items:
             grouped = vars(item).get("_nodeid")
