@@ -19,6 +19,7 @@ from todoku.client.queue import Queue
 from todoku.core.ending import Ending
 from todoku.core.errors import InvalidAct, NoSuchMessage, QueueRefused
 from todoku.core.httpheaders import SECRET, forwardable
+from todoku.core.learned import learned
 from todoku.core.outcome import error_text
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job
@@ -45,6 +46,9 @@ class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     queue: str | None = None
     coded: bool = False
+
+
+learned(_Request)
 
 
 def usual_id(letter: DeadLetter) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.httpheaders import checked, forwardable
+from todoku.core.learned import learned
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
 from todoku.core.request import Flow
@@ -73,6 +74,9 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_url(self) -> bool:
         """Whether it goes to a URL, and not to a topic."""
         return "://" in self.to
+
+
+learned(Posted)
 
 
 def posted(

@@ -17,6 +17,7 @@ from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued, Wh
 from todoku.client.posted import CONTENT_TYPE, Posted
 from todoku.client.transport import Answer, Request
 from todoku.core.errors import QueueRefused, QueueUnavailable
+from todoku.core.learned import learned
 from todoku.core.request import Flow
 
 _URL_CHARACTERS: Final = ":/?[]@!$&'()*+,;=%~"
@@ -152,6 +153,9 @@ class _Message(msgspec.Struct):
     responseStatus: int = 0  # noqa: N815
     responseBody: str | None = None  # noqa: N815
     responseBodyBase64: str | None = None  # noqa: N815
+
+
+learned(_Message)
 
 
 def queued(said: Any) -> Queued:

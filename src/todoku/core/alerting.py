@@ -10,6 +10,7 @@ import msgspec
 
 from todoku.core.alert import NAMES, Thresholds
 from todoku.core.errors import InvalidSetting
+from todoku.core.learned import learned
 
 _OFF: Final = frozenset({"off", "none", "never"})
 
@@ -30,6 +31,9 @@ class Alerting(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         told = {"webhook": self.webhook, "sentry": self.sentry, "mail": self.mail_to}
         return f"Alerting({', '.join(name for name, value in told.items() if value) or 'log only'})"
+
+
+learned(Alerting)
 
 
 ALERT_SETTINGS: Final = tuple(f"alert_{name}" for name in (*NAMES, *Alerting.__struct_fields__) if name != "thresholds")

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.learned import learned
 from todoku.core.message import Draft
 from todoku.core.route import matches
 from todoku.core.status import Status
@@ -82,6 +83,9 @@ class Following(msgspec.Struct, frozen=True):
 
     drafts: tuple[Draft, ...]
     batch: NewBatch | None = None
+
+
+learned(Following)
 
 
 def member(draft: Draft, batch: UUID) -> Draft:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from todoku.core.errors import InvalidMessage
+from todoku.core.learned import learned
 
 HTTP: Final = "todoku-http"
 """The header of a message that is an HTTP request."""
@@ -76,6 +77,9 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     caller_ip: str | None = None
     source: str | None = None
     """The message whose end this request tells of: it is a callback."""
+
+
+learned(HttpRequest)
 
 
 def origin(url: str) -> str:

@@ -21,6 +21,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
+from todoku.core.learned import learned
 from todoku.core.message import Draft
 from todoku.core.outcome import seconds
 from todoku.core.sealed import Kept
@@ -78,6 +79,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """When somebody made it over HTTP; None: it was not made there."""
     kept: Kept | None = None
     """The request with what is secret in it, encrypted by a master key; `message` is without it. None: nothing is."""
+
+
+learned(Plan)
 
 
 class Due(msgspec.Struct, frozen=True):

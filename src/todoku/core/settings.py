@@ -16,6 +16,7 @@ import msgspec
 from todoku.core.alerting import ALERT_SETTINGS, Alerting, alerting
 from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
+from todoku.core.learned import learned
 from todoku.core.mask import MASKED
 from todoku.core.master import MasterKeys, master_keys
 from todoku.core.scope import Secret, token
@@ -88,6 +89,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where `Ref("file:…")` finds its files."""
     alerts: Alerting = Alerting()
     """Whom a daemon tells, and from which number on (`TODOKU_ALERT_…`)."""
+
+
+learned(Settings)
 
 
 ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.identity import lane_id
+from todoku.core.learned import learned
 from todoku.store.database import Database, Tx
 from todoku.store.values import Signed, moment, moment_or_none
 
@@ -31,6 +32,9 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pinned_period: float | None = None
     implicit: bool = False
     """Nobody asked for it but by using it: it may go when nobody does any more."""
+
+
+learned(QueueSpec)
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.learned import learned
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
 from todoku.core.request import served_as
@@ -278,6 +279,9 @@ class Counts(msgspec.Struct, frozen=True):
         if status == "succeeded":
             return self.succeeded
         return sum(row.number for row in self.rows if row.status == status)
+
+
+learned(Counts)
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from todoku.core.learned import learned
 from todoku.core.master import MasterKeys
 from todoku.core.redact import bared, parted
 from todoku.core.request import HTTP, HttpRequest, carried, request_of
@@ -25,6 +26,9 @@ class _Inside(msgspec.Struct, frozen=True):
 
     request: HttpRequest
     body: bytes
+
+
+learned(_Inside)
 
 
 def closed_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:

@@ -23,6 +23,7 @@ from django.utils.module_loading import import_string
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import classify
+from todoku.core.learned import learned
 from todoku.core.outcome import Abort, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job, routed
@@ -74,6 +75,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return known.using(
             priority=self.priority, queue_name=self.queue, run_after=self.run_after, backend=self.backend
         )  # fmt: skip
+
+
+learned(Stored)
 
 
 class TodokuBackend(_Backend):
