@@ -11,6 +11,7 @@ import pytest
 
 import todoku
 from tests.ingest.signers import KINDS, Kind, event
+from tests.support.serving import serving
 from tests.support.world import World
 
 T = TypeVar("T")
@@ -20,13 +21,12 @@ STRIPE = KINDS[0]
 class Poster:
     """Posts to an App's sources, as their servers do."""
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
+        self._make = make
 
     def run(self, work: Callable[[httpx.AsyncClient], Awaitable[T]]) -> T:
         async def run() -> T:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://ingest") as client:
+            async with self._make() as client:
                 return await work(client)
 
         return asyncio.run(run())
@@ -49,6 +49,17 @@ def box(world: World) -> Iterator[todoku.App]:
     box.close()
 
 
-@pytest.fixture
-def poster(box: todoku.App) -> Poster:
-    return Poster(box.ingest_app)
+def mounted(app: Any) -> Poster:
+    """Somebody who posts to an application that an endpoint was mounted in."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return Poster(lambda: httpx.AsyncClient(transport=transport, base_url="http://ingest"))
+
+
+@pytest.fixture(params=["mounted", "daemon"])
+def poster(box: todoku.App, request: pytest.FixtureRequest) -> Iterator[Poster]:
+    """An endpoint has two ways in, through ASGI and straight from the wire: what holds of one holds of the other."""
+    if request.param == "mounted":
+        yield mounted(box.ingest_app)
+        return
+    with serving(box) as server:
+        yield Poster(lambda: httpx.AsyncClient(base_url=f"{server.url}/ingest", timeout=60, trust_env=False))

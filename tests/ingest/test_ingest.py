@@ -19,7 +19,7 @@ import pytest
 import todoku
 from tests.encryption.conftest import new_key
 from tests.engine.test_telemetry import counted
-from tests.ingest.conftest import STRIPE, Poster
+from tests.ingest.conftest import STRIPE, Poster, mounted
 from tests.ingest.signers import KINDS, OLD, SECRET, WEBHOOK_SECRET, Kind, event
 from tests.support.world import World
 from todoku.api.ingest import ingest_app
@@ -277,7 +277,7 @@ def test_or_a_dead_letter_if_the_app_says_so(world: World) -> None:
     box = todoku.App(world.url, no_route="dead_letter")
     try:
         box.ingest("stripe", STRIPE.verifier(), topic="stripe.{type}")
-        assert Poster(box.ingest_app).send().status_code == 204
+        assert mounted(box.ingest_app).send().status_code == 204
         assert [found.reason for found in box.store.find(Filter(status="aborted")).items] == ["NO_ROUTE"]
     finally:
         box.close()
@@ -411,7 +411,7 @@ def test_a_body_that_does_not_come_in_time_is_given_up(box: todoku.App, world: W
             yield end
         await asyncio.Event().wait()
 
-    slow = Poster(ingest_app(box, within=0.02))
+    slow = mounted(ingest_app(box, within=0.02))
     answer = slow.run(lambda client: client.post("/stripe", content=half(b"more")))
     assert (answer.status_code, answer.headers["content-type"]) == (408, "application/problem+json")
     assert number(world) == (0, 0, 0)
@@ -428,7 +428,7 @@ def test_what_is_declared_encrypted_is_stored_so_and_is_a_duplicate_under_any_ma
         try:
             serve(box)
             box.outbox.sealer.declare("stripe.payment_intent.succeeded")
-            assert Poster(box.ingest_app).send(body=event(note="canary")).status_code == 204
+            assert mounted(box.ingest_app).send(body=event(note="canary")).status_code == 204
             assert counted(box.telemetry).get("outbox_publish_total{duplicate}", 0) == n
         finally:
             box.close()

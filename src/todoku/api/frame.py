@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from todoku.api.problem import answer, told
+from todoku.api.problem import Told, answer, told
 from todoku.engine.telling.log import Log
 
 _SANE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+/=@~-]{0,127}")
@@ -27,7 +27,7 @@ class Framed:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        request_id = _given(scope) or os.urandom(16).hex()
+        request_id = id_for(scope["headers"])
         scope.setdefault("state", {})[_STATE] = request_id
         scope["app"] = self  # so that routing raises what it has no route for, and it becomes a problem, too
         started = False
@@ -42,11 +42,7 @@ class Framed:
         try:
             await self._app(scope, receive, sending)
         except Exception as error:  # whatever it is, somebody waits for an answer
-            said = told(error)
-            if said.unexpected:
-                Log(request_id=request_id, method=scope["method"], path=_shown(scope)).error(
-                    "REQUEST_FAILED", exc_info=True
-                )
+            said = said_of(error, request_id, scope["method"], scope["path"])
             if started:
                 raise  # half an answer is out: the connection is closed
             await answer(said, request_id)(scope, receive, sending)
@@ -63,13 +59,22 @@ def id_of(scope: Scope) -> str:
     return str(state[_STATE])
 
 
-def _given(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
+def id_for(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The id of a request with these headers: the caller's own if that is sane, else a new one."""
+    for name, value in headers:
         if name == b"x-request-id" and _SANE.fullmatch(value):
             return str(value.decode("ascii"))
-    return None
+    return os.urandom(16).hex()
 
 
-def _shown(scope: Scope) -> str:
+def said_of(error: Exception, request_id: str, method: str, path: str) -> Told:
+    """What is said of an error to whoever asked; what nobody expected is in the log."""
+    said = told(error)
+    if said.unexpected:
+        Log(request_id=request_id, method=method, path=_shown(path)).error("REQUEST_FAILED", exc_info=error)
+    return said
+
+
+def _shown(path: str) -> str:
     """Which resource, never more: a path may hold a URL with somebody's secret in it, as a query may."""
-    return "/".join(str(scope["path"]).split("/")[:4])
+    return "/".join(path.split("/")[:4])

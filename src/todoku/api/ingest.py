@@ -1,12 +1,14 @@
 """`POST /ingest/{source}`: what a source posts is verified, stored in one commit, and then answered with 204.
 
-The one endpoint that is paid for by the thousand a second, so it takes ASGI as it comes: an object for the request, for
-its headers and for the answer would cost as much as storing the event.
+The one endpoint that is paid for by the thousand a second. A plain event is taken straight from the wire; the rest, and
+everything where the endpoint is mounted in somebody's application, takes ASGI as it comes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,8 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from todoku.api.auth import Guarded
 from todoku.api.body import read_bytes
 from todoku.api.context import Context
-from todoku.api.frame import Framed, id_of
-from todoku.api.problem import NOT_STORED, Refused, told
+from todoku.api.frame import Framed, id_for, id_of, said_of
+from todoku.api.problem import NOT_STORED, Refused, answer, told
+from todoku.api.straight import RawHeaders
+from todoku.api.straight import Send as Answer
 from todoku.app import App
 from todoku.core.ingest import Arrived, Challenge
 from todoku.engine.ingest.keys import NoSecret
@@ -37,9 +41,9 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:-]*", re.ASCII)
 _PRINTABLE: Final = "!\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 
 
-def ingest_routes(context: Context) -> list[Guarded]:
-    """The routes of a daemon. Open: whoever posts proves by its signature who it is."""
-    return [IngestRoute(context)]
+def ingest_endpoint(context: Context) -> Endpoint:
+    """The endpoint of a daemon."""
+    return Endpoint(context.box.receiver(context.together))
 
 
 def ingest_app(box: App, *, within: float | None = None) -> ASGIApp:
@@ -61,11 +65,11 @@ def ingest_app(box: App, *, within: float | None = None) -> ASGIApp:
 
 
 class IngestRoute(Guarded):
-    """The route of a daemon's sources, found without a pattern."""
+    """The route of a daemon's sources, found without a pattern. Open: whoever posts proves by a signature who it is."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, endpoint: Endpoint) -> None:
         super().__init__(f"{_PATH}{{source}}", _never, methods=["POST"], access="open", gate=context.gate)
-        self._endpoint = Endpoint(context.box.receiver(context.together))
+        self._endpoint = endpoint
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request is for a source, and posts to it."""
@@ -87,6 +91,8 @@ def _never(_: Any) -> Response:
 class Endpoint:
     """Answers the requests to one App's sources."""
 
+    below = _PATH.encode()
+
     def __init__(self, ingest: Ingest, *, within: float | None = None) -> None:
         self._ingest = ingest
         self._within = within
@@ -105,14 +111,31 @@ class Endpoint:
             await Response(found.text, 200, NOT_STORED, "text/plain")(scope, receive, send)
             return
         self._visits.end(visit, 204)
-        headers = [
-            (b"x-event-id", _shown(visit.event_id or "")), (b"upstash-message-id", (visit.message_id or "").encode())
-        ]  # fmt: skip
-        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.start", "status": 204, "headers": _naming(visit)})
         await send({"type": "http.response.body"})
 
+    def take(self, source: str, raw: RawHeaders, body: bytes, send: Answer) -> bool:
+        """As `serve`, of a request that is there already: see `Taker`."""
+        headers = _texts(raw)
+        if len(body) > self._ingest.outbox.settings.max_payload_bytes or not _is_plain(headers):
+            return False
+        visit = self._ingest.visit(source, id_for(raw))
+
+        def told(error: Exception | None) -> None:
+            request_id = visit.request_id
+            if error is None:
+                self._visits.end(visit, 204)
+                send(204, (*_naming(visit), (b"x-request-id", request_id.encode())))
+                return
+            said = said_of(error, request_id, "POST", _PATH + source)
+            self._visits.end(visit, said.status, error)
+            problem = answer(said, request_id)
+            send(said.status, (*problem.raw_headers, (b"x-request-id", request_id.encode())), bytes(problem.body))
+
+        return self._ingest.hand_in(source, Arrived(headers, body), visit, told)
+
     async def _received(self, source: str, scope: Scope, receive: Receive, visit: Visit) -> Challenge | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _texts(scope["headers"])
         _refuse_other_types(headers.get("content-type", ""))
         limit = self._ingest.outbox.settings.max_payload_bytes
         body = await read_bytes(headers, receive, limit=limit, seconds=self._within)
@@ -129,10 +152,33 @@ def _refusal(error: Exception) -> Exception:
             return error
 
 
+def _texts(raw: RawHeaders) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+
+
+def _is_plain(headers: Mapping[str, str]) -> bool:
+    return "content-encoding" not in headers and _is_taken(_kind(headers.get("content-type", "")))
+
+
+@lru_cache(maxsize=64)
+def _kind(given: str) -> str:
+    return given.partition(";")[0].strip().lower()
+
+
+def _is_taken(kind: str) -> bool:
+    return kind in _TAKEN or kind.endswith("+json")
+
+
 def _refuse_other_types(given: str) -> None:
-    kind = given.partition(";")[0].strip().lower()
-    if kind not in _TAKEN and not kind.endswith("+json"):
+    if not _is_taken(kind := _kind(given)):
         raise Refused(415, f"a body of type {kind[:80]!r} is not accepted", hint="let the source send application/json")
+
+
+def _naming(visit: Visit) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer that name what was stored."""
+    return [
+        (b"x-event-id", _shown(visit.event_id or "")), (b"upstash-message-id", (visit.message_id or "").encode())
+    ]  # fmt: skip
 
 
 def _shown(event_id: str) -> bytes:

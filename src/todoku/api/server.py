@@ -10,21 +10,25 @@ from todoku.api.condition import Watched
 from todoku.api.context import Context
 from todoku.api.frame import Framed
 from todoku.api.health import health_routes
-from todoku.api.ingest import ingest_routes
+from todoku.api.ingest import Endpoint, IngestRoute, ingest_endpoint
 from todoku.api.local import ThisMachine
 from todoku.api.qstash.routes import qstash_routes
 from todoku.api.routing import Routing
+from todoku.api.straight import Served
 from todoku.app import App
 from todoku.core.development import is_public
 from todoku.engine.http.tokens import Tokens
 from todoku.engine.together import Together
 
 
-def server_app(box: App, watched: Watched, *, local: bool = False) -> ASGIApp:
+def server_app(box: App, watched: Watched, *, local: bool = False) -> Served:
     """What a daemon serves. `local`: to this machine alone. It is used from one event loop."""
-    routing: ASGIApp = Routing(server_routes(context_of(box), watched, local=local))
-    public = is_public(box.settings.token, box.settings.signing_keys)
-    return Framed(ThisMachine(routing) if public else routing)
+    context = context_of(box)
+    endpoint = ingest_endpoint(context)
+    routing: ASGIApp = Routing(server_routes(context, endpoint, watched, local=local))
+    if is_public(box.settings.token, box.settings.signing_keys):
+        return Served(Framed(ThisMachine(routing)))  # nothing may go past it
+    return Served(Framed(routing), endpoint)
 
 
 def context_of(box: App) -> Context:
@@ -33,11 +37,11 @@ def context_of(box: App) -> Context:
     return Context(box, gate, Together(box.outbox))
 
 
-def server_routes(context: Context, watched: Watched, *, local: bool = False) -> list[Guarded]:
+def server_routes(context: Context, endpoint: Endpoint, watched: Watched, *, local: bool = False) -> list[Guarded]:
     """Every route there is."""
     return [
         *health_routes(watched, local=local),
         *qstash_routes(context),
-        *ingest_routes(context),
+        IngestRoute(context, endpoint),
         *admin_routes(context),
     ]

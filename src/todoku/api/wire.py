@@ -32,6 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_size = 0
+        self._came = self._came_first = 0
         self._in_head = True
         self._mid_message = False
         self._refused = False
@@ -53,10 +54,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._unset_keepalive_if_required()
-        if self._head_timer is None and not self._answering:
-            self._await_head()
+        self._came = len(data)
         if self._in_head:
-            self._head_size += len(data)
+            self._head_size += self._came
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -65,25 +65,30 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(400, "this is no HTTP request that can be understood")
         if self._in_head and self._head_size > LARGEST_HEAD:
             self._refuse(431, f"the head of a request may have {LARGEST_HEAD} bytes")
+        elif self._in_head and self._head_timer is None and not (self.answering or self._refused):
+            self._await_head()  # only now: nearly every head comes whole, and needs no timer
 
     # -------------------------------------------------------------------------------------- the parser
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        self._in_head, self._mid_message, self._head_size = True, True, 0
+        self._in_head, self._mid_message, self._head_size, self._came_first = True, True, 0, self._came
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is there: it is a request, unless it is too large."""
         self._in_head = False
         self._head_came()
-        size = sum(len(name) + len(value) for name, value in self.headers)
         if len(self.url) > LARGEST_URL:
             self._refuse(414, f"a URL may have {LARGEST_URL} bytes")
-        elif size > LARGEST_HEAD or len(self.headers) > MOST_HEADERS:
+        elif len(self.headers) > MOST_HEADERS or self._has_large_head():
             self._refuse(431, f"a request may have {MOST_HEADERS} headers and {LARGEST_HEAD} bytes of them")
         else:
-            super().on_headers_complete()
+            self.head_complete()
+
+    def head_complete(self) -> None:
+        """The head is there, and within bounds: it is served as ASGI has it."""
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
@@ -98,16 +103,27 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     @property
+    def refused(self) -> bool:
+        """Whether an answer was given that ends the connection."""
+        return self._refused
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request has not been answered yet."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    @property
     def mid_message(self) -> bool:
         """Whether the other side may still be sending a request."""
         return self._mid_message
 
     # ------------------------------------------------------------------------------------------ inside
 
-    @property
-    def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
+    def _has_large_head(self) -> bool:
+        if self._came_first + self._head_size <= LARGEST_HEAD:  # with all that came beside it, as nearly always
+            return False
+        return sum(len(name) + len(value) for name, value in self.headers) > LARGEST_HEAD
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_WITHIN, self._head_late)
@@ -119,7 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_late(self) -> None:
         self._head_timer = None
-        if self._answering:
+        if self.answering:
             self._await_head()  # an earlier request is still being answered
         else:
             self._refuse(408, f"the head of the request did not come within {HEAD_WITHIN:g} s")
@@ -129,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self._head_came()
-        if not self._answering:  # else half an answer may be out
+        if not self.answering:  # else half an answer may be out
             request_id = str(new_id())
             body = problem_bytes(status, detail, request_id)
             head = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from todoku.core.errors import CannotStart
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from todoku.api.straight import Served
 
 _THREADS: Final = 32
 """Requests that wait for the database at the same time; more wait for a thread, and health for none."""
@@ -55,13 +58,14 @@ def is_local(listening: socket.socket) -> bool:
 class Http:
     """A server of one application, made by `make`. Serves until it is stopped, also while draining."""
 
-    def __init__(self, make: Callable[[], ASGIApp], listening: socket.socket) -> None:
+    def __init__(self, make: Callable[[], ASGIApp | Served], listening: socket.socket) -> None:
         try:
             import uvicorn  # noqa: PLC0415 - the extra `server`
 
-            from todoku.api.wire import BoundedProtocol  # noqa: PLC0415
+            from todoku.api.straight import Served, protocol_of  # noqa: PLC0415
 
-            app = make()
+            made = make()
+            served = made if isinstance(made, Served) else Served(made)
         except ImportError as error:
             raise CannotStart(
                 f"HTTP needs {error.name}, which is not installed",
@@ -69,7 +73,7 @@ class Http:
             ) from error
         # No logging of its own, no lifespan, and no signal handlers: those are only set in the main thread.
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", http=BoundedProtocol,
+            served.app, log_config=None, access_log=False, lifespan="off", ws="none", http=protocol_of(served),
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -79,6 +83,7 @@ class Http:
 
     def start(self) -> None:
         """Begin to answer."""
+        gc.freeze()  # what is loaded stays: a full collection stops every thread, and need not walk it
         self._thread.start()
 
     def stop(self) -> None:

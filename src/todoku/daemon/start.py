@@ -32,7 +32,7 @@ from todoku.engine.asking.about import without_password
 from todoku.engine.telling.log import Log, Style, configure_logging
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from todoku.api.straight import Served
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _LEAVES_WITHIN: Final = 10.0
@@ -242,7 +242,7 @@ def _processes(box: App) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def served(box: App, watched: View, *, local: bool) -> ASGIApp:
+def served(box: App, watched: View, *, local: bool) -> Served:
     """Everything a daemon serves. Imported late: it is an extra."""
     from todoku.api.server import server_app  # noqa: PLC0415
 

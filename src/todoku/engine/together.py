@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -41,15 +42,20 @@ _EVERYBODY: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, UnknownDatab
 """What is wrong with the database and not with a draft: smaller parts would only learn it again and again."""
 
 
+Answer = list[Message] | Exception
+"""What becomes of drafts: they are stored as these messages, or why that is not so or not known."""
+
+
 class _Caller(msgspec.Struct, frozen=True):
     """Somebody who waits for drafts to be stored."""
 
     drafts: list[Draft]
     size: int
-    answer: asyncio.Future[list[Message]]
+    told: Callable[[Answer], None]
+    gone: Callable[[], bool]
 
 
-_Answered = tuple[_Caller, list[Message] | Exception]
+_Answered = tuple[_Caller, Answer]
 
 
 class Together:
@@ -71,13 +77,21 @@ class Together:
             return []
         if self._outbox.instead is not None:
             return await self._outbox.instead.aput(drafts, None)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Message]] = loop.create_future()
+        self._line(loop, drafts).join(_Caller(drafts, _size(drafts), partial(_resolve, answer), answer.done))
+        return await answer
+
+    def hand_in(self, drafts: list[Draft], told: Callable[[Answer], None]) -> None:
+        """As `put`, for who does not wait: `told` is called once, later and in this event loop."""
+        if self._outbox.instead is not None:
+            raise RuntimeError("what is taken in the store's place is put, not handed in")
+        self._line(asyncio.get_running_loop(), drafts).join(_Caller(drafts, _size(drafts), told, _stays))
+
+    def _line(self, loop: asyncio.AbstractEventLoop, drafts: list[Draft]) -> _Line:
         # PostgreSQL locks a lane until its publisher commits. Somebody's long transaction holds up its own lane, and
         # whoever is in one batch with it: so what goes into lanes does not share a line with what does not.
         ordered = any(leg.lane is not None for draft in drafts for leg in draft.legs)
-        line = self._line(asyncio.get_running_loop(), ordered=ordered)
-        return await line.put(drafts)
-
-    def _line(self, loop: asyncio.AbstractEventLoop, *, ordered: bool) -> _Line:
         lines = self._lines.get(loop)
         if lines is not None and ordered in lines:
             return lines[ordered]
@@ -96,21 +110,18 @@ class _Line:
         # A thread of its own: in the pool that everybody shares, a commit would wait for somebody's long question.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="todoku-together")
 
-    async def put(self, drafts: list[Draft]) -> list[Message]:
-        size = sum(map(_size, drafts))
-        if self._waiting and self._bytes + size > MOST_WAITING:
+    def join(self, caller: _Caller) -> None:
+        """Store a caller's drafts in the next commit but one at the latest; DatabaseBusy if too much waits already."""
+        if self._waiting and self._bytes + caller.size > MOST_WAITING:
             error = DatabaseBusy(
                 f"{self._bytes >> 20} MiB wait to be stored", hint="the database does not keep up: try again later"
             )
-            self._outbox.telemetry.publish_failed(error, len(drafts))
+            self._outbox.telemetry.publish_failed(error, len(caller.drafts))
             raise error
-        loop = asyncio.get_running_loop()
-        caller = _Caller(drafts, size, loop.create_future())
         self._waiting.append(caller)
-        self._bytes += size
+        self._bytes += caller.size
         if self._writing is None:
-            self._writing = loop.create_task(self._write())
-        return await caller.answer
+            self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
         """Commit batch after batch until nobody waits."""
@@ -119,11 +130,11 @@ class _Line:
         try:
             while taken := self._take():
                 for caller, answer in await loop.run_in_executor(self._thread, self._commit, taken):
-                    _tell(caller, answer)
+                    caller.told(answer)
         except BaseException:
             # The loop ends, or no thread is to be had: who waits must not wait for ever, and knows nothing.
             for caller in (*taken, *self._waiting):
-                _tell(caller, DatabaseUnavailable("the process ends", hint="whether it was stored is unknown"))
+                caller.told(DatabaseUnavailable("the process ends", hint="whether it was stored is unknown"))
             self._waiting.clear()
             self._bytes = 0
             raise
@@ -140,7 +151,7 @@ class _Line:
                 break
             self._waiting.popleft()
             self._bytes -= caller.size
-            if not caller.answer.done():
+            if not caller.gone():
                 batch.append(caller)
                 number += len(caller.drafts)
                 size += caller.size
@@ -170,14 +181,19 @@ class _Line:
         return isinstance(error, _EVERYBODY)
 
 
-def _tell(caller: _Caller, answer: list[Message] | Exception) -> None:
-    if caller.answer.done():  # it was cancelled meanwhile
+def _resolve(waiting: asyncio.Future[list[Message]], answer: Answer) -> None:
+    if waiting.done():  # it was cancelled meanwhile
         return
     if isinstance(answer, Exception):
-        caller.answer.set_exception(answer)
+        waiting.set_exception(answer)
     else:
-        caller.answer.set_result(answer)
+        waiting.set_result(answer)
 
 
-def _size(draft: Draft) -> int:
-    return len(draft.payload or "") + len(draft.payload_bytes or b"")
+def _stays() -> bool:
+    """Who handed drafts in and went on cannot take them back."""
+    return False
+
+
+def _size(drafts: Sequence[Draft]) -> int:
+    return sum(len(draft.payload or "") + len(draft.payload_bytes or b"") for draft in drafts)

@@ -16,6 +16,7 @@ from tests.support.serving import Server, Watching
 from tests.support.world import SOMEBODY
 from todoku.api.auth import Gate, Guarded, bearer_of
 from todoku.api.frame import Framed
+from todoku.api.ingest import ingest_endpoint
 from todoku.api.problem import Refused
 from todoku.api.routing import Routing
 from todoku.api.server import context_of, server_routes
@@ -32,7 +33,8 @@ PATHS = {"id": "1", "name": "x", "source": "stripe"}
 
 
 def routes(server: Server) -> list[Guarded]:
-    return server_routes(context_of(server.box), Watching(server.box))
+    context = context_of(server.box)
+    return server_routes(context, ingest_endpoint(context), Watching(server.box))
 
 
 def filled(path: str) -> str:
@@ -219,7 +221,7 @@ def test_an_ipv6_network_is_one_guesser() -> None:
 
 
 def test_a_429_is_a_problem_with_its_headers(server: Server) -> None:
-    gate = Gate(Keys(), rate=0.5)
+    gate = Gate(Keys(), rate=0.5, clock=Clock())
     app = Framed(Routing([Guarded("/a", lambda _: Response(), methods=["GET"], access="read", gate=gate)]))
     assert asked(app, "/a", "good").status_code == 200
     answer = asked(app, "/a", "good")

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.errors import TodokuError
 from todoku.core.failure import DeliveryError
-from todoku.core.ingest import Held, Secret
+from todoku.core.ingest import Secret
 from todoku.engine.ingest.source import Source
 from todoku.engine.secrets.ref import Ref, Secrets
 from todoku.engine.telling.log import Log
@@ -36,20 +36,30 @@ class Keys:
         self._monotonic = monotonic
         self._known: dict[str, _Known] = {}
 
+    def known(self, source: Source) -> tuple[bytes, ...] | None:
+        """The keys of a source; None: they must be asked for."""
+        known = self._known.get(source.name)
+        if known is not None and known.until > self._monotonic():
+            return known.keys
+        given = [secret for secret in source.verifier.secrets if isinstance(secret, str)]
+        if len(given) < len(source.verifier.secrets):
+            return None
+        self._known[source.name] = _Known(tuple(map(source.verifier.key, given)), float("inf"))
+        return self._known[source.name].keys
+
     async def of(self, source: Source) -> tuple[bytes, ...]:
         """The keys of a source, in the order of its secrets; NoSecret if they cannot be had."""
         known = self._known.get(source.name)
-        if known is not None and (known.until > self._monotonic()):
-            return known.keys
         try:
+            if (keys := self.known(source)) is not None:
+                return keys
             keys = tuple([source.verifier.key(await self._asked(secret)) for secret in source.verifier.secrets])
         except (TodokuError, DeliveryError, OSError, ValueError) as error:
             Log(source=source.name).error("NO_SECRET", error_type=type(error).__name__)
             if known is None:
                 raise NoSecret(f"the secrets of {source.name} cannot be read", hint="see the log") from error
             keys = known.keys  # better the ones that were right a moment ago
-        lasts = BELIEVED_FOR if any(isinstance(secret, Held) for secret in source.verifier.secrets) else float("inf")
-        self._known[source.name] = _Known(keys, self._monotonic() + lasts)
+        self._known[source.name] = _Known(keys, self._monotonic() + BELIEVED_FOR)
         return keys
 
     async def _asked(self, secret: Secret) -> str:

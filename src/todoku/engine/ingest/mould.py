@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.message import Draft
+from todoku.core.message import Draft, Idempotency
 from todoku.core.route import Route
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, Options
@@ -27,8 +27,10 @@ class Moulds:
         self._routed = 0
         """So many routes there were when these were made. Routes are only added."""
 
-    def draft(self, topic: str, payload: Encoded | bytes, key: str | None, headers: Mapping[str, str]) -> Draft:
-        """As `Outbox.draft`. `headers` are texts that were checked already."""
+    def draft(
+        self, topic: str, payload: Encoded | bytes, key: str | None, headers: Mapping[str, str], entry: Idempotency
+    ) -> Draft:
+        """As `Outbox.draft`. `headers` are texts that were checked already, `entry` is what it is known by again."""
         routes = self._routes()
         if len(routes) != self._routed or len(self._moulds) >= _MOST:
             self._moulds.clear()
@@ -38,15 +40,16 @@ class Moulds:
             made = self._outbox.draft(topic, payload, Options(key=key, headers=headers), routes)
             if made.key is None and made.payload is not None:
                 self._moulds[topic] = made
-            return made
-        carried = inject(headers) or {}
-        return self._outbox.finished(
-            Draft(
-                id=new_id(),
-                topic=topic,
-                type=mould.type,
-                legs=mould.legs,
-                payload=payload.text,
-                headers=msgspec.json.encode(carried).decode(),
-            )
+            return msgspec.structs.replace(made, idempotency=entry)
+        made = Draft(
+            id=new_id(),
+            topic=topic,
+            type=mould.type,
+            legs=mould.legs,
+            payload=payload.text,
+            headers=msgspec.json.encode(inject(headers)).decode(),
+            idempotency=entry,
         )
+        finished = self._outbox.finished(made)
+        # Sealing makes another digest; an event's is its own.
+        return made if finished is made else msgspec.structs.replace(finished, idempotency=entry)

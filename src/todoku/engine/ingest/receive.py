@@ -29,7 +29,7 @@ from todoku.engine.publish import Encoded, check_json
 from todoku.engine.telling import metrics as counting
 from todoku.engine.telling.log import Log
 from todoku.engine.telling.tracing import travelling
-from todoku.engine.together import Together
+from todoku.engine.together import Answer, Together
 
 CORRELATION: Final = "x-correlation-id"
 EVENT_ID: Final = "x-event-id"
@@ -71,10 +71,47 @@ class Ingest:
         stored; DatabaseUnavailable: that is not known.
         """
         source = self._sources.get(name)
+        keys = () if source is None else await self._keys.of(source)
+        drafted = self._drafted(source, keys, arrived, visit)
+        if isinstance(drafted, Challenge):
+            return drafted
+        (message,) = await self._together.put([drafted])
+        visit.stored(message)
+        return None
+
+    def hand_in(self, name: str, arrived: Arrived, visit: Visit, told: Callable[[Exception | None], None]) -> bool:
+        """As `receive`, for who does not wait: `told` is called later in this event loop, with None after the commit.
+
+        False: there is more to it than storing an event, or something is wrong with it. Let it be received.
+        """
+        source = self._sources.get(name)
+        keys = None if source is None else self._keys.known(source)
+        if source is None or keys is None or self.outbox.instead is not None:
+            return False
+
+        def stored(answer: Answer) -> None:
+            if isinstance(answer, Exception):
+                told(answer)
+            else:
+                visit.stored(answer[0])
+                told(None)
+
+        try:
+            drafted = self._drafted(source, keys, arrived, visit)
+            if isinstance(drafted, Challenge):
+                return False
+            self._together.hand_in([drafted], stored)
+        except Exception:  # noqa: BLE001 - whoever receives it meets it again, and tells of it
+            return False
+        return True
+
+    def _drafted(
+        self, source: Source | None, keys: tuple[bytes, ...], arrived: Arrived, visit: Visit
+    ) -> Draft | Challenge:
         if source is None:
             _compare_with_nobody(arrived.body)
             raise Unverified(_REFUSED)
-        place = source.verifier.signed_by(arrived, await self._keys.of(source), time.time())
+        place = source.verifier.signed_by(arrived, keys, time.time())
         if place is None:
             raise Unverified(_REFUSED)
         if place > 0:
@@ -84,9 +121,7 @@ class Ingest:
         if isinstance(identity, Challenge):
             return identity
         visit.event_id = identity.id
-        (message,) = await self._together.put([self._draft(source, arrived, event, identity, visit)])
-        visit.message_id, visit.duplicate = str(message.id), message.duplicate
-        return None
+        return self._draft(source, arrived, event, identity, visit)
 
     def _draft(self, source: Source, arrived: Arrived, event: object, identity: Identity, visit: Visit) -> Draft:
         if source.decode is not None:
@@ -104,8 +139,7 @@ class Ingest:
         visit.topic = topic = source.topic.topic(identity, event)
         key = None if source.key is None else text_at(source.key, event)
         headers = self._headers(source, arrived, identity, visit)
-        draft = self._moulds.draft(topic, _payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers)
-        return msgspec.structs.replace(draft, idempotency=entry)
+        return self._moulds.draft(topic, _payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry)
 
     def _headers(self, source: Source, arrived: Arrived, identity: Identity, visit: Visit) -> dict[str, str]:
         """What the message takes along: the trace, what only headers say, and which request this was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -31,26 +31,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     reopen: bool
 
 
-class Sources(Mapping[str, Source]):
+class Sources(dict[str, Source]):
     """The sources of an App by name."""
-
-    def __init__(self) -> None:
-        self._sources: dict[str, Source] = {}
-
-    def __getitem__(self, name: str) -> Source:
-        return self._sources[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
 
     def add(self, source: Source) -> None:
         """One more; two of one name are a mistake."""
-        if source.name in self._sources:
+        if source.name in self:
             raise InvalidSetting(f"there are two sources called {source.name!r}", hint="give one another name")
-        self._sources[source.name] = source
+        self[source.name] = source
 
 
 class IngestDeclarations:

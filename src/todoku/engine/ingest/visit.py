@@ -11,6 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Final
 
+from todoku.core.message import Message
 from todoku.engine.telling import metrics as counting
 from todoku.engine.telling.log import LEVELS, IngestedLine, Level, least_level, log_lines
 from todoku.engine.telling.telemetry import Telemetry
@@ -42,6 +43,10 @@ class Visit:
         self.status = 0
         self.seconds = 0.0
         self.error: str | None = None
+
+    def stored(self, message: Message) -> None:
+        """Its event is this message, now or since earlier."""
+        self.message_id, self.duplicate = str(message.id), message.duplicate
 
 
 class Visits:

@@ -13,7 +13,7 @@ from typing import Final
 
 from todoku.store.port import Value
 
-_SIZES: Final = (64, 32, 16, 8, 4, 2, 1)
+_SIZES: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Rows of one statement: few sizes, because each is a statement that sqlite3 keeps prepared."""
 
 _NAME: Final = re.compile(r"(?<!:):([a-z_]+)")
