@@ -275,7 +275,7 @@ def test_of_two_equal_calls_at_once_the_second_waits_for_the_first(
         world.until_blocked()
     db.commit() if first_commits else db.rollback()
     db.close()
-    second.join(30)
+    second.join(60)
     assert [handle.duplicate for handle in found] == [first_commits]
     assert (found[0].id == first.id) is first_commits
 

@@ -126,7 +126,7 @@ def test_workers_that_claim_at_the_same_moment_stay_within_every_limit(world: Wo
     most: Counter[str | None] = Counter()
 
     def work(_: int) -> int:
-        worker, store, done = world.worker(), world.another_store(), 0
+        worker, store, done = world.worker(), world.another_store(lock_timeout_sec=60), 0
         while claims := world.claim_gates(worker, TWO, limit=20, store=store):
             with lock:
                 running.update(keys(claims))

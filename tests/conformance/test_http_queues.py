@@ -81,7 +81,7 @@ def test_a_queue_that_is_narrowed_to_one_holds_back_what_was_outside_its_lane(re
 
 
 def test_many_who_use_a_new_queue_at_the_same_time_make_one(world: World) -> None:
-    stores = [world.another_store() for _ in range(4)]
+    stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda store: queues.ensure(store, "orders"), stores)) == [1, 1, 1, 1]
     assert len(queues.listed(world.store)) == 1

@@ -27,7 +27,7 @@ def stored(world: World, column: str, table: str) -> list[object]:
 
 
 def test_signing_keys_are_made_once_however_many_ask_and_one_of_them_is_told_so(world: World) -> None:
-    stores = [world.another_store() for _ in range(4)]
+    stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda store: keys.signing_keys(store, settings(world)), stores))
     assert len({(each.current, each.next) for each in found}) == 1
@@ -137,7 +137,7 @@ def test_the_token_of_the_settings_is_an_admins_and_has_no_row(world: World) -> 
 
 
 def test_the_first_token_is_made_once_and_only_where_there_is_none(world: World) -> None:
-    stores = [world.another_store() for _ in range(4)]
+    stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     assert tokens.first(world.store, settings(world, token="0123456789abcdef")) is None
     with ThreadPoolExecutor(4) as pool:
         shown = [text for text in pool.map(lambda store: tokens.first(store, settings(world)), stores) if text]

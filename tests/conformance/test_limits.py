@@ -269,7 +269,7 @@ def test_eight_workers_that_claim_at_the_same_moment_are_never_over_the_limit(wo
     lock, running, most = threading.Lock(), [0], [0]
 
     def work(_: int) -> int:
-        worker, store, done = world.worker(), world.another_store(), 0
+        worker, store, done = world.worker(), world.another_store(lock_timeout_sec=60), 0
         while world.store.waiting(None).groups:
             claims = store.claim(worker, [Slice("mail", "mail", 0)], limit=3, counted=MAIL)
             with lock:

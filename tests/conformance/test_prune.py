@@ -186,9 +186,9 @@ def drop_partitions(world: World) -> None:
 @pytest.mark.postgres
 def test_migrate_makes_partitions_for_today_and_the_week_ahead(ward: World) -> None:
     drop_partitions(ward)
-    expected = days(ward, *range(8))
+    before = days(ward, *range(8))
     ward.store.migrate()
-    assert partitions(ward) == expected
+    assert partitions(ward) in (before, days(ward, *range(8))), "midnight may have come in between"
 
 
 @pytest.mark.postgres
@@ -198,11 +198,12 @@ def test_prune_makes_the_partitions_of_the_days_to_come_and_drops_the_old_ones(w
     ward.settle(claim_all(ward))
     before = partitions(ward)
     ward.advance(40 * DAY)
+    week = days(ward, *range(8))
 
     gone = prune(ward)
     assert gone.history == len(before)
     assert gone.stray == 0
-    assert partitions(ward) == days(ward, *range(8))
+    assert partitions(ward) in (week, days(ward, *range(8))), "midnight may have come in between"
     assert ward.history() == []
     ward.publish()
     ward.settle(claim_all(ward))
@@ -288,7 +289,7 @@ def test_prune_beside_settles_and_replays_loses_nothing(world: World) -> None:
     """H16, H17, I1: with no retention at all, prune takes whatever it may; nothing that can run loses its message."""
     number = 120
     over = threading.Event()
-    maintaining = world.another_store(ledger_ttl=1e-6)
+    maintaining = world.another_store(ledger_ttl=1e-6, lock_timeout_sec=60)
 
     def maintain() -> list[Pruned]:
         done = []
@@ -315,7 +316,7 @@ def test_prune_beside_settles_and_replays_loses_nothing(world: World) -> None:
 
 def run_all(world: World, number: int) -> set[tuple[int, str | None]]:
     """Publish in small steps; of everything the first attempt is a dead letter, replayed, and the second succeeds."""
-    store, seen = world.another_store(ledger_ttl=1e-6), set[tuple[int, str | None]]()
+    store, seen = world.another_store(ledger_ttl=1e-6, lock_timeout_sec=60), set[tuple[int, str | None]]()
     worker = world.worker(lease=HOUR)
     places: dict[str, int] = {}
     for place in range(0, number, 4):

@@ -229,7 +229,7 @@ def test_it_is_right_while_workers_run(world: World) -> None:
     stop, errors = threading.Event(), []
 
     def work(number: int) -> None:
-        store, round_number = world.another_store(), 0
+        store, round_number = world.another_store(lock_timeout_sec=60), 0
         try:
             while not stop.is_set():
                 round_number += 1
@@ -261,7 +261,9 @@ def test_it_is_right_while_workers_run(world: World) -> None:
     for thread in threads:
         thread.start()
     try:
-        looks = [broken(world, patience=0.0) for _ in range(25)]
+        looks = []
+        while (len(looks) < 25 or not world.history()) and not errors:
+            looks.append(broken(world, patience=0.0))
     finally:
         stop.set()
         for thread in threads:

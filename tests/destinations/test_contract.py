@@ -42,6 +42,14 @@ async def sent(destination: Any, batch: Sequence[Outgoing]) -> list[Any]:
         await destination.aclose()
 
 
+async def arrives(destination: Any, message: Outgoing) -> None:
+    """Send it until it has arrived: a server that listens may not take messages yet, or not in time."""
+    for _ in range(40):
+        if await destination.send([message]) == [Done()]:
+            return
+    raise AssertionError("it does not arrive")
+
+
 def numbers(received: list[Received]) -> list[int]:
     return [int(one.id[-12:]) for one in received]
 
@@ -134,7 +142,7 @@ async def test_a_payload_is_bytes_and_may_be_anything(kind: Kind, address: str) 
 @but("redis")  # a stream is there when it has something
 async def test_where_nobody_listens_it_is_tried_again(kind: Kind) -> None:
     """Whoever declares the queue, the stream or the topic may be on the way: a Retry, visible by its reason."""
-    (outcome,) = await sent(kind.destination(_REFUSED_ADDRESS), [outgoing(1)])
+    (outcome,) = await sent(kind.destination(_REFUSED_ADDRESS, send_timeout_ms=8000), [outgoing(1)])
     assert isinstance(outcome, Retry)
     assert outcome.reason == "UNROUTABLE"
 
@@ -153,7 +161,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_comes_back(kind: Kind, a
     await kind.declare(address)
     destination: Any = kind.destination(address)
     try:
-        assert await destination.send([outgoing(1)]) == [Done()]
+        await arrives(destination, outgoing(1))
         with away(kind):
             outcomes = await destination.send([outgoing(2), outgoing(3)])
             outcomes += await destination.send([outgoing(2)])
@@ -163,9 +171,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_comes_back(kind: Kind, a
                 await destination.ping()
         if forgotten := kind.forgets or kind.risks_the_new:
             await kind.declare(address)
-        for _ in range(40):  # a server that listens may not take messages yet
-            if await destination.send([outgoing(2)]) == [Done()]:
-                break
+        await arrives(destination, outgoing(2))
         await destination.ping()
     finally:
         await destination.aclose()
@@ -177,9 +183,7 @@ async def test_what_takes_too_long_is_a_timeout(kind: Kind, address: str) -> Non
     await kind.declare(address)
     destination: Any = kind.destination(address, send_timeout_ms=300)
     try:
-        for _ in range(40):
-            if await destination.send([outgoing(1)]) == [Done()]:
-                break
+        await arrives(destination, outgoing(1))
         with kind.service.stopped():
             (outcome,) = await destination.send([outgoing(2)])
         assert isinstance(outcome, Retry)

@@ -138,7 +138,7 @@ async def test_a_keyed_message_for_two_brokers_arrives_at_both(kind: Kind, addre
         box = todoku.App(f"sqlite:///{home}/todoku.db")
         box.migrate()
         for name, one in (("first", kind), ("second", second)):
-            box.route("order.*", to=one.destination(address, name=name), ordered=True)
+            box.route("order.*", to=one.patient(address, name=name), ordered=True)
         sent = [
             await box.apublish("order.created", {"n": n}, tx=None, key="order 7", idempotency_key=f"once {n}")
             for n in range(5)
