@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -133,14 +132,13 @@ def test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_
     world = World("sqlite", sqlite_url)
     world.store.migrate()
     crew = Crew(world)
-    started = threading.Event()
+    started, others_wrote = threading.Event(), threading.Event()
 
     def thinks(ctx: Context) -> None:
         ctx.tx.execute("create table if not exists thought (id)")
         started.set()
-        while True:  # until that is refused
-            time.sleep(0.01)
-            ctx.tx.execute("insert into thought values (1)")
+        assert others_wrote.wait(60)
+        ctx.tx.execute("insert into thought values (1)")
 
     crew.handles("warehouse", thinks, run="thread", transactional=True)
     world.publish()
@@ -148,6 +146,8 @@ def test_H21_on_sqlite_such_a_handler_holds_the_write_lock_for_a_quarter_of_the_
         with crew.running(lease_sec=8.0) as worker:
             assert started.wait(30)
             first = worker.health().worker_id
+            world.sql("create table somebody_elses (id)")  # while the handler thinks
+            others_wrote.set()
             until(lambda: [row.status for row in world.deliveries()] == ["failed"], what="the failed attempt")
             assert worker.health().worker_id == first
         (row,) = world.deliveries()

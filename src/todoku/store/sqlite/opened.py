@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import HANDLER, Tx, ended_by_handler
@@ -34,6 +34,7 @@ class SqliteOpened:
         self.connection = connection
         self.tx = tx
         self._timeout = timeout
+        self.committed = False
 
     def check(self) -> None:
         try:
@@ -46,6 +47,7 @@ class SqliteOpened:
     def commit(self) -> None:
         reach("transact.before_commit")
         patiently(self.connection, "commit", timeout=self._timeout)
+        self.committed = True
         reach("transact.after_commit")
 
 
@@ -63,6 +65,8 @@ def opened(
                 over.set()
                 connection.set_authorizer(_deny)  # every statement from here on fails, also one prepared before
                 connection.interrupt()
+                with suppress(sqlite3.OperationalError):  # there is nothing to roll back: it has just been committed
+                    connection.execute("rollback")  # at once, and not when a handler that thinks comes back
 
     timer = threading.Timer(limit, take_away)
     timer.daemon = True
@@ -71,13 +75,14 @@ def opened(
             patiently(connection, "begin immediate", timeout=timeout)
             connection.execute(f"savepoint {HANDLER}")
             timer.start()
+            one = SqliteOpened(connection, made(connection), timeout)
             try:
-                yield SqliteOpened(connection, made(connection), timeout)
+                yield one
             except sqlite3.Error as error:
                 if over.is_set():
                     raise _too_long(limit) from error
                 raise
-            if over.is_set() and connection.in_transaction:
+            if over.is_set() and not one.committed:
                 raise _too_long(limit)
     finally:
         timer.cancel()
@@ -89,8 +94,9 @@ def opened(
         connection.close()
 
 
-def _deny(*_action: object) -> int:
-    return sqlite3.SQLITE_DENY
+def _deny(action: int, what: str | None, *_: object) -> int:
+    ends = action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK"
+    return sqlite3.SQLITE_OK if ends else sqlite3.SQLITE_DENY
 
 
 def _too_long(limit: float) -> DatabaseBusy:
