@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import todoku
-from tests.cli.conftest import run  # noqa: F401 - a fixture: the program in an empty directory
+from tests.cli.conftest import commands, run  # noqa: F401 - fixtures: the program in an empty directory
 from tests.client.queue_server import TOKEN
 from tests.support.ports import free_port
 from tests.support.world import World
