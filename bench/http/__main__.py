@@ -1,4 +1,7 @@
-"""`make bench-http`: ingest and delivery, on both databases. `--quick`: a few seconds each; `--only`: one database."""
+"""`make bench-http`: ingest and delivery, on both databases.
+
+`--quick`: a few seconds each; `--only`: one database; `--part`: one of the two.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
+    parser.add_argument("--part", choices=("ingest", "delivery"), help="one of the two")
     options = parser.parse_args()
+    parts = [part for part in (ingest, delivery) if options.part in (None, part.__name__.rpartition(".")[2])]
     work = (
         {"seconds": 3.0, "number": 4_000, "rounds": 1}
         if options.quick
@@ -25,14 +30,14 @@ def main() -> None:
     )
     bars: list[Bar] = []
     if options.only != "postgres":
-        bars += ingest.bars("", "sqlite", **work)
-        bars += delivery.bars("", "sqlite", **work)
+        for part in parts:
+            bars += part.bars("", "sqlite", **work)
     if options.only != "sqlite":
         home = Path(tempfile.mkdtemp(prefix="todoku-bench-", dir="/tmp"))
         try:
             with fresh_database(server_dsn(home, SERVER)) as url:
-                bars += ingest.bars(url, "postgres", **work)
-                bars += delivery.bars(url, "postgres", **work)
+                for part in parts:
+                    bars += part.bars(url, "postgres", **work)
         finally:
             stop_server(home)
     report(bars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -124,6 +125,18 @@ def test_a_host_without_room_keeps_none_of_the_others_back(world: World, http: R
     claims = Claiming(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0, room=room)
     found = [claim.destination for _ in range(10) for claim in claims.claim(100)]
     assert len(found) == len(set(found)) == 80
+
+
+def test_hosts_share_a_claim(world: World, http: Requesting) -> None:
+    """Side by side, each over few connections; and what has no bound is taken as it comes."""
+    for number in range(90):
+        http.post(f"https://h{number // 30}.example")
+    worker = world.worker(lease=600)
+    shared = Claiming(world.store, worker, ["https://"], monotonic=lambda: 0.0, room=lambda _queue, _destination: 20)
+    found = Counter(claim.destination for claim in shared.claim(30))
+    assert found == {f"https://h{number}.example": 10 for number in range(3)}
+    boundless = Claiming(world.store, worker, ["https://"], monotonic=lambda: 0.0)
+    assert len({claim.destination for claim in boundless.claim(20)}) == 1
 
 
 def test_lanes_with_little_room_keep_none_of_the_others_back(world: World, http: Requesting) -> None:

@@ -148,7 +148,8 @@ WALKED = {
 }
 # Where rows are found, and where they are locked: (query, the CTE or None, the index, what is above its scan).
 # Found in the order of the index, and locked one by one up to the limit.
-FOUND, LOCKED = ("Limit",), ("Limit", "LockRows")
+# A delete locks what it takes, as it comes out of the index.
+FOUND, LOCKED, DELETED = ("Limit",), ("Limit", "LockRows"), ("ModifyTable",)
 PLACES = (
     ("claim", "CTE due", "delivery_due", LOCKED),
     ("claim_suspect", "CTE due", "delivery_suspect", LOCKED),
@@ -157,7 +158,7 @@ PLACES = (
     ("claim_gate_rows", "CTE due", "delivery_gate", LOCKED),
     ("claim_lane_rows", "CTE head", "delivery_lane", FOUND),
     ("claim_lane_rows", "CTE head", "delivery_pkey", LOCKED),
-    ("settle_done", "CTE held", "delivery_pkey", LOCKED),
+    ("settle_done", "CTE gone", "delivery_pkey", DELETED),
     ("settle_rest", "CTE held", "delivery_pkey", LOCKED),
     ("settle_reservations", None, "ledger_pkey", LOCKED),
     ("release", "CTE held", "delivery_pkey", LOCKED),

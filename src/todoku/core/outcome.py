@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import InvalidMessage
+from todoku.core.learned import learned
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -82,6 +83,9 @@ class Response(msgspec.Struct, frozen=True):
         return Response(self.status)
 
 
+learned(Response)
+
+
 def kept_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
     """An answer as it is kept: of its body the first 16 KiB, of its headers those that fit into 8 KiB; values of one
     name are joined."""
@@ -100,6 +104,10 @@ class Done(msgspec.Struct, frozen=True):
 
     result: str | None = None
     response: Response | None = None
+
+
+DONE: Final = Done()
+"""Most attempts end so. The engine knows it by its identity, and asks nothing more about it."""
 
 
 class _Raisable(Exception):

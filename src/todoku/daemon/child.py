@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -70,6 +71,8 @@ def work(number: int, app: str | None, style: Style, speaker: Speaker, started: 
     _in_thread(lambda: _leave_when_alone(speaker, worker, box.settings))
     _in_thread(lambda: _report(speaker, worker, box))
     Log().info(f"Worker {number} started")
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a full collection stops every thread, and need not walk it
     try:
         run_loop(worker.run())
     finally:

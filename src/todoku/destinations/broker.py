@@ -22,7 +22,7 @@ from todoku.core.cloudevents import DEFAULT_SOURCE, check_source, headers
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons, classify
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import DONE, Abort, Outcome, Retry, Snooze
 from todoku.core.settings import Settings
 from todoku.destinations.line import CLOSING, C, Line, within
 
@@ -33,7 +33,6 @@ REASONS: Final[Reasons] = {
 }
 """What is the same for every client. Each adds what its own library raises."""
 
-_DONE: Final = Done()
 _SMALL: Final = 16 << 10
 """Nobody's limit is below this, so that what is smaller need not be counted exactly."""
 
@@ -81,7 +80,7 @@ class Parcel:
 
     def arrived(self) -> None:
         """The broker has confirmed it."""
-        self.outcome = _DONE
+        self.outcome = DONE
 
     @property
     def size(self) -> int:

@@ -16,11 +16,8 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
 
 from todoku.core.ssrf import Guard
-
-__all__ = ["URL", "Forbidden", "LookUp", "is_address", "looked_up", "on_behalf_of", "refuse", "session"]
 
 _LOOKUPS: Final = 16
 """Names looked up at once: one that is slow to fail holds one thread, and never those of anybody else."""
@@ -29,10 +26,6 @@ _IDLE: Final = 3.0
 """Seconds an idle connection is kept. Many receivers close theirs after five, and a request that meets that is lost."""
 
 _DNS_TTL: Final = 10
-
-MAX_HEADERS: Final = 100
-MAX_FIELD: Final = 8190
-"""Of an answer: more headers, or a longer one, and it is none."""
 
 _lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="todoku-dns")
 _host: ContextVar[str] = ContextVar("todoku_host")
@@ -102,26 +95,15 @@ def _judged(guard: Guard, address: str, host: str) -> str | None:
     return guard.refuses(address, host)  # which depends on nothing else
 
 
-def session(guard: Guard, look_up: LookUp = looked_up) -> aiohttp.ClientSession:
-    """A session of this event loop: pooled connections, no cookies, no proxy of the environment, nothing unpacked."""
+def connector(guard: Guard, look_up: LookUp = looked_up) -> aiohttp.TCPConnector:
+    """Pooled connections of this event loop, as many as are wanted at once."""
 
     def judged(info: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, address = info
         refuse(guard, str(address[0]), _host.get())
         return socket.socket(family=family, type=kind, proto=proto)
 
-    connector = aiohttp.TCPConnector(
+    return aiohttp.TCPConnector(
         resolver=GuardedResolver(guard, look_up), socket_factory=judged, ttl_dns_cache=_DNS_TTL,
         keepalive_timeout=_IDLE, limit=0, ssl=ssl.create_default_context(),
     )  # fmt: skip
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trust_env=False,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # the sender has one deadline over everything
-        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-        max_line_size=MAX_FIELD,
-        max_field_size=MAX_FIELD,
-        max_headers=MAX_HEADERS,
-    )

@@ -15,13 +15,13 @@ from todoku.core.backoff import JITTER_SHARE
 from todoku.core.destination import Outgoing
 from todoku.core.expression import DEFAULT_DELAY, Expression, evaluate, parse
 from todoku.core.httpheaders import forwardable
-from todoku.core.outcome import Abort, Done, Outcome, Retry
+from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry
 from todoku.core.request import HTTP, HttpRequest
 from todoku.core.settings import Settings
 from todoku.core.signature import upstash_signature, webhook_headers, webhook_secret
 from todoku.core.signing import SigningKeys
 from todoku.destinations.post import Post
-from todoku.destinations.sender import ALWAYS, DONE, Sender, known_of
+from todoku.destinations.sender import ALWAYS, Sender, known_of
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded import LookUp
@@ -87,6 +87,9 @@ class Requests(Sender):
         return self._known
 
 
+_forwardable = lru_cache(maxsize=1024)(forwardable)
+
+
 @lru_cache(maxsize=1024)
 def _expression(text: str | None) -> Expression:
     return DEFAULT_DELAY if text is None else parse(text)
@@ -97,21 +100,22 @@ def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: 
     found = {
         "Content-Type": message.content_type,
         **ALWAYS,
-        **{name: value for name, value in request.headers.items() if forwardable(name)},
+        **{name: value for name, value in request.headers.items() if _forwardable(name)},
         **known_of(message),
         "Accept-Encoding": "identity",
         "Upstash-Message-Id": message.message_id,
         "Upstash-Retried": str(message.attempt - 1),
     }
-    told = {
-        "Upstash-Topic-Name": request.group,
-        "Upstash-Schedule-Id": request.schedule,
-        "Upstash-Caller-Ip": request.caller_ip,
-    }
-    found |= {name: value for name, value in told.items() if value is not None}
+    if request.group is not None:
+        found["Upstash-Topic-Name"] = request.group
+    if request.schedule is not None:
+        found["Upstash-Schedule-Id"] = request.schedule
+    if request.caller_ip is not None:
+        found["Upstash-Caller-Ip"] = request.caller_ip
     jti = f"jwt_{random.getrandbits(128):032x}"
     found["Upstash-Signature"] = upstash_signature(request.url, message.payload, key=keys.current, now=now, jti=jti)
-    return found | webhook_headers(message.message_id, message.payload, secrets=_secrets(keys), now=now)
+    found |= webhook_headers(message.message_id, message.payload, secrets=_secrets(keys), now=now)
+    return found
 
 
 @lru_cache(maxsize=16)

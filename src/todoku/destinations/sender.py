@@ -12,7 +12,7 @@ from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.failure import NON_RETRYABLE_HEADER, Answering, Reasons, classify, classify_status
 from todoku.core.interval import retry_after
-from todoku.core.outcome import Done, Outcome, Retry
+from todoku.core.outcome import Outcome, Retry
 from todoku.core.request import TRACE
 from todoku.core.settings import Settings
 from todoku.destinations.post import Post, Poster
@@ -20,7 +20,6 @@ from todoku.destinations.post import Post, Poster
 if TYPE_CHECKING:
     from todoku.destinations.guarded import LookUp
 
-DONE: Final = Done()
 ALWAYS: Final = {"Accept": "*/*", "User-Agent": "todoku"}
 """Headers of every request, unless its publisher says otherwise."""
 
@@ -56,6 +55,8 @@ class Sender:
             answer = await self._poster.post(post)
         except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
             return self._meaning(error, post)
+        if 200 <= answer.kept.status < 300:
+            return classify_status(answer.kept.status, response=answer.kept)
         return classify_status(
             answer.kept.status,
             retry_after=retry_after(answer.headers, time.time()),

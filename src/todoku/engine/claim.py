@@ -26,6 +26,9 @@ _SOONEST: Final = 0.25
 _PLACES: Final = 64
 """So many places are asked by one statement; and so many that had work are asked without looking whether they have."""
 
+_SIDE_BY_SIDE: Final = 32
+"""So many places share a claim: with more of them each gives too little for what it costs to ask it."""
+
 _REMEMBERED: Final = 60.0
 """A place that had work is asked for so many seconds more: its next message, or its key that was full, does not wait
 for a look."""
@@ -37,10 +40,12 @@ Place = tuple[str, str, int]
 Room = Callable[[str, str], int]
 """How many more of a queue and for a destination may be held: breakers and pauses say so. Limits are counted."""
 
+UNLIMITED: Final = 1 << 30
+
 
 def boundless(_queue: str, _destination: str) -> int:
     """No limit but the claim's own."""
-    return 1 << 30
+    return UNLIMITED
 
 
 class Looking:
@@ -162,12 +167,13 @@ class Claiming:
         return []
 
     def claim_suspect(self, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """One delivery whose owner died before."""
-        if not self._waiting.suspects:
+        """One delivery whose owner died before. Where there is none, what waits was looked at by this."""
+        known = bool(self._waiting.suspects)
+        if not known:
             self._look()
         places = [place for places, _ in self._by_room(self._waiting.suspects) for place in places]
         found = self._store.claim_suspect(self.worker, places, counted=counted) if places else []
-        if not found:
+        if not found and (known or places):
             self._look()
         return found
 
@@ -204,7 +210,10 @@ class Claiming:
 
     def _ask(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
         places = [place for place in self._in_turn() if only is None or only.has(*place[:2])]
-        slices = [self._slice(place, most) for place in places if (most := min(limit, self._room(*place[:2]))) > 0]
+        rooms = [(place, room) for place in places if (room := self._room(*place[:2])) > 0]
+        # Places that are bounded share a claim: all of them are served side by side, over few connections each.
+        share = -(-limit // max(1, min(len(rooms), len(self._waiting.groups), _SIDE_BY_SIDE)))
+        slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
         for first in range(0, len(slices), _PLACES):  # some at a time, until there is something
             some = slices[first : first + _PLACES]
             if found := self._store.claim(self.worker, some, limit=limit, counted=counted):

@@ -11,7 +11,7 @@ import msgspec
 from todoku.core.decide import Settlement, decided_by_ledger
 from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
@@ -24,7 +24,6 @@ from todoku.engine.work.started import Started
 from todoku.engine.work.thread import OnFailure
 from todoku.store.port import Store
 
-DONE: Final = Done()
 _LATER: Final = 5.0
 
 
@@ -114,7 +113,8 @@ class Executor:
         try:
             return self.opener.opened(claim)
         except CannotOpen as error:
-            self._put(claim, unopened(error, claim), time.monotonic(), type(error).__name__)
+            now = time.monotonic()
+            self.put(Finished(claim, unopened(error, claim), now, now, type(error).__name__))
         except StoreError:  # its data key cannot be read now; the heartbeat counts and reports it
             self.give_back([claim])
         return None
@@ -183,12 +183,6 @@ class Executor:
             outcome = self.opener.closed(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.ended(claim.destination, outcome)
-        self._put(claim, outcome, started, name, span, settled=settled)
-
-    def _put(
-        self, claim: Claimed, outcome: Outcome | Settlement, started: float, name: str | None, span: Any = None, *,
-        settled: bool = False,
-    ) -> None:  # fmt: skip
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
 
 

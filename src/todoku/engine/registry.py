@@ -92,10 +92,7 @@ class Registry:
         return names
 
     def __getitem__(self, name: str) -> Target:
-        try:
-            return self._targets[name]
-        except KeyError:
-            return self._targets[served_as(name)]
+        return self._targets.get(name) or self._targets[served_as(name)]
 
     def get(self, name: str) -> Target | None:
         """The target of that name, if there is one here; of a host, the one that stands for every host."""

@@ -126,6 +126,7 @@ class Worker:
             chance=random.random,
             on_settled=self._after_settle,
             on_failure=self._fail,
+            patient=self._limiting.patient,
         )
         self._executor = Executor(
             store, registry, self._lease, telemetry,
@@ -296,7 +297,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        settled, now = Counter(one.claim.destination for one in batch), time.monotonic()
+        settled, now = Counter([one.claim.destination for one in batch]), time.monotonic()
         self._assigned.done(settled, now)
         self._bulkhead.done(settled, now)
         self._room()

@@ -15,7 +15,9 @@ from todoku.store.values import Migrated, Slice
 from todoku.store.views import Facts
 
 T = TypeVar("T")
-Bound = None | bool | int | float | str | bytes | UUID | datetime | Sequence[int] | Sequence[str] | Mapping[str, Any]
+Documents = Mapping[str, Any] | Mapping[int, int]
+Lists = Sequence[int] | Sequence[float] | Sequence[str]
+Bound = None | bool | int | float | str | bytes | UUID | datetime | Lists | Documents
 """What a query may be given. Mappings and lists of them travel as JSON text."""
 
 DialectName = Literal["sqlite", "postgresql"]

@@ -53,7 +53,7 @@ class Endings:
         Without hooks, batches and callbacks this costs a look at each claim's headers, and no query.
         """
         known = self._known(tx)
-        if known or any(claim.headers is not None and _is_followed(claim, settlement) for claim, settlement in pairs):
+        if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
             self.follow(tx, over.settled(pairs, cancelled))
 
     def aborted(self, tx: Tx, ids: Sequence[int]) -> None:

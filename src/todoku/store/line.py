@@ -66,7 +66,7 @@ def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: floa
     lost: set[int] = set()
     cancelled: set[int] = set()
     if done:
-        owned = tokens(claim for claim, _ in done)
+        owned = tokens([claim for claim, _ in done])
         lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
     if len(done) < len(settled):
         rows = [_rest_row(*pair) for pair in settled if pair[1].status is not Status.SUCCEEDED]
@@ -82,7 +82,7 @@ def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: floa
     if lanes := sorted({claim.lane for claim, _ in settled if claim.lane is not None}):
         tx.rows("lock_lanes", lanes=lanes)
         settle_lanes(tx, worker, lanes, [pair for pair in settled if pair[0].id not in lost])
-    gates.refresh(tx, (claim.gate for claim, _ in settled))
+    gates.refresh(tx, [claim.gate for claim, _ in settled if claim.gate is not None])
     endings.settled(tx, [pair for pair in settled if pair[0].id not in lost] if lost else settled, cancelled)
     return lost
 
@@ -149,9 +149,9 @@ def effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
     return {id: (state, digest) for id, state, digest in tx.rows("effects", entries=entries)}
 
 
-def tokens(claims: Iterable[Claimed | Held]) -> dict[str, int]:
+def tokens(claims: Iterable[Claimed | Held]) -> dict[int, int]:
     """Tokens as a document: id → epoch, in the order given."""
-    return {str(claim.id): claim.epoch for claim in claims}
+    return {claim.id: claim.epoch for claim in claims}
 
 
 def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> Sequence[Settled]:

@@ -139,7 +139,7 @@ def _entry(draft: Draft) -> dict[str, Value]:
     return entry if key.lasts is None else entry | {"lasts": key.lasts}
 
 
-def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[list[tuple[object, ...]]]:
+def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
     lasting = [entry for entry in entries if "lasts" not in entry]
     passing = [entry for entry in entries if "lasts" in entry]
     if to.dialect == "postgresql":
@@ -152,7 +152,8 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[list
             yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
         if passing:
             yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
-    return (yield to.one("publish_reserved", entries=_json(entries)))
+    rows = yield to.one("publish_reserved", entries=_json(entries))
+    return rows if to.dialect == "postgresql" else msgspec.json.decode(cast("str", rows[0][0]))
 
 
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:

@@ -1,4 +1,4 @@
-"""A receiver that is down for an hour: nothing is lost, every dead letter is found by its reason, re-run and audited."""
+"""A receiver that is down for an hour: nothing is lost; dead letters are found by reason, re-run and audited."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def http(world: World) -> Requesting:
 def test_a_receiver_down_for_an_hour_loses_nothing(
     world: World, crew: Crew, http: Requesting, receiver: Receiver
 ) -> None:
-    """Issue 6: three retries at 1, 2 and 4 s are long over by then; what could not be delivered waits to be looked at."""
+    """Issue 6: three retries at 1, 2 and 4 s are long over by then; what was not delivered waits to be looked at."""
     receiver.reply = answer(503)
     serves(crew)
     asked = {

@@ -18,6 +18,8 @@ from todoku.engine.settle import BATCH
 
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
+REQUESTS_AHEAD: Final = 2 * BATCH
+"""Many hosts share them, and the loop that sends leaves little time to those who claim: 500 were gone too soon."""
 
 
 class Pools:
@@ -55,6 +57,7 @@ def _pool(
     match kind:
         case "http":
             slots, ready = settings.http_concurrency, Bounded(executor.registry)
+            most = settings.batch or REQUESTS_AHEAD
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
         case "send" | "loop":
             slots = jobs if kind == "loop" else settings.concurrency or DESTINATIONS_AT_ONCE

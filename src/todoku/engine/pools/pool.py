@@ -23,6 +23,8 @@ def claims_of(work: Work) -> tuple[Claimed, ...]:
 
 def works_of(claims: Sequence[Claimed]) -> list[Work]:
     """Claims as work: each by itself, those of one lane together and in order."""
+    if not [claim for claim in claims if claim.lane is not None]:
+        return list(claims)
     works: list[Work] = []
     lanes: dict[int, list[Claimed]] = {}
     for claim in claims:
@@ -64,13 +66,11 @@ class Ready:
         now = self._monotonic()
         with self._lock:
             queue = self._pressing if presses else self._queue
-            in_order = True
-            for work in works:
-                priority = work.priority if isinstance(work, Claimed) else 0
-                in_order = in_order and (not queue or queue[-1][0] >= priority)
-                queue.append((priority, now, work))
-                self._deliveries += len(claims_of(work))
-            if not in_order:
+            entries = [(work.priority if isinstance(work, Claimed) else 0, now, work) for work in works]
+            priorities = [entry[0] for entry in (queue[-1], *entries)] if queue else [entry[0] for entry in entries]
+            queue.extend(entries)
+            self._deliveries += sum([1 if isinstance(work, Claimed) else len(work) for _, _, work in entries])
+            if priorities != sorted(priorities, reverse=True):
                 ordered = sorted(queue, key=_larger_first)
                 queue.clear()
                 queue.extend(ordered)

@@ -13,9 +13,9 @@ from typing import Any, Final
 from todoku.core.decide import Settlement
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
-from todoku.core.outcome import Done, Outcome
+from todoku.core.outcome import DONE, Done, Outcome
 from todoku.engine.context import Context
-from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.abreast import Abreast
 from todoku.engine.pools.bounded import Bounded
 from todoku.engine.pools.pool import Ready, Work
@@ -145,7 +145,9 @@ class SlotPool:
                 slot.resting = None
                 continue
             if isinstance(work, Claimed):
-                await self._made(slot, work)
+                # What has a payload and no headers is not sealed: most of it, and it need not be asked.
+                plain = work.headers is None and work.payload is not None
+                await (self._one(slot, work) if plain else self._made(slot, work))
             else:
                 await self._in_turn(slot, work)
             if self._over is not None:

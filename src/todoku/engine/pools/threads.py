@@ -11,9 +11,9 @@ from todoku.core.decide import Settlement
 from todoku.core.errors import StoreError
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
-from todoku.core.outcome import Done, Outcome, Retry
+from todoku.core.outcome import DONE, Done, Outcome, Retry
 from todoku.engine.context import Context
-from todoku.engine.execute import DONE, Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.pools.pool import Ready, Work, claims_of
 from todoku.engine.registry import Target
 from todoku.engine.sealing.open import is_closed

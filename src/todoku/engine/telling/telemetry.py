@@ -51,10 +51,14 @@ def _quietly(call: Callable[P, R]) -> Callable[P, R | None]:
         try:
             return call(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - exporters and samplers are other people's code
-            Log().debug("TELEMETRY_FAILED", call=call.__name__, error_type=type(error).__name__)
+            _failed(call.__name__, error)
             return None
 
     return watched
+
+
+def _failed(call: str, error: Exception) -> None:
+    Log().debug("TELEMETRY_FAILED", call=call, error_type=type(error).__name__)
 
 
 class Telemetry:
@@ -147,7 +151,10 @@ class Telemetry:
         done = ended if not failed else [one for one in ended if one.settlement.status is Status.SUCCEEDED]
         if done:
             metrics.add(counting.PROCESSED, len(done), "done")
-            metrics.observe(counting.END_TO_END, [now - _due(one.claim) for one in done])
+            # Since when somebody waits: its schedule or its replay, not the hour it was written in; if it was retried,
+            # its publication, because the waits between attempts are waits too.
+            dues = [one.claim.next_run_at if one.claim.attempt == 1 else one.claim.created_at for one in done]
+            metrics.observe(counting.END_TO_END, [now - due for due in dues])
         if failed:
             self._count_failed(failed)
         metrics.observe(counting.LATENCY, [(one.ended - one.started) * 1000 for one in ended], "send")
@@ -202,11 +209,13 @@ class Telemetry:
 
     def begin(self, claim: Claimed, *, send: bool) -> Any:
         """Begin the spans of an attempt, current in this task until `leave` or `end`; None if nobody traces."""
-        return None if self._tracing is None else self._begin(self._tracing, claim, send)
-
-    @_quietly
-    def _begin(self, tracing: Tracing, claim: Claimed, send: bool) -> Spans | None:
-        return tracing.begin(claim, send=send)
+        if self._tracing is None:
+            return None
+        try:  # as `_quietly`, without its calls: this is in the way of every attempt
+            return self._tracing.begin(claim, send=send)
+        except Exception as error:  # noqa: BLE001 - samplers and propagators are other people's code
+            _failed("begin", error)
+            return None
 
     def leave(self, token: Any) -> None:
         """The handler has returned: called in the task that called `begin`, before it takes up anything else."""
@@ -281,12 +290,6 @@ def outcome_name(settlement: Settlement) -> str:
             return "snooze"
         case _:
             assert_never(settlement.status)
-
-
-def _due(claim: Claimed) -> float:
-    """Since when somebody waits: its schedule or its replay, not the hour it was written in; if it was retried,
-    its publication, because the waits between attempts are waits too."""
-    return claim.next_run_at if claim.attempt == 1 else claim.created_at
 
 
 # -------------------------------------------------------------------------------------------- the log line

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from todoku.engine.claim import UNLIMITED
 from todoku.engine.registry import Registry
 from todoku.engine.settle import BATCH
 from todoku.engine.work.hold import Hold
 from todoku.engine.work.pace import Pace
 
-UNLIMITED: Final = 1 << 30
 _KNOWN: Final = 1000
 """So many hosts are remembered before those that answer nothing any more are forgotten."""
 
@@ -27,6 +27,11 @@ class Bulkhead:
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
         self._counted: tuple[int, Counter[str]] = (-1, Counter())
+
+    def bounds(self, destination: str) -> bool:
+        """Whether it is one of those of which only so much is held."""
+        target = self._registry.get(destination)
+        return target is not None and target.at_once is not None
 
     def room(self, destination: str) -> int:
         """How many more may be claimed for it. 0 also while enough is here, so that claims are worth their while."""

@@ -64,13 +64,11 @@ class Claimer:
         self._on_idle = on_idle
         self._left = limit
         self._event = threading.Event()
-        self._stopping = False
-        self._noticed = False
+        self._stopping = self._unsure = False
         self._wait = _SOONEST
         self._state = "running"
         self._turn = 0
         self._next_suspect = 0.0
-        self._unsure = False
         self._claimings: dict[str, Claiming] = {}
         self._looking = Looking(store, [pool.destinations for pool in pools])
         self._thread = thread("claimer", self._run, on_failure)
@@ -82,7 +80,8 @@ class Claimer:
 
     def poke(self) -> None:
         """Something changed here: a slot is free, or an attempt was settled."""
-        self._event.set()
+        if not self._event.is_set():  # cleared later than this, it is cleared before the look that sees the change
+            self._event.set()
 
     def announce(self) -> None:
         """Publishers give notice only to workers that say they sleep: say so from now on."""
@@ -90,8 +89,7 @@ class Claimer:
         self._event.set()
 
     def notice(self) -> None:
-        """Somebody says there is new work."""
-        self._noticed = True
+        """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
         self._event.set()
 
     def stop(self) -> None:
@@ -110,11 +108,9 @@ class Claimer:
     def _run(self) -> None:
         while not self._stopping:
             self._event.clear()
-            noticed, self._noticed = self._noticed, False
             found = self._round() if self._may_claim() else 0
-            if found or noticed:
-                self._wait = _SOONEST
             if found:
+                self._wait = _SOONEST
                 self._say("running")
                 continue
             if self._is_idle():
@@ -264,7 +260,7 @@ class Claimer:
             claiming = self._claiming(pool)
             counted = self._limiting.counted(1)
             claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
-            if not claims:
+            if not claims and claiming.sees_lanes:
                 claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
             if not claims:
                 self._next_suspect = time.monotonic() + 1.0
@@ -302,7 +298,10 @@ class Claimer:
         """A last look at everything, past what is remembered."""
         self._claimings.pop(pool.name, None)
         self._next_suspect = 0.0
-        return bool(self._claim(pool, pool.slots) or self._suspects(pool))
+        if self._claim(pool, pool.slots):
+            return True
+        claiming = self._claiming(pool)
+        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
 
     def _say(self, state: str) -> None:
         if not self._announces or self._state == state:

@@ -26,7 +26,7 @@ class Hold:
     def add(self, claims: Iterable[Claimed]) -> None:
         """These are ours now."""
         with self._lock:
-            self._held.update((claim.id, claim) for claim in claims)
+            self._held.update({claim.id: claim for claim in claims})
             self.changes += 1
 
     def remove(self, claims: Iterable[Claimed]) -> None:

@@ -9,8 +9,9 @@ import msgspec
 
 from todoku.core.limit import Limit as KeyLimit
 from todoku.core.message import Claimed
+from todoku.engine.claim import UNLIMITED
 from todoku.engine.work.breaker import Breakers
-from todoku.engine.work.bulkhead import UNLIMITED, Bulkhead
+from todoku.engine.work.bulkhead import Bulkhead
 from todoku.engine.work.hold import Hold
 from todoku.store.values import UNCOUNTED, Counted, Limit, Limits
 
@@ -82,6 +83,12 @@ class Limiting:
     def presses(self, claim: Claimed) -> bool:
         """Whether this delivery takes a place that others wait for: held back here, it would hold them back too."""
         return claim.gate is not None or self._counted.has(claim.queue, claim.destination)
+
+    def patient(self, claim: Claimed) -> bool:
+        """Whether nobody waits for this delivery to be settled: one to a host, which takes no place at a limit and has
+        none behind it in a lane."""
+        bounded = self._bulkhead is not None and self._bulkhead.bounds(claim.destination)
+        return bounded and claim.lane is None and not self.presses(claim)
 
 
 def _counts(limit: Limit) -> bool:

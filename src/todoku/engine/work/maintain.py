@@ -61,10 +61,11 @@ class Maintainer:
     def _run(self) -> None:
         every = self._settings.reclaim_interval_sec
         duties: list[tuple[float, Callable[[], None]]] = [
+            # First of all, so that what is for this worker is nobody's stray when strays are looked for.
+            (min(_ANNOUNCE, self._settings.unknown_after_sec / 3), self._announce),
             (every, self._reclaim),
             (every * 2, self._expire),
             (every, self._follow),
-            (min(_ANNOUNCE, self._settings.unknown_after_sec / 3), self._announce),
             (_PRUNE, self._prune),
         ]
         due = [0.0] * len(duties[:-1]) + [time.monotonic() + _PRUNE * self._chance()]

@@ -58,7 +58,8 @@ class PostgresTx:
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapted(value) for name, value in values.items()}
         cursor = self._connection.execute(self._queries[query], bound, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        # Whether rows come back at all; `cursor.description` says it too, and makes an object of every column.
+        return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
         cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)
@@ -68,7 +69,7 @@ class PostgresTx:
 def _adapted(value: object) -> object:
     """Numbers as one array literal, which is many times cheaper than psycopg's own list; documents as JSON."""
     if isinstance(value, list | tuple) and value:
-        if isinstance(value[0], int):
+        if isinstance(value[0], int | float):
             return "{" + ",".join(map(str, value)) + "}"
         if isinstance(value[0], dict):
             return msgspec.json.encode(value).decode()
@@ -156,7 +157,7 @@ class PostgresDatabase:
             queues=[part.queue for part in slices],
             destinations=[part.destination for part in slices],
             priorities=[part.priority for part in slices],
-            after_ats=[part.after_at for part in slices],  # type: ignore[arg-type]
+            after_ats=[part.after_at for part in slices],
             after_ids=[part.after_id for part in slices],
             mosts=[part.most for part in slices],
             most=limit,

@@ -466,7 +466,8 @@ taken as (
        set status = 'sending', worker_id = :worker, claimed_at = todoku_now(), updated_at = todoku_now(),
            attempts = attempts + 1, epoch = epoch + 1
      where id = any (array(select id from due)) and exists (select from me)
-    returning d.*
+    returning d.id, d.epoch, d.message_seq, d.destination, d.queue, d.priority, d.lane, d.gate, d.attempts,
+              d.max_attempts, d.lost, d.snoozes, d.replay_count, d.next_run_at, d.expires_at, d.timeout
 )
 
 -- name: claimed
@@ -703,23 +704,23 @@ select l.* from (
     on conflict (scope, key_hash) do update set expires_at = todoku_now() + make_interval(secs => :ttl)
 
 -- name: settle_done
--- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. Each token
--- probes the primary key by itself, whatever the statistics say, and is locked in the order given, which is sorted.
--- Returns the tokens that were not ours.
-with held as materialized (
-    select d.* from json_each_text(:tokens::json) as s(id, epoch)
-     cross join lateral (
-        select id, epoch, message_seq, destination, queue, attempts, replay_count from todoku_delivery
-         where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
+-- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. The delete
+-- is the lock: it walks the primary key by id, so rows are locked in order, and looks at what it waited for again.
+-- Ids are sorted and none comes twice, so an id has its epoch at its place among them. Returns the tokens that were
+-- not ours.
+with token as materialized (
+    select id::bigint, epoch::bigint from json_each_text(:tokens::json) as s(id, epoch) order by 1
 ), gone as (
-    delete from todoku_delivery where id = any (array(select id from held))
+    delete from todoku_delivery
+     where id = any (array(select id from token)) and worker_id = :worker
+       and epoch = (array(select epoch from token))[width_bucket(id, array(select id from token))]
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
 ), done as (
     insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
                                 replay_count, worker_id)
-    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from held
+    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from gone
 )
-select id::bigint from json_object_keys(:tokens::json) as s(id)
- where (select count(*) from held) < :number and id::bigint <> all (array(select id from held))
+select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
 -- name: settle_rest
 -- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4). Returns the tokens that

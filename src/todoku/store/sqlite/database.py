@@ -34,6 +34,7 @@ from todoku.store.sqlite.abreast import execute_all
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.opened import opened
+from todoku.store.sqlite.packed import unpacked
 from todoku.store.sqlite.wakeup import SqliteListener
 from todoku.store.sqlite.writer import (
     Writer,
@@ -213,7 +214,7 @@ class SqliteDatabase:
         for part in slices:
             if len(rows) >= limit:
                 break
-            rows += tx.rows(
+            ((packed,),) = tx.rows(
                 "claim",
                 worker=worker,
                 queue=part.queue,
@@ -223,6 +224,9 @@ class SqliteDatabase:
                 after_id=part.after_id,
                 most=min(part.most, limit - len(rows)),
             )
+            rows += unpacked(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
+        if rows:
+            tx.rows("claim_taken", worker=worker, ids=[row[0] for row in rows])
         return rows
 
     def migrate(self) -> Migrated:

@@ -21,8 +21,10 @@ values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:la
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- This transaction holds the write lock: the entries cannot change any more.
-select l.scope, l.key_hash, l.digest, l.message_id, coalesce(m.created_at, l.created_at) / 1e6, m.payload
+-- This transaction holds the write lock: the entries cannot change any more. All of them come as one text: for each
+-- row that sqlite3 fetches the interpreter's lock goes to and fro, which beside a busy event loop takes 100 µs.
+select json_group_array(json_array(l.scope, l.key_hash, l.digest, l.message_id,
+                                   coalesce(m.created_at, l.created_at) / 1e6, m.payload))
   from json_each(:entries) e
  cross join todoku_ledger l
     on l.scope = json_extract(e.value, '$.scope') and l.key_hash = json_extract(e.value, '$.key_hash')
@@ -329,9 +331,35 @@ update todoku_delivery
        attempts = attempts + 1, epoch = epoch + 1
 
 -- name: claim
--- Reads and takes the same rows: nobody else writes between the two statements.
-{claimed} from todoku_delivery t indexed by todoku_delivery_due {claimed_from} {due};
-{take} where id in (select t.id from todoku_delivery t indexed by todoku_delivery_due {due})
+-- Only reads; claim_taken takes what was read, and nobody else writes between the two. All rows come as one text: for
+-- each row that sqlite3 fetches the interpreter's lock goes to and fro, which beside a busy event loop takes 100 µs.
+select '[' || coalesce(group_concat(row), '') || ']' from (
+    select {packed} as row from todoku_delivery t indexed by todoku_delivery_due {claimed_from} {due})
+
+-- name: claim_taken
+-- Rows of all slices at once, read in this transaction by a worker that lives.
+{take} where id in (select value from json_each(:ids))
+
+-- name: packed
+-- A fragment: what `claimed` returns as a JSON array, times in microseconds, bytes as hexadecimal digits. What is large
+-- is left out, and says so at the end: no text may grow without bound.
+json_array(t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key,
+           case when {small} then m.payload end,
+           case when {small} and m.payload_bytes is not null then hex(m.payload_bytes) end,
+           m.content_type, case when {small} then m.headers end,
+           t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+           t.replay_count, t.next_run_at, m.created_at,
+           case when t.expires_at < 9223372036854775807 then t.expires_at end, t.timeout,
+           m.key_hash, m.digest, e.state, e.digest, {small})
+
+-- name: small
+-- A fragment: the message is small enough to be packed.
+coalesce(length(m.payload), 0) + coalesce(length(m.payload_bytes), 0) + coalesce(length(m.headers), 0) <= 16384
+
+-- name: claim_large
+-- Only reads, in the transaction of the claim: what was too large to be packed, by primary key.
+select m.seq, m.payload, m.payload_bytes, m.headers from todoku_message m
+ where m.seq in (select value from json_each(:seqs))
 
 -- name: claimed
 -- A fragment: what every claim returns, as it will be once taken.

@@ -1,0 +1,55 @@
+"""Which deliveries may wait a moment to be settled together with others: those whose end nobody waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.requesting import Requesting
+from tests.support.world import World
+from todoku.core.backoff import DEFAULT
+from todoku.core.message import Claimed
+from todoku.core.request import Flow
+from todoku.engine.http.draft import Posting
+from todoku.engine.registry import Registry, Target
+from todoku.engine.work.breaker import Breakers
+from todoku.engine.work.bulkhead import Bulkhead
+from todoku.engine.work.hold import Hold
+from todoku.engine.work.limiting import Limiting
+from todoku.store.values import Limit, Limits
+
+
+@pytest.fixture
+def limiting() -> Limiting:
+    """Of a worker that serves hosts and the handler `warehouse`."""
+    registry, hold = Registry(), Hold()
+    registry.add(Target(name="https://", queue="http", backoff=DEFAULT, at_once=8))
+    registry.add(Target(name="warehouse", queue="default", backoff=DEFAULT))
+    bulkhead = Bulkhead(registry, hold, monotonic=lambda: 0.0)
+    breakers = Breakers(monotonic=lambda: 0.0, on_change=lambda _destination, _seconds: None)
+    return Limiting(hold, breakers, {}, bulkhead)
+
+
+def claimed(world: World, url: str, **options: object) -> Claimed:
+    http = Requesting(world)
+    http.post(url, **options)  # type: ignore[arg-type]
+    (claim,) = http.claim()
+    return claim
+
+
+def test_a_request_waits_and_a_job_does_not(world: World, limiting: Limiting) -> None:
+    assert limiting.patient(claimed(world, "https://shop.example"))
+    world.publish()
+    (job,) = world.claim(world.worker())
+    assert not limiting.patient(job)
+
+
+def test_what_others_wait_behind_does_not_wait(world: World, limiting: Limiting) -> None:
+    """A lane goes on, and a place at a limit is free, when the one before is settled."""
+    assert not limiting.patient(claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True)))
+    plain, flow = claimed(world, "https://slow.example"), claimed(world, "https://shop.example", flow=Flow(key="team"))
+    assert limiting.patient(plain)
+    assert limiting.patient(flow)
+    queue, host = (Limit(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))
+    limiting.update(Limits((queue,), (host,), ()))
+    assert not limiting.patient(plain)
+    assert not limiting.patient(flow)
