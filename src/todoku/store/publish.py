@@ -153,7 +153,10 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequ
         if passing:
             yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
     rows = yield to.one("publish_reserved", entries=_json(entries))
-    return rows if to.dialect == "postgresql" else msgspec.json.decode(cast("str", rows[0][0]))
+    if to.dialect == "postgresql":
+        return rows
+    found: list[list[Any]] = msgspec.json.decode(cast("str", rows[0][0]))
+    return [(*entry, digest, id, at / 1e6, payload) for *entry, digest, id, at, payload in found]
 
 
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
