@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from hmac import HMAC, compare_digest
+from hmac import compare_digest
 from typing import Final
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import Held, Secret
+from todoku.core.signature import mac
 
 TOLERANCE: Final = 300.0
 """Seconds by which a timestamp may lie in the past or in the future: what is older was recorded by somebody."""
@@ -64,24 +64,12 @@ def is_fresh(timestamp: str, now: float) -> bool:
 
 def hexed(key: bytes, signed: bytes) -> str:
     """HMAC-SHA256 in hexadecimal."""
-    return _signed(key, signed).hexdigest()
+    return mac(key, signed).hex()
 
 
 def based(key: bytes, signed: bytes) -> str:
     """HMAC-SHA256 in base64."""
-    return base64.b64encode(_signed(key, signed).digest()).decode()
-
-
-def _signed(key: bytes, signed: bytes) -> HMAC:
-    made = _begun(key).copy()
-    made.update(signed)
-    return made
-
-
-@lru_cache(maxsize=64)
-def _begun(key: bytes) -> HMAC:
-    """What all signatures of a key begin with: half the price of each."""
-    return HMAC(key, digestmod="sha256")
+    return base64.b64encode(mac(key, signed)).decode()
 
 
 def _bytes(text: str) -> bytes:
