@@ -139,7 +139,7 @@ def test_nobody_has_registered_its_destination(world: World) -> None:
 def test_every_worker_is_draining(world: World) -> None:
     world.publish()
     world.store.announce(["warehouse"])
-    world.store.renew(world.worker(), lease=60, state="draining")
+    world.store.set_state(world.worker(), "draining")
     assert list(causes(world, one(world))) == ["draining"]
     world.worker()
     assert list(causes(world, one(world))) == ["ready"]

@@ -115,7 +115,7 @@ def test_workers_tells_of_each_lease_and_what_it_holds(world: World) -> None:
     world.publish(5)
     busy, idle = world.worker(lease=60, name="busy"), world.worker(lease=5, name="idle")
     world.claim(busy, limit=3)
-    world.store.renew(busy, lease=60, state="draining")
+    world.store.set_state(busy, "draining")
     world.advance(10)
     rows = {row.name: row for row in world.store.workers()}
     assert {name: (row.id, row.state, row.held) for name, row in rows.items()} == {

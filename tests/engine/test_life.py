@@ -234,9 +234,12 @@ def test_a_destination_whose_ping_fails_waits_without_burning_attempts(world: Wo
 def test_a_sleeping_worker_is_woken(world: World, crew: Crew) -> None:
     """H25, DESIGN §4 Wake-up: with a poll interval of a minute, a message still starts at once."""
     crew.handles("warehouse")
-    with crew.running(poll_interval_sec=60) as worker:
+    with crew.running(poll_interval_sec=60):
         for number in range(1, 4):
-            until(lambda: world.backend == "sqlite" or worker._say() == "idle", what="sleep")
+            until(
+                lambda: world.backend == "sqlite" or "idle" in {row.state for row in world.store.workers()},
+                what="sleep",
+            )
             world.publish()
             until(lambda: len(crew.seen) == number, seconds=50, what="waking up")  # noqa: B023 - runs at once
 

@@ -237,7 +237,7 @@ class Worker:
         )  # fmt: skip
         self._heart = Heart(
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
-            failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive, state=self._say,
+            failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
             patient=not self._until_idle,
         )  # fmt: skip
@@ -284,11 +284,6 @@ class Worker:
             and time.monotonic() < self._lease.until
         )
 
-    def _say(self) -> str:
-        if self._draining.is_set():
-            return "draining"
-        return "running" if self._claimer is None else self._claimer.state
-
     def _room(self) -> None:
         """A slot is free, or something was settled."""
         if self._claimer is not None:
@@ -318,6 +313,7 @@ class Worker:
                 pool.drop()
             self._hold.clear()
             self.on_incarnation(self._lease.begin())
+        self._room()  # the claimer writes its state to the new row: publishers look there for sleepers
 
     # ------------------------------------------------------------------------------------------ draining
 
@@ -355,10 +351,18 @@ class Worker:
         self._pinging.stop()
         if self._claimer is not None:
             self._claimer.stop()
+        self._announce_drain()
         unstarted: list[Claimed] = []
         for pool in self._pools:
             unstarted += pool.take()
         self._settler.give_back(unstarted)
+
+    def _announce_drain(self) -> None:
+        """Write "draining" to the row of this worker. The claimer, which writes the state, has stopped."""
+        try:
+            self._heart_store.set_state(self._lease.worker, "draining")
+        except StoreError as error:  # the drain itself does not depend on it
+            Log(worker=str(self._lease.worker)).warning("DRAIN_NOT_ANNOUNCED", error=str(error))
 
     def _stop_rest(self) -> None:
         if not self._settler.stop(grace=max(5.0, self._settings.drain_grace_sec)):

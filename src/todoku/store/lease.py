@@ -19,9 +19,9 @@ def register(tx: Tx, worker: UUID, name: str, lease: float) -> None:
     tx.rows("register", worker=worker, name=name, lease=lease)
 
 
-def renew(tx: Tx, worker: UUID, lease: float, state: str) -> bool:
+def renew(tx: Tx, worker: UUID, lease: float) -> bool:
     """Extend a lease that has not ended."""
-    return bool(tx.rows("renew", worker=worker, lease=lease, state=state))
+    return bool(tx.rows("renew", worker=worker, lease=lease))
 
 
 def owned(tx: Tx, worker: UUID) -> list[Held]:

@@ -43,6 +43,7 @@ from todoku.store.values import (
     Transacted,
     Waiting,
     WorkerRow,
+    WorkerState,
 )
 from todoku.store.views import DeadGroup, Event, Facts, FullGate, Known, Preview, Situation
 
@@ -98,11 +99,11 @@ class Store(PortParts, Protocol):
     def register(self, worker: UUID, *, name: str, lease: float) -> None:
         """Begin the lease of a new worker incarnation. The id must never have been used before."""
 
-    def renew(self, worker: UUID, *, lease: float, state: str = "running") -> bool:
+    def renew(self, worker: UUID, *, lease: float) -> bool:
         """Extend a lease that has not ended. False: it has, everything the worker holds is lost (I3)."""
 
-    def set_state(self, worker: UUID, state: str) -> None:
-        """Say what a worker does ("running", "idle", "draining"), without renewing its lease."""
+    def set_state(self, worker: UUID, state: WorkerState) -> None:
+        """Write what a worker does. Its lease is not renewed by it. Publishers give notice while one is "idle"."""
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         """Call `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""

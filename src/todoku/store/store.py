@@ -41,6 +41,7 @@ from todoku.store.values import (
     Slice,
     Transacted,
     Waiting,
+    WorkerState,
 )
 
 T = TypeVar("T")
@@ -73,10 +74,10 @@ class SqlStore(Parts, Answers):
     def register(self, worker: UUID, *, name: str, lease: float) -> None:
         self.database.write("register", lambda tx: leases.register(tx, worker, name, lease))
 
-    def renew(self, worker: UUID, *, lease: float, state: str = "running") -> bool:
-        return self.database.write("renew", lambda tx: leases.renew(tx, worker, lease, state))
+    def renew(self, worker: UUID, *, lease: float) -> bool:
+        return self.database.write("renew", lambda tx: leases.renew(tx, worker, lease))
 
-    def set_state(self, worker: UUID, state: str) -> None:
+    def set_state(self, worker: UUID, state: WorkerState) -> None:
         self.database.write("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
 
     def listen(self, notice: Callable[[], None]) -> Listener:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,9 @@ from todoku.core.outcome import Response
 from todoku.core.request import served_as
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+WorkerState = Literal["running", "idle", "draining"]
+"""What a worker's row says it does: it claims, it sleeps until it is woken, or it is about to end."""
 
 
 class Slice(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
+from uuid import UUID
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
@@ -19,7 +20,7 @@ from todoku.engine.work.lease import Lease
 from todoku.engine.work.limiting import OFTEN, Limiting
 from todoku.engine.work.thread import OnFailure, thread
 from todoku.store.port import Store
-from todoku.store.values import UNCOUNTED, Counted
+from todoku.store.values import UNCOUNTED, Counted, WorkerState
 
 _SOONEST: Final = 0.001
 _ASLEEP: Final = 0.008
@@ -66,7 +67,7 @@ class Claimer:
         self._event = threading.Event()
         self._stopping = self._unsure = False
         self._wait = _SOONEST
-        self._state = "running"
+        self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
         self._next_suspect = 0.0
         self._claimings: dict[str, Claiming] = {}
@@ -98,11 +99,6 @@ class Claimer:
         self._event.set()
         self._thread.join()
 
-    @property
-    def state(self) -> str:
-        """What this worker says of itself in the database."""
-        return self._state
-
     # -------------------------------------------------------------------------------------- the thread
 
     def _run(self) -> None:
@@ -111,13 +107,15 @@ class Claimer:
             found = self._round() if self._may_claim() else 0
             if found:
                 self._wait = _SOONEST
-                self._say("running")
+                self._set_state("running")
                 continue
             if self._is_idle():
                 return
-            if self._wait >= _ASLEEP and self._announces and self._state == "running":
-                self._say("idle")
-                continue  # claim once more: what was committed before we said so gave no notice (H25)
+            if self._wait >= _ASLEEP and self._may_claim() and self._set_state("idle"):
+                # What was committed before gave no notice: claim once more. What is committed later may have looked
+                # for sleepers before: poll soon, so that it waits no longer than this worker has slept (H25).
+                self._wait = _SOONEST
+                continue
             woken = self._event.wait(min(self._wait, self._soonest()))
             # A place at a limit was given back: who looks for it passes over what others hold for a moment.
             self._wait = _SOONEST if woken and self._limited() else min(self._wait * 2, self._poll_interval)
@@ -303,11 +301,19 @@ class Claimer:
         claiming = self._claiming(pool)
         return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
 
-    def _say(self, state: str) -> None:
-        if not self._announces or self._state == state:
-            return
+    def _set_state(self, state: WorkerState) -> bool:
+        """Write the state to this worker's row, unless it is known to stand there. True: it was written.
+
+        It is known for one incarnation only, and not after a write whose reply was lost.
+        """
+        worker = self._lease.worker
+        if not self._announces or self._announced == (worker, state):
+            return False
+        self._announced = None
         try:
-            self._store.set_state(self._lease.worker, state)
-            self._state = state
+            self._store.set_state(worker, state)
         except StoreError:
             self._on_ambiguous()
+            return False
+        self._announced = worker, state
+        return True

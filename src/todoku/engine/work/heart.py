@@ -35,7 +35,6 @@ class Heart:
         *,
         failures_allowed: int,
         alive: Callable[[], bool],
-        state: Callable[[], str],
         on_lost: Callable[[], None],
         give_back: Callable[..., None],
         on_failure: OnFailure,
@@ -49,7 +48,6 @@ class Heart:
         self._pools = pools
         self._failures_allowed = failures_allowed
         self._alive = alive
-        self._state = state
         self._on_lost = on_lost
         self._give_back = give_back
         self._on_failure = on_failure
@@ -103,7 +101,7 @@ class Heart:
     def _beat(self) -> None:
         now = time.monotonic()
         if now >= self._renew_at and self._alive():
-            if not self._lease.renew(self._state()):
+            if not self._lease.renew():
                 self._on_lost()
             self._renew_at = now + self._lease.seconds / 4
             self._compare = True

@@ -30,10 +30,10 @@ class Lease:
         self.worker, self.until = worker, before + self.seconds
         return worker
 
-    def renew(self, state: str) -> bool:
+    def renew(self) -> bool:
         """Extend it. False: it has ended, and everything held is lost (I3)."""
         before = self._monotonic()
-        if not self._store.renew(self.worker, lease=self.seconds, state=state):
+        if not self._store.renew(self.worker, lease=self.seconds):
             self.until = 0.0
             return False
         self.until = before + self.seconds

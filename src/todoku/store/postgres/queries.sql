@@ -192,8 +192,9 @@ insert into todoku_worker (id, name, started_at, expires_at)
 values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease))
 
 -- name: renew
--- A lease that ended is never renewed (H1): 0 rows means everything held is lost.
-update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease), state = :state
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
+-- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease)
  where id = :worker and expires_at > todoku_now()
 returning id
 

@@ -154,8 +154,9 @@ insert into todoku_worker (id, name, started_at, expires_at)
 values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
 
 -- name: renew
--- A lease that ended is never renewed (H1): 0 rows means everything held is lost.
-update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer), state = :state
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
+-- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer)
  where id = :worker and expires_at > :now
 returning id
 

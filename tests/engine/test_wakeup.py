@@ -1,0 +1,158 @@
+"""A sleeping worker is woken: what its row says, and who writes it (DESIGN §4 Wake-up, H25, MEND-3).
+
+`tests/model/wakeup.py` searches the same protocol exhaustively.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.crew import Crew, until
+from tests.support.world import World
+from todoku.engine.worker import Worker
+from todoku.store.failpoint import armed, lose
+
+A_MINUTE = 60.0
+"""The poll interval of these tests: what does not wake a worker is found by no poll."""
+
+
+announcing = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+"""Only on PostgreSQL do workers write that they sleep: on SQLite they watch the file."""
+
+
+def state_of(world: World, worker: Worker) -> str | None:
+    """What the database says of this incarnation of a worker."""
+    return next((row.state for row in world.store.workers() if row.id == worker.health().worker_id), None)
+
+
+def asleep(world: World, worker: Worker) -> None:
+    """Wait until publishers can see that the worker sleeps."""
+    until(lambda: state_of(world, worker) == "idle", what="sleep")
+
+
+def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
+    """A heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
+    worker = world.worker(lease=60)
+    world.store.set_state(worker, "idle")
+    assert world.store.renew(worker, lease=60)
+    assert [row.state for row in world.store.workers()] == ["idle"]
+
+
+@announcing
+def test_MEND_3_a_heartbeat_meets_the_worker_falling_asleep(world: World, crew: Crew) -> None:
+    """The first renewal is held back until the worker has fallen asleep: the worker's row says "idle" all the same."""
+    crew.handles("warehouse")
+    beating, go = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        beating.set()
+        assert go.wait(60)
+
+    with armed("renew.before_commit", hold_back), crew.running(poll_interval_sec=A_MINUTE) as worker:
+        assert beating.wait(60)
+        go.set()
+        asleep(world, worker)
+        world.publish()
+        until(lambda: len(crew.seen) == 1, what="waking up")
+
+
+@announcing
+def test_MEND_3_a_new_incarnation_announces_its_sleep_anew(world: World, crew: Crew) -> None:
+    """The row of a new lease begins as "running"; a claimer that remembers the old row would never write "idle"."""
+    crew.handles("warehouse")
+    renewals: list[None] = []
+    with (
+        armed("renew.before_commit", lambda: renewals.append(None)),
+        crew.running(poll_interval_sec=A_MINUTE, lease_sec=40) as worker,
+    ):
+        asleep(world, worker)
+        first = worker.health().worker_id
+        world.sql("delete from todoku_worker where id = ?", str(first))
+        until(lambda: worker.health().worker_id != first, what="a new incarnation")
+        before = len(renewals)
+        asleep(world, worker)
+        assert len(renewals) == before, "the worker's row waited for a renewal"
+        world.publish()
+        until(lambda: len(crew.seen) == 1, what="waking up")
+
+
+@contextmanager
+def lost_once(name: str) -> Iterator[threading.Event]:
+    """The next pass of a failpoint loses the reply. The event says that it did."""
+    lost = threading.Event()
+
+    def lose_first() -> None:
+        if not lost.is_set():
+            lost.set()
+            lose()
+
+    with armed(name, lose_first):
+        yield lost
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@announcing
+def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
+    world: World, crew: Crew, side: str
+) -> None:
+    """Whether the write was committed or not, in both directions: the worker's row says "idle" in the end."""
+    crew.handles("warehouse")
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        for number in (1, 2):
+            asleep(world, worker)
+            with lost_once(f"set_state.{side}_commit") as lost:
+                world.publish()
+                until(lambda: len(crew.seen) == number, what="waking up")  # noqa: B023 - runs at once
+                assert lost.wait(60)
+                asleep(world, worker)
+
+
+@announcing
+def test_MEND_3_a_publisher_that_commits_after_the_last_look_is_found_by_a_soon_poll(world: World, crew: Crew) -> None:
+    """The publisher looked for sleepers before there was one, so it gives no notice: soon polls find it."""
+    crew.handles("warehouse")
+    published, go = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        published.set()
+        assert go.wait(60)
+
+    with armed("publish.before_commit", hold_back):
+        publisher = threading.Thread(target=world.publish)
+        publisher.start()
+        assert published.wait(60)
+        with crew.running(poll_interval_sec=A_MINUTE) as worker:
+            asleep(world, worker)
+            go.set()
+            until(lambda: len(crew.seen) == 1, what="the message without a notice")
+            publisher.join()
+
+
+@announcing
+def test_a_worker_that_may_not_claim_does_not_ask_to_be_woken(world: World, crew: Crew) -> None:
+    """Publishers would give notice, at the price of a lock, to a worker that does nothing with it."""
+    crew.handles("warehouse")
+    with crew.running(enabled=False, poll_interval_sec=0.01) as worker:
+        until(lambda: worker.health().database_ok, what="the first beat")
+        assert state_of(world, worker) == "running"
+
+
+def test_a_draining_worker_says_so_at_once(world: World, crew: Crew) -> None:
+    """I11: `explain` and publishers see it in the worker's row, not only at the next renewal of the lease."""
+    started, go = threading.Event(), threading.Event()
+
+    def slow(_ctx: object) -> None:
+        started.set()
+        assert go.wait(60)
+
+    crew.handles("warehouse", slow, run="thread")
+    world.publish()
+    with crew.running() as worker:
+        assert started.wait(60)
+        worker.drain()
+        until(lambda: state_of(world, worker) == "draining", what="draining")
+        go.set()
