@@ -242,7 +242,7 @@ HOLES: dict[str, Hole] = {
         (
             "engine/test_life.py::test_a_sleeping_worker_is_woken",
             "engine/test_wakeup.py::test_MEND_3_a_renewal_leaves_the_state_alone",
-            "engine/test_wakeup.py::test_MEND_3_a_heartbeat_meets_the_worker_falling_asleep",
+            "engine/test_wakeup.py::test_MEND_3_a_renewal_meets_the_claimer_on_the_row",
             "engine/test_wakeup.py::test_MEND_3_a_new_incarnation_announces_its_sleep_anew",
             "engine/test_wakeup.py::test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again",
         ),

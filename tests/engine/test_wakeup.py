@@ -35,7 +35,7 @@ def asleep(world: World, worker: Worker) -> None:
 
 
 def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
-    """A heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
+    """H25: a heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
     worker = world.worker(lease=60)
     world.store.set_state(worker, "idle")
     assert world.store.renew(worker, lease=60)
@@ -43,8 +43,8 @@ def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
 
 
 @announcing
-def test_MEND_3_a_heartbeat_meets_the_worker_falling_asleep(world: World, crew: Crew) -> None:
-    """The first renewal is held back until the worker has fallen asleep: the worker's row says "idle" all the same."""
+def test_MEND_3_a_renewal_meets_the_claimer_on_the_row(world: World, crew: Crew) -> None:
+    """H25: a renewal holds the row while the claimer wants to write its state: in the end the state stands there."""
     crew.handles("warehouse")
     beating, go = threading.Event(), threading.Event()
 
@@ -52,17 +52,22 @@ def test_MEND_3_a_heartbeat_meets_the_worker_falling_asleep(world: World, crew: 
         beating.set()
         assert go.wait(60)
 
-    with armed("renew.before_commit", hold_back), crew.running(poll_interval_sec=A_MINUTE) as worker:
-        assert beating.wait(60)
-        go.set()
+    waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=8) as worker:
         asleep(world, worker)
+        with armed("renew.before_commit", hold_back):
+            assert beating.wait(60)
+            world.publish()
+            until(lambda: world.sql(waits) == [(1,)], what="the claimer that waits for the row")
+            go.set()
+            asleep(world, worker)
         world.publish()
-        until(lambda: len(crew.seen) == 1, what="waking up")
+        until(lambda: len(crew.seen) == 2, what="waking up")
 
 
 @announcing
 def test_MEND_3_a_new_incarnation_announces_its_sleep_anew(world: World, crew: Crew) -> None:
-    """The row of a new lease begins as "running"; a claimer that remembers the old row would never write "idle"."""
+    """H25: the row of a new lease begins as "running"; a claimer that remembers the old row does not write "idle"."""
     crew.handles("warehouse")
     renewals: list[None] = []
     with (
@@ -99,7 +104,7 @@ def lost_once(name: str) -> Iterator[threading.Event]:
 def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
     world: World, crew: Crew, side: str
 ) -> None:
-    """Whether the write was committed or not, in both directions: the worker's row says "idle" in the end."""
+    """H25: whether the write was committed or not, in both directions: the worker's row says "idle" in the end."""
     crew.handles("warehouse")
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
         for number in (1, 2):
