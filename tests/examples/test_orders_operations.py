@@ -59,12 +59,75 @@ def test_looking(orders: Application) -> None:
     assert re.search(r"^state +failed$", typed(orders, "ledger"), re.MULTILINE)
 
 
-def test_slowing_down_and_freeing(orders: Application) -> None:
-    """S0-59, S0-61, S0-69: what nobody holds is not there to be freed."""
-    typed(orders, "limit orders --of destination --concurrency 1")
+class Busy:
+    """A broker that counts how many orders it has at once, and answers one when the next could have come."""
+
+    name = "busy"
+
+    def __init__(self) -> None:
+        self.here, self.most, self.executed = 0, 0, 0
+
+    async def send(self, order: Order) -> Execution:
+        self.here += 1
+        self.most = max(self.most, self.here)
+        await asyncio.sleep(0.05)
+        self.here -= 1
+        self.executed += 1
+        return Execution(order_ref=f"B-{order.idempotency_key}", fills=())
+
+
+def test_slowing_down(orders: Application) -> None:
+    """S0-61: orders go one by one while the limit is there, and several at once when it is not."""
+    most: list[int] = []
+    for round, command in enumerate(("limit orders --of destination --concurrency 1", "limit orders --of destination --off")):
+        typed(orders, command)
+        for number in range(6):
+            orders.accepting.accept(an_order(idempotency_key=f"round-{round}-{number}"))
+        orders.sending._adapter = busy = Busy()
+        orders.box.drain()
+        most.append(busy.most)
+        assert busy.executed >= 6
+    assert most[0] == 1
+    assert most[1] > 1
     assert rows(orders, "select count(*) from todoku_audit where action like 'limit to 1 at once%'") == [(1,)]
-    typed(orders, "limit orders --of destination --off")
+
+
+def test_freeing_what_a_dead_worker_holds(orders: Application) -> None:
+    """S0-69: nothing while its lease lasts; then its order is pending again, and is sent by whoever comes."""
+    store = orders.box.store
+    dead = uuid4()
+    store.register(dead, name="dead:1", lease=3600)
+    (place,) = [place for place in store.waiting(None).groups if place[1] == ORDERS]
+    (claim,) = store.claim(dead, [Slice(*place, most=1)], limit=1)
     assert typed(orders, "release-expired") == "freed 0 deliveries of 0 ended leases\n"
+    assert outbox(orders, "open-order-1") == ("sending", 1, None)
+    rows(orders, "update todoku_worker set expires_at = started_at where name = 'dead:1'")
+    assert typed(orders, "release-expired") == "freed 1 deliveries of 1 ended leases\n"
+    assert outbox(orders, "open-order-1") == ("pending", 0, None)
+    assert store.settle([(claim, SUCCEEDED)]).lost == (claim,), "the dead one's token works no more"
+    orders.box.drain()
+    assert outbox(orders, "open-order-1") == ("succeeded", 1, None)
+
+
+def test_a_shorter_lease(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0-59: `OUTBOX_LOCK_LEASE_SEC=30`, as README.md says, is how long a worker of this process has."""
+    monkeypatch.setenv("OUTBOX_LOCK_LEASE_SEC", "30")
+    with orders_at(url) as orders:
+        orders.accepting.accept(an_order())
+        seen: list[tuple[str, float]] = []
+
+        class Asking:
+            name = "asking"
+
+            async def send(self, order: Order) -> Execution:
+                ((since, until),) = rows(orders, f"select {SECONDS[orders.database._postgres]} from todoku_worker")
+                seen.append((order.idempotency_key, float(until) - float(since)))
+                return Execution(order_ref="A-1", fills=())
+
+        orders.sending._adapter = Asking()
+        orders.box.drain()
+        assert [key for key, _ in seen] == [KEY]
+        assert 0 < seen[0][1] <= 30
 
 
 @pytest.mark.parametrize("command", ["replay ID", "replay --reason"])
