@@ -147,7 +147,7 @@ async def test_an_order_that_fails_for_good_is_answered_so_again_and_again_and_n
 
 
 def test_W102_a_timeout_then_success(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S0-27, S0-28, S0-96: failed until its back-off is over, the ledger still accepted; the second time it succeeds."""
+    """S0-27, S0-28, S0-96: failed until its back-off is over, and the ledger accepted; the second time it succeeds."""
     monkeypatch.setenv("OUTBOX_BACKOFF_SEC", "3600")
     with orders_at(url, scenario="AAPL=timeout,fill", broker_timeout=0.05) as orders:
         orders.accepting.accept(an_order())

@@ -63,7 +63,7 @@ def test_W_103_after_a_worker_died_another_takes_over_when_its_lease_has_ended(w
     assert crew.drain() == 0
     world.advance(31)
     with crew.running(reclaim_interval_sec=0.05):
-        until(lambda: world.history(), what="the attempt after the lease")
+        until(world.history, what="the attempt after the lease")
     (done,) = world.history()
     assert (done.status, done.attempts) == ("succeeded", 1), "the attempt of the dead worker is given back"
     (again,) = [ctx.claim for ctx in crew.seen]
