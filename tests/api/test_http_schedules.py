@@ -8,13 +8,14 @@ import pytest
 import todoku
 from tests.api.test_schedules import firing_of, row, until_next
 from tests.support.world import World
-from todoku.core.errors import InvalidMessage, NotThere
+from todoku.core.errors import DatabaseUnavailable, InvalidMessage, NotThere
 from todoku.core.request import HTTP, HttpRequest
 from todoku.core.schedule import cron
 from todoku.engine.http import groups, queues, schedules
 from todoku.engine.http.draft import Posting
 from todoku.engine.http.groups import Named
 from todoku.engine.http.publish import Post
+from todoku.store.failpoint import armed, lose
 from todoku.store.values import Signed
 
 WHO = Signed("ada", "a test")
@@ -52,6 +53,9 @@ def test_a_slot_is_fired_once_to_each_endpoint(box: todoku.App, world: World) ->
     """I2: the slot and all of its messages are one commit; moved back by hand, none is sent again."""
     put(box)
     slot = until_next(box, world, "http:s")
+    with armed("fire.before_commit", lose), pytest.raises(DatabaseUnavailable):
+        firing_of(box).fire_due()
+    assert published(world) == [], "not one of the two without the other"
     firing_of(box).fire_due()
     sent = published(world)
     assert [(request.url, request.group, request.schedule) for request, *_ in sent] == [(u, "both", "s") for u in URLS]

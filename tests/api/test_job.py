@@ -14,6 +14,7 @@ import pytest
 
 import todoku
 from tests.api.conftest import Attempt
+from tests.engine.test_telemetry import counted
 from tests.support.world import World
 from todoku.store.sqlite.database import file_path
 
@@ -334,6 +335,7 @@ def test_best_effort_never_costs_the_caller_its_own_rows(
     assert world.sql("select id from users") == [(7,)]
     assert world.sql("select count(*) from todoku_message") == [(0,)]
     assert [record.getMessage().split()[0] for record in caplog.records] == ["ENQUEUE_FAILED"] * 2
+    assert counted(box.telemetry)["queue_fallback_total{best_effort}"] == 2
     with pytest.raises(todoku.NoSuchMessage):
         after.status()
 

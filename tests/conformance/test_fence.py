@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.world import World, aborted, failed
+from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.store.values import Filter
 
 
 def test_a_reclaimed_workers_late_settle_changes_nothing_and_is_told_lost(world: World) -> None:
@@ -71,4 +72,9 @@ def test_the_epoch_rises_at_every_change_of_owner_or_state(world: World) -> None
     world.advance(11)
     world.store.reclaim()
     note()
+    world.store.cancel(Filter(), SOMEBODY)
+    note()
+    world.store.replay(Filter(), SOMEBODY)
+    note()
     assert seen == sorted(set(seen)), seen
+    assert len(seen) == 9

@@ -777,7 +777,7 @@ def test_a_publisher_with_an_old_snapshot_is_not_stranded_either(pg: World) -> N
 
 @pytest.mark.postgres
 def test_publishers_of_one_lane_take_turns_until_they_commit(pg: World) -> None:
-    """I10: ids are drawn under the lane's lock, so the one that commits second has the larger id."""
+    """I10, H29: ids are drawn under the lane's lock, so the one that commits second has the larger id."""
     with pg.connect() as first, ThreadPoolExecutor(1) as pool:
         publish_in(first, pg, 0, "a", "b")
         second = pool.submit(order, pg, 1, key="b", start=1)

@@ -100,7 +100,7 @@ def test_a_newer_schema_is_refused(sqlite_shop: Shop, tmp_path: Path) -> None:
 
 
 def test_a_disabled_daemon_takes_no_work_and_says_so(sqlite_shop: Shop) -> None:
-    """S0-85: publishing still stores."""
+    """S0-85, but for its default, which is on here: publishing still stores."""
     sqlite_shop.enqueue("quick", 1)
     daemon = sqlite_shop.start("run", "--app", "shop:box", OUTBOX_ENABLED="false")
     until(lambda: daemon.ask("/readyz")[1] == {"ready": False, "reasons": ["disabled"]}, "disabled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 from collections import Counter
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 import todoku
 from tests.engine.test_telemetry import counted
@@ -95,6 +97,88 @@ def test_one_trace_leads_from_the_publisher_to_every_destination(box: todoku.App
         ["broker", "thread", "loop"], "done"
     )
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_MEND_7_a_send_that_a_handler_makes_itself_is_a_broker_send_span(box: todoku.App) -> None:
+    """S0-84: under `outbox.process`, with the adapter's name and its round trip, in the event loop and in threads."""
+    traced = Traced()
+    box.telemetry = traced.telemetry
+
+    @box.on("order.*", name="loop", max_attempts=1)
+    async def loop(ctx: todoku.Context) -> None:
+        with ctx.trace_send("exchange"), traced.tracer.start_as_current_span("in the exchange"):
+            await asyncio.sleep(0)
+        with traced.tracer.start_as_current_span("after the send"):
+            pass
+
+    @box.on("order.*", name="thread", max_attempts=1)
+    def thread(ctx: todoku.Context) -> None:
+        with ctx.trace_send("smtp"):
+            raise ConnectionError(CANARY)
+
+    box.publish("order.created", {"n": 1}, tx=None)
+    assert box.drain() == 2
+    spans = traced.exporter.get_finished_spans()
+    sends = {str((span.attributes or {})["adapter"]): span for span in spans if span.name == "broker.send"}
+    process = {(span.attributes or {})["destination"]: span for span in spans if span.name == "outbox.process"}
+    own = {span.name: span for span in spans}
+    assert parent_of(sends["exchange"]) == parent_of(own["after the send"]) == id_of(process["loop"])
+    assert parent_of(own["in the exchange"]) == id_of(sends["exchange"])
+    assert parent_of(sends["smtp"]) == id_of(process["thread"])
+    told = {adapter: dict(span.attributes or {}) for adapter, span in sends.items()}
+    took = {adapter: attributes.pop("round_trip_ms") for adapter, attributes in told.items()}
+    assert told == {
+        "exchange": {"destination": "loop", "adapter": "exchange", "attempt": 1, "outcome": "done"},
+        "smtp": {
+            "destination": "thread", "adapter": "smtp", "attempt": 1, "outcome": "error",
+            "error.type": "ConnectionError",
+        },
+    }  # fmt: skip
+    for adapter, span in sends.items():
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert 0 <= took[adapter] * 1e6 <= span.end_time - span.start_time + 1e3, "the round trip lies in the span"
+    assert (sends["exchange"].status.status_code, sends["smtp"].status.status_code) == (
+        trace.StatusCode.UNSET, trace.StatusCode.ERROR,
+    )  # fmt: skip
+    assert CANARY not in "".join(span.to_json() for span in spans)
+
+
+@pytest.mark.parametrize("sampled", [False, None])
+def test_MEND_7_a_send_is_made_all_the_same_where_nobody_traces(box: todoku.App, sampled: bool | None) -> None:
+    """An attempt that is not sampled, and an App without tracing: the block runs, and there is no span."""
+    traced = Traced(ALWAYS_OFF)
+    if sampled is not None:
+        box.telemetry = traced.telemetry
+    sent: list[int] = []
+
+    @box.on("order.*", name="loop")
+    async def loop(ctx: todoku.Context) -> None:
+        with ctx.trace_send("exchange"):
+            sent.append(ctx.attempt)
+
+    box.publish("order.created", {"n": 1}, tx=None)
+    assert box.drain() == 1
+    assert sent == [1]
+    assert traced.exporter.get_finished_spans() == ()
+
+
+def test_MEND_7_a_tracer_that_fails_costs_no_send(box: todoku.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = Traced()
+    box.telemetry = traced.telemetry
+    sent: list[int] = []
+
+    @box.on("order.*", name="loop")
+    async def loop(ctx: todoku.Context) -> None:
+        monkeypatch.setattr(ParentBased, "should_sample", None)  # somebody's mistake: calling it raises TypeError
+        with ctx.trace_send("exchange"):
+            sent.append(ctx.attempt)
+        monkeypatch.undo()
+
+    box.publish("order.created", {"n": 1}, tx=None)
+    assert box.drain() == 1
+    assert sent == [1]
+    assert [span.name for span in traced.exporter.get_finished_spans()] == ["outbox.process"]
 
 
 def test_what_a_handler_publishes_stays_in_its_trace(box: todoku.App) -> None:

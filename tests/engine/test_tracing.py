@@ -94,6 +94,7 @@ def test_the_spans_say_where_to_which_attempt_what_it_came_to_and_how_long_it_to
         "error.type": "ValueError",
         "round_trip_ms": 300,
     }
+    assert send.pop("adapter") == "warehouse"
     assert send == {name: process[name] for name in send}
     assert send.keys() >= {"destination", "attempt", "outcome", "round_trip_ms"}
     assert spans["broker.send"].status.status_code is StatusCode.ERROR

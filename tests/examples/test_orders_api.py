@@ -166,7 +166,7 @@ async def test_ledger_and_outbox_row_are_one_commit(orders: Application) -> None
 async def test_with_the_outbox_switched_off_orders_are_still_accepted(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S0-85."""
+    """S0-85, but for its default: off in the seed, on in todoku (docs/settings.md)."""
     monkeypatch.setenv("OUTBOX_ENABLED", "false")
     with orders_at(url) as orders:
         assert (await Desk(orders).post(ORDER)).status_code == 201

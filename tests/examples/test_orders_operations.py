@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shlex
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from orders_example.application import Application
+from orders_example.broker import Execution
+from orders_example.order import ORDERS, Order
+from orders_example.reasons import AdapterError, Reason
 
 from tests.examples.orders_at_work import KEY, an_order, ledger, orders_at, outbox, rows, todoku
+from todoku.core.decide import SUCCEEDED
+from todoku.store.values import Slice
 
 README = Path(__file__).resolve().parents[2] / "examples" / "orders" / "README.md"
 TYPED = re.findall(r"^todoku (.+?)(?: +#.*)?$", README.read_text("utf-8"), re.MULTILINE)
@@ -18,6 +28,9 @@ TYPED = re.findall(r"^todoku (.+?)(?: +#.*)?$", README.read_text("utf-8"), re.MU
 OUTBOX_COLUMNS = (
     "id", "idempotency_key", "order_request_json", "request_digest", "status", "attempts", "last_error_code",
     "last_error_msg", "locked_by", "locked_at", "next_run_at", "created_at", "updated_at", "expires_at",
+)  # fmt: skip
+OUTBOX_TYPES = (
+    "int8", "text", "jsonb", "text", "text", "int4", "text", "text", "text", *["timestamptz"] * 5,
 )  # fmt: skip
 LEDGER_COLUMNS = ("idempotency_key", "request_digest", "status", "http_status", "response_payload_json")
 
@@ -59,12 +72,83 @@ def test_looking(orders: Application) -> None:
     assert re.search(r"^state +failed$", typed(orders, "ledger"), re.MULTILINE)
 
 
-def test_slowing_down_and_freeing(orders: Application) -> None:
-    """S0-59, S0-61, S0-69: what nobody holds is not there to be freed."""
-    typed(orders, "limit orders --of destination --concurrency 1")
+class Busy:
+    """A broker that counts how many orders it has at once, and asks something while it has one."""
+
+    name = "busy"
+
+    def __init__(self) -> None:
+        self.here, self.most, self.executed = 0, 0, 0
+        self.asks: Callable[[], Any] = lambda: None
+        self.answers: list[Any] = []
+        self.fails: Exception | None = None
+
+    async def send(self, order: Order) -> Execution:
+        self.here += 1
+        self.most = max(self.most, self.here)
+        self.answers.append(self.asks())
+        await asyncio.sleep(0.05)
+        self.here -= 1
+        if self.fails is not None:
+            raise self.fails
+        self.executed += 1
+        return Execution(order_ref=f"B-{order.idempotency_key}", fills=())
+
+
+def test_slowing_down(orders: Application) -> None:
+    """S0-61: orders go one by one while the limit is there, and several at once when it is not."""
+    most: list[int] = []
+    for turn in ("--concurrency 1", "--off"):
+        typed(orders, f"limit orders --of destination {turn}")
+        for number in range(6):
+            orders.accepting.accept(an_order(idempotency_key=f"order-{len(most)}-{number}"))
+        orders.sending._adapter = busy = Busy()
+        orders.box.drain()
+        most.append(busy.most)
+        assert busy.executed >= 6
+    assert most[0] == 1
+    assert most[1] > 1
     assert rows(orders, "select count(*) from todoku_audit where action like 'limit to 1 at once%'") == [(1,)]
-    typed(orders, "limit orders --of destination --off")
+
+
+def test_freeing_what_a_dead_worker_holds(orders: Application) -> None:
+    """S0-69: nothing while its lease lasts; then its order is pending again, and is sent by whoever comes."""
+    store = orders.box.store
+    dead = uuid4()
+    store.register(dead, name="dead:1", lease=3600)
+    (place,) = [place for place in store.waiting(None).groups if place[1] == ORDERS]
+    (claim,) = store.claim(dead, [Slice(*place, most=1)], limit=1)
     assert typed(orders, "release-expired") == "freed 0 deliveries of 0 ended leases\n"
+    assert outbox(orders, "open-order-1") == ("sending", 1, None)
+    rows(orders, "update todoku_worker set expires_at = started_at where name = 'dead:1'")
+    assert typed(orders, "release-expired") == "freed 1 deliveries of 1 ended leases\n"
+    assert outbox(orders, "open-order-1") == ("pending", 0, None)
+    assert store.settle([(claim, SUCCEEDED)]).lost == (claim,), "the dead one's token works no more"
+    orders.box.drain()
+    assert outbox(orders, "open-order-1") == ("succeeded", 1, None)
+
+
+WAITS = {
+    "sqlite": "(julianday(next_run_at) - julianday(updated_at)) * 86400 + 0.001",  # shown in milliseconds
+    "postgres": "extract(epoch from next_run_at - updated_at)",
+}
+LEFT = {
+    "sqlite": "expires_at / 1e6 - (julianday('now') - 2440587.5) * 86400",
+    "postgres": "extract(epoch from expires_at - statement_timestamp())",
+}
+
+
+def test_a_shorter_lease(url: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0-59: with `OUTBOX_LOCK_LEASE_SEC=30`, as README.md says, no more than that is ever left of a worker's lease."""
+    assert "`OUTBOX_LOCK_LEASE_SEC=30`" in README.read_text("utf-8")
+    monkeypatch.setenv("OUTBOX_LOCK_LEASE_SEC", "30")
+    with orders_at(url) as orders:
+        orders.accepting.accept(an_order())
+        orders.sending._adapter = busy = Busy()
+        busy.asks = lambda: rows(orders, f"select {LEFT[backend]} from todoku_worker")
+        orders.box.drain()
+    assert busy.executed == 1
+    assert [0 < float(left) <= 30.1 for ((left,),) in busy.answers] == [True]
 
 
 @pytest.mark.parametrize("command", ["replay ID", "replay --reason"])
@@ -87,8 +171,42 @@ def test_settling_by_hand(orders: Application) -> None:
     assert (outbox(orders, "dead-order-1")[0], ledger(orders, "dead-order-1")[0]) == ("succeeded", "succeeded")
 
 
+def test_the_outbox_has_the_seeds_columns_and_types(orders: Application, backend: str) -> None:
+    """S0-8 … S0-21, by their names, and on PostgreSQL by their types; S0-9, S0-31: an order is one row."""
+    if backend == "sqlite":
+        columns = [(name, "") for (name,) in rows(orders, "select name from pragma_table_info('outbox_orders')")]
+        assert columns == [(name, "") for name in OUTBOX_COLUMNS]
+    else:
+        columns = rows(orders, "select column_name, udt_name from information_schema.columns"
+                               " where table_name = 'outbox_orders' order by ordinal_position")  # fmt: skip
+        assert columns == list(zip(OUTBOX_COLUMNS, OUTBOX_TYPES, strict=True))
+    orders.accepting.accept(an_order())
+    assert rows(orders, "select idempotency_key from outbox_orders group by 1 having count(*) > 1") == []
+
+
+def test_a_row_says_who_holds_it_and_then_when_it_is_due(
+    url: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0-16, S0-17, S0-37: locked by `hostname:pid` while it is sent; S0-21, S0-53: then unlocked until next_run_at."""
+    monkeypatch.setenv("OUTBOX_BACKOFF_SEC", "3600")
+    with orders_at(url) as orders:
+        orders.accepting.accept(an_order())
+        orders.sending._adapter = busy = Busy()
+        busy.asks = lambda: rows(orders, "select status, locked_by, locked_at is not null from outbox_orders")
+        busy.fails = AdapterError(Reason.BROKER_DOWN, "x" * 600)
+        orders.box.drain()
+        assert busy.answers == [[("sending", f"{socket.gethostname()}:{os.getpid()}", True)]]
+        ((status, code, text, by, at, waits),) = rows(
+            orders,
+            "select status, last_error_code, last_error_msg, locked_by, locked_at,"
+            f" {WAITS[backend]} from outbox_orders",
+        )
+        assert (status, code, len(text), by, at) == ("failed", "BROKER_DOWN", 512, None, None)
+        assert 3600 <= float(waits) <= 3961, "the back-off, and a tenth at most"
+
+
 def test_the_seeds_selects_run_as_they_are_printed(orders: Application, backend: str) -> None:
-    """S0-8 … S0-21."""
+    """S0-68, and the conditions of S0-34 and S0-69."""
     counted = rows(orders, "SELECT status, count(*) FROM outbox_orders GROUP BY 1;")
     assert sorted(counted) == [("aborted", 1), ("pending", 1), ("succeeded", 1)]
     if backend == "postgres":  # the conditions of its claim and its lock release: SQLite has no now()

@@ -17,7 +17,9 @@ from orders_example.result import DIGESTED
 from orders_example.sending import time_limit
 
 import todoku as product
+from tests.engine.test_tracing import Traced, id_of, parent_of
 from tests.examples.orders_at_work import KEY, ORDER, Desk, an_order, ledger, orders_at, outbox, rows, todoku
+from tests.support.held import held_transactions
 
 
 @pytest.fixture(autouse=True)
@@ -144,12 +146,59 @@ async def test_an_order_that_fails_for_good_is_answered_so_again_and_again_and_n
         assert outbox(orders) == ("aborted", attempts, reason)
 
 
-def test_W102_a_timeout_then_success(url: str) -> None:
-    """S0-27, S0-28, S0-96."""
+def test_W102_a_timeout_then_success(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0-27, S0-28, S0-96: failed until its back-off is over, and the ledger accepted; the second time it succeeds."""
+    monkeypatch.setenv("OUTBOX_BACKOFF_SEC", "3600")
+    with orders_at(url, scenario="AAPL=timeout,fill", broker_timeout=0.05) as orders:
+        orders.accepting.accept(an_order())
+        orders.box.drain()
+        assert (ledger(orders)[:2], outbox(orders)) == (("accepted", 201), ("failed", 1, "BROKER_TIMEOUT"))
+        assert orders.box.drain() == 0, "not before its back-off is over"
+        rows(orders, "update todoku_delivery set next_run_at = claimed_at")  # an hour has passed
+        orders.box.drain()
+        assert (ledger(orders)[:2], outbox(orders)) == (("succeeded", 200), ("succeeded", 2, None))
+
+
+def test_what_is_down_and_then_broken_is_tried_until_it_is_filled(url: str) -> None:
+    """S0-27, S0-28, S0-60."""
     with orders_at(url, scenario="AAPL=down,error,fill") as orders:
         orders.accepting.accept(an_order())
         orders.box.drain()
         assert (ledger(orders)[:2], outbox(orders)) == (("succeeded", 200), ("succeeded", 3, None))
+
+
+def test_I8_no_transaction_is_open_while_an_order_is_sent(orders: Application, backend: Any) -> None:
+    """Somebody else can write and commit while the broker has the order, or sees no transaction that waits for it."""
+    orders.accepting.accept(an_order())
+    held: list[str] = []
+    broker = with_broker(
+        orders, Recording(lambda _order: held.extend(held_transactions(backend, orders.settings.database)))
+    )
+    orders.box.drain()
+    assert (broker.sent, held, outbox(orders)[0]) == ([KEY], [], "succeeded")
+
+
+def test_MEND_7_the_send_of_an_order_is_a_span_with_the_adapters_name_and_its_round_trip(url: str) -> None:
+    """S0-83, S0-84: `broker.send` under `outbox.process`; a timeout is seen in it, the order is not."""
+    traced = Traced()
+    with orders_at(url, scenario="AAPL=timeout,fill", broker_timeout=0.05) as orders:
+        orders.box.telemetry = traced.telemetry
+        orders.accepting.accept(an_order())
+        orders.box.drain()
+        assert outbox(orders) == ("succeeded", 2, None)
+    spans = traced.exporter.get_finished_spans()
+    attempts = {id_of(span): span for span in spans if span.name == "outbox.process"}
+    sends = [span for span in spans if span.name == "broker.send"]
+    told = [dict(span.attributes or {}) for span in sends]
+    assert [(each["adapter"], each["destination"], each["attempt"], each["outcome"]) for each in told] == [
+        ("paper", "orders", 1, "error"), ("paper", "orders", 2, "done"),
+    ]  # fmt: skip
+    assert told[0]["error.type"] == "TimeoutError"
+    assert float(str(told[0]["round_trip_ms"])) >= 50, "never less than the time limit"
+    for span, attributes in zip(sends, told, strict=True):
+        above = attempts[parent_of(span) or 0]
+        assert (above.attributes or {})["attempt"] == attributes["attempt"]
+    assert KEY not in "".join(span.to_json() for span in spans)
 
 
 def test_an_order_to_be_filled_at_once_has_half_the_time() -> None:

@@ -30,7 +30,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "orders"
 def test_it_starts_by_one_command_takes_an_order_and_stops_by_ctrl_c(tmp_path: Path) -> None:
     """`make example NAME=orders`, without the make."""
     port, out = free_port(), tmp_path / "out"
-    environ = os.environ | {"PYTHONPATH": str(EXAMPLE), "PORT": str(port), "BROKER_PORT": str(free_port())}
+    ports = {"PORT": str(port), "BROKER_PORT": str(free_port()), "TODOKU_PORT": str(free_port())}
+    environ = os.environ | {"PYTHONPATH": str(EXAMPLE)} | ports
     with out.open("wb") as said:
         example = subprocess.Popen([sys.executable, "-m", "orders_example"], cwd=tmp_path, env=environ, stdout=said)
     try:

@@ -130,16 +130,21 @@ def test_an_event_goes_through_the_seed_s_states(url: str) -> None:
         assert event.created_at <= event.published_at
 
 
-def test_what_the_bus_refuses_for_good_is_failed(url: str) -> None:
-    """S1-35."""
+@pytest.mark.parametrize(("error", "attempts"), [(todoku.Abort("TOO_LARGE"), 1), (ConnectionError(), 3)])
+def test_what_the_bus_refuses_for_good_or_again_and_again_is_failed(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int
+) -> None:
+    """S1-35, which the seed left out: FAILED at once, or when the attempts are used up."""
+    monkeypatch.setenv("OUTBOX_BACKOFF_SEC", "0")
+    monkeypatch.setenv("OUTBOX_MAX_ATTEMPTS", "3")
 
     def refuse(_message: todoku.Outgoing) -> None:
-        raise todoku.Abort("TOO_LARGE")
+        raise error
 
     with shop_at(url, refuse) as shop:
         shop.create_order(ADA, 4200)
         shop.box.drain()
-    assert the_outbox(url) == [("FAILED", 1)]
+    assert the_outbox(url) == [("FAILED", attempts)]
 
 
 def test_the_seed_s_own_select_runs_as_printed(url: str) -> None:

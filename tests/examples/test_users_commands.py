@@ -182,8 +182,12 @@ def test_every_form_of_worker_manager_with_and_without_a_database(
         _, listed = managed(line)
         assert re.findall(r"^ID: (\d)", listed, re.MULTILINE) == ["5", "4", "3", "2", "1"]
         assert "Priority: 15" in listed
-    for line in ("list my.db failed", "list failed", "list"):
-        assert re.search(r"^0 (failed|pending) jobs$", managed(line)[1])
+    for line, status in (("list my.db failed", "failed"), ("list failed", "failed"), ("list", "pending")):
+        assert managed(line)[1] == f"0 {status} jobs\n"
+    for _ in range(20):
+        managed("enqueue my.db data_export 'one of many'")
+    _, listed = managed("list my.db")
+    assert re.findall(r"^ID: (\d+)", listed, re.MULTILINE) == [str(n) for n in range(25, 5, -1)], "at most 20"
 
 
 @pytest.mark.parametrize(
@@ -289,6 +293,8 @@ def test_the_unit_runs_the_worker_on_the_production_database_and_waits_for_it_to
     program, database = unit["Service"]["ExecStart"].split()
     assert (Path(program).name, database) == ("worker", "/var/lib/app/production.db")
     assert int(unit["Service"]["TimeoutStopSec"]) > 25
+    for stream in ("StandardOutput", "StandardError"):
+        assert unit["Service"].get(stream, "journal") == "journal", "where journalctl finds it"
     assert unit["Service"]["Restart"] == "on-failure"
 
 

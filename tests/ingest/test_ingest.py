@@ -204,7 +204,7 @@ def test_a_dead_event_stays_dead_where_the_app_says_so(box: todoku.App, poster: 
 
 
 def test_strangers_learn_nothing(box: todoku.App, poster: Poster, world: World) -> None:
-    """No such source, a wrong signature, an old one, no JSON: one status, one text, nothing stored (S4-25, S4-51)."""
+    """No such source, a wrong signature, an old one, no JSON: one status, one text, nothing stored (S4-51)."""
     serve(box)
     serve(box, KINDS[1])
     old = STRIPE.arrived(event(), at=time.time() - 301).headers

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from tests.daemon.own_server import own_server
-from tests.support.labs import RUNBOOK, Lab, answered, blocks, keeps
+from tests.support.labs import RUNBOOK, SECONDS, Lab, answered, blocks, keeps
 from todoku.app import App
 from todoku.cli.main import cli
 
@@ -45,15 +45,20 @@ def seconds(interval: str) -> float:
 
 @pytest.mark.slow
 def test_lab_1_a_killed_worker_heals(backend: str, url: str, tmp_path: Path) -> None:
-    """v1, S2-3 … S2-7, W-103: what it held runs again at once, everything arrives once, I1 to I13 hold."""
+    """v1, S2-3, S2-4, S2-7, W-103: what it held runs again before its lease would have ended; everything arrives once.
+
+    Every invariant holds that `todoku verify` can see.
+    """
     lab = Lab(1, backend, url, tmp_path)
+    assert any("export TODOKU_LEASE_SEC=3600\n" in block.code for block in lab.blocks), "longer than the lab may take"
+    assert SECONDS < 3600
     parts = lab.run()
     (after,) = re.findall(r"the first after (.*) s", "".join(parts))
-    print(f"runs_again_after_sec: {after}")
-    assert float(after) < 120, "2 s on a machine that does nothing else; the lease, which was not waited for, is 120 s"
+    print(f"runs_again_after_sec: {after}")  # no promise: it depends on what else the machine does
     (died,) = events(lab, "WORKER_DIED")
     (ended,) = events(lab, "LEASE_ENDED")
     assert died["pid"] == ended["pid"]
+    assert died["ts"] <= ended["ts"], "the supervisor saw it die, and then ended its lease"
     (reason, lost) = lab.answer(parts, "select reason")
     assert (reason, int(lost)) == ("WORKER_LOST", ended["freed"])
     assert 1 <= int(lost) <= 6
@@ -138,7 +143,9 @@ def test_lab_6_draining_readiness_and_the_guardrail_on_postgres(tmp_path: Path) 
 
 def _the_same_daemon_went_on(lab: Lab, parts: list[str]) -> None:
     *_, given_back = lab.answer(parts, "select status, attempts")
-    assert 1 <= int(given_back) <= 17, "three slots had begun at least, and what had not was given back (I11)"
+    assert 14 <= int(given_back) <= 17, "three slots had begun at least, six at most; the rest was given back (I11)"
+    (succeeded,) = re.findall(r'"sending":0,"succeeded":(\d+)', "".join(parts))
+    assert int(succeeded) + int(given_back) == 20, "what had begun was awaited"
     assert len(events(lab, "STARTED")) == 1
     assert events(lab, "WORKER_DIED") == []
     assert events(lab, "DATABASE_FAILED")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.support.crew import Crew, until
@@ -32,13 +34,13 @@ def test_W_101_pending_becomes_sending_becomes_succeeded(world: World, crew: Cre
 def test_W_102_a_timeout_is_failed_with_next_run_at_ahead_and_the_second_attempt_succeeds(
     world: World, crew: Crew
 ) -> None:
-    """W-102: failed, not claimable before its back-off is over, claimable then."""
+    """W-102: it runs into its time limit; failed, not claimable before its back-off is over, claimable then."""
 
     async def slow_once(ctx: Context) -> None:
         if ctx.attempt == 1:
-            raise TimeoutError("the broker did not answer")
+            await asyncio.Event().wait()  # the broker does not answer
 
-    crew.handles("warehouse", slow_once)
+    crew.handles("warehouse", slow_once, timeout=0.2)
     world.publish()
     assert crew.drain() == 1
     (row,) = world.deliveries()
@@ -52,18 +54,23 @@ def test_W_102_a_timeout_is_failed_with_next_run_at_ahead_and_the_second_attempt
 
 
 def test_W_103_after_a_worker_died_another_takes_over_when_its_lease_has_ended(world: World, crew: Crew) -> None:
-    """W-103: the dead worker's claim is found once its lease is over, and runs again."""
+    """W-103, S2-5: a running worker finds the dead one's claim once its lease is over, and runs it again, once."""
     crew.handles("warehouse")
     world.publish()
     dead = world.worker(lease=30)
-    assert len(world.claim(dead)) == 1
+    (claim,) = world.claim(dead)
+    assert world.store.reclaim().freed == 0, "the lease lasts"
     assert crew.drain() == 0
     world.advance(31)
-    world.store.reclaim()
-    assert crew.drain() == 1
+    with crew.running(reclaim_interval_sec=0.05):
+        until(world.history, what="the attempt after the lease")
     (done,) = world.history()
-    assert (done.status, done.attempts, done.lost) in (("succeeded", 1, 1), ("succeeded", 1, 0))
-    assert crew.seen[0].claim.lost == 1
+    assert (done.status, done.attempts) == ("succeeded", 1), "the attempt of the dead worker is given back"
+    (again,) = [ctx.claim for ctx in crew.seen]
+    assert (again.id, again.lost) == (claim.id, 1)
+    assert again.worker != claim.worker
+    assert again.epoch > claim.epoch
+    assert world.sql("select reason from todoku_attempt") == [("WORKER_LOST",)]
 
 
 def test_W_104_too_many_attempts_are_aborted_and_a_replay_may_fail_again_and_still_succeed(

@@ -15,8 +15,10 @@ from orders_example.running import running, start_all
 from orders_example.server import PORT
 from orders_example.settings import read_settings, whole
 
+WORKER_PORT = 8332
 
-def greeting(url: str, database: str) -> str:
+
+def greeting(url: str, worker: str, database: str) -> str:
     """What to try."""
     shown = database.rpartition("@")[2] if "@" in database else database  # not the password
     order = (
@@ -34,6 +36,7 @@ examples/orders:
 
   ../../.venv/bin/todoku ledger first-order-1 --scope once:orders --db {shown}
   cat broker.jsonl
+  curl {worker}/metrics
 
 Ctrl-C stops all.
 """
@@ -48,21 +51,23 @@ def main() -> int:
         settings = read_settings(os.environ)
         port = whole(os.environ, "PORT", PORT)
         broker_port = whole(os.environ, "BROKER_PORT", port + 1 if port != PORT else BROKER_PORT)
+        worker_port = whole(os.environ, "TODOKU_PORT", port + 2 if port != PORT else WORKER_PORT)
     except todoku.InvalidSetting as error:
         sys.stderr.write(f"orders: {error}\n")
         return 2
-    url, broker = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{broker_port}"
+    url, broker, worker = (f"http://127.0.0.1:{number}" for number in (port, broker_port, worker_port))
     environ = {
         "TODOKU_DATABASE": settings.database,
         "PORT": str(port),
         "BROKER_PORT": str(broker_port),
+        "TODOKU_PORT": str(worker_port),
         "BROKER_URL": settings.broker_url or broker,
         "BROKER_TOKEN": os.environ.get("BROKER_TOKEN") or secrets.token_hex(16),  # both sides of it are here
     }
     with running(Path.cwd(), environ, logs=False) as processes:
-        start_all(processes, url, broker, lambda: not asked)
+        start_all(processes, url, broker, worker, lambda: not asked)
         if not asked and processes.alive:
-            sys.stdout.write(greeting(url, settings.database))
+            sys.stdout.write(greeting(url, worker, settings.database))
             sys.stdout.flush()
         while not asked and processes.alive:
             time.sleep(0.1)

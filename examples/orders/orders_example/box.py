@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from orders_example.application import Application
-from orders_example.settings import read_settings
+from orders_example.settings import DEFAULT_CONCURRENCY, read_settings
+
+os.environ["OUTBOX_CONCURRENCY"] = os.environ.get("OUTBOX_CONCURRENCY") or str(DEFAULT_CONCURRENCY)  # the App reads it
 
 box = Application(read_settings(os.environ)).box

@@ -87,12 +87,19 @@ def running(home: Path, environ: Mapping[str, str], *, logs: bool) -> Iterator[R
 
 
 def start_all(
-    processes: Running, url: str, broker: str, wanted: Callable[[], bool] = lambda: True, *, workers: int | None = None
+    processes: Running,
+    url: str,
+    broker: str,
+    worker: str,
+    wanted: Callable[[], bool] = lambda: True,
+    *,
+    workers: int | None = None,
 ) -> None:
-    """The broker and the API, which makes the tables; then the workers."""
+    """The broker and the API, which makes the tables; then the workers, whose daemon serves /metrics at `worker`."""
     processes.start("broker", "orders_example.broker.server")
     processes.start("server", "orders_example.server")
     processes.until_served(f"{url}/metrics", wanted)
     processes.until_served(broker, wanted)
     many = () if workers is None else ("--workers", str(workers))
-    processes.start("worker", "todoku", "run", "--app", "orders_example.box:box", "--no-http", *many)
+    processes.start("worker", "todoku", "run", "--app", "orders_example.box:box", *many)
+    processes.until_served(f"{worker}/metrics", wanted)

@@ -52,8 +52,9 @@ class Sending:
             return
         began = time.time()
         try:
-            async with asyncio.timeout(time_limit(order, self._timeout)):
-                execution = await self._adapter.send(order)
+            with ctx.trace_send(self._adapter.name):
+                async with asyncio.timeout(time_limit(order, self._timeout)):
+                    execution = await self._adapter.send(order)
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises has a reason
             await self._failed(ctx, order, error, _latency(ctx, began))
         else:

@@ -14,14 +14,20 @@ from orders_example.settings import read_settings, whole
 
 PORT = 8330
 
+GRACE = 10
+"""Seconds that requests in progress have after SIGTERM: a client that sends half a body must not keep it alive."""
+
 
 def main() -> int:
-    """Serves until SIGINT or SIGTERM; requests that have begun are answered."""
+    """Serves until SIGINT or SIGTERM; requests that have begun are answered, for GRACE seconds."""
     try:
         settings, port = read_settings(os.environ), whole(os.environ, "PORT", PORT)
         with opened(settings) as application:
             api = make_api(application.accepting, settings)
-            uvicorn.run(api, host=os.environ.get("HOST", "127.0.0.1"), port=port, log_level="warning", access_log=False)
+            host = os.environ.get("HOST", "127.0.0.1")
+            uvicorn.run(
+                api, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE
+            )
     except todoku.TodokuError as error:
         sys.stderr.write(f"server: {error}\n")
         return 2 if isinstance(error, todoku.InvalidSetting) else 1

@@ -11,6 +11,8 @@ import todoku
 
 DEFAULT_DATABASE = "sqlite:///orders.db"
 DEFAULT_INSTRUMENTS = "7203.T=100,AAPL=1,USDJPY=1000,BTC-USD=0.001"
+DEFAULT_CONCURRENCY = 4
+"""Of OUTBOX_CONCURRENCY, by the seed. todoku's own default for handlers is another."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

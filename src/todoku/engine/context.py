@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -14,6 +15,7 @@ from todoku.core.ending import BATCH
 from todoku.core.errors import NoTransaction
 from todoku.core.message import Claimed
 from todoku.engine.telling.log import Log
+from todoku.engine.telling.send_span import send_span
 
 S = TypeVar("S")
 
@@ -107,6 +109,14 @@ class Context:
             adapter=claim.destination,
             attempts=claim.attempt,
         )
+
+    def trace_send(self, adapter: str) -> AbstractContextManager[None]:
+        """A span `broker.send` around a send that the handler makes itself: `with ctx.trace_send("smtp"): …`.
+
+        A child of this attempt's span, with the adapter's name and the round trip; what the adapter opens is its child.
+        Without OpenTelemetry, and in an attempt that is not sampled, it does nothing.
+        """
+        return send_span(self.claim, adapter)
 
     @property
     def tx(self) -> Any:

@@ -265,10 +265,12 @@ def test_where_nobody_answers_the_status_is_0(client: QStash, name: str) -> None
 
 
 def test_489_goes_to_the_dead_letters_at_once(client: QStash, server: Server, name: str) -> None:
-    """S4-23."""
+    """S4-23: with `Upstash-NonRetryable-Error: true`, none of its three retries is made."""
     answer = client.message.publish(url=server.to("/status/489"), retries=3, label=name)
     assert isinstance(answer, PublishResponse)
     assert dead(client, answer.message_id).response_status == 489
+    came = [each.headers["upstash-message-id"] for each in server.receiver.at("/status/489")]
+    assert came.count(answer.message_id) == 1
     client.dlq.delete_many([letter.dlq_id for letter in client.dlq.list(filter={"label": name}).messages])
 
 

@@ -30,19 +30,19 @@ class Scenario(msgspec.Struct, frozen=True):
         return steps[min(attempt, len(steps) - 1)]
 
 
-def read_scenario(text: str) -> Scenario:
-    """The scenario, or InvalidSetting."""
+def read_scenario(text: str, name: str = "PAPER_SCENARIO") -> Scenario:
+    """The scenario that the setting `name` holds, or InvalidSetting."""
     steps: dict[str, tuple[Step, ...]] = {}
     for part in filter(None, text.split(";")):
         instrument, _, told = part.partition("=")
-        steps[instrument.strip()] = tuple(_step(word.strip()) for word in told.split(","))
+        steps[instrument.strip()] = tuple(_step(word.strip(), name) for word in told.split(","))
     return Scenario(steps)
 
 
-def _step(word: str) -> Step:
+def _step(word: str, name: str) -> Step:
     kind, _, amount = word.partition(":")
     if kind not in KINDS or (amount and not amount.isdecimal()):
         raise todoku.InvalidSetting(
-            f"PAPER_SCENARIO cannot have {word!r}", hint=f"{', '.join(KINDS)}; latency:MS, partial:PERCENT"
+            f"{name} cannot have {word!r}", hint=f"{', '.join(KINDS)}; latency:MS, partial:PERCENT"
         )
     return Step(cast("Kind", kind), int(amount or 0))

@@ -1,6 +1,7 @@
 """`python -m orders_example.broker.server`: a small broker. Each key is one order; its log says what it was asked.
 
 It notes an order in BROKER_LOG before it answers, and reads that file when it starts: a restart executes nothing twice.
+An order whose sender hangs up before it was executed is dropped: its key is free for the sender's next attempt.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import uvicorn
@@ -31,6 +33,12 @@ from orders_example.reasons import HTTP_STATUS, AdapterError, Reason, reason_cod
 from orders_example.settings import whole
 
 PORT = 8331
+
+GRACE: Final = 2
+"""Seconds that orders in progress have after SIGTERM: one that its scenario never answers must not keep it alive."""
+
+HUNG_UP: Final = 499
+"""The status of an answer that is not sent, because its client has gone."""
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +95,15 @@ def make_broker(exchange: Exchange, token: str, latency: float = 0.0) -> Starlet
             if order.idempotency_key != request.headers.get("idempotency-key"):
                 return problem(422, Reason.VALIDATION_ERROR, "Idempotency-Key is not the order's.")
             await asyncio.sleep(latency)
-            execution = await exchange.execute(order, int(request.headers.get("x-worker", "0")))
+            worker = int(request.headers.get("x-worker", "0"))
+            execution = await _while_connected(request, exchange.execute(order, worker))
+            if execution is None:
+                return Response(status_code=HUNG_UP)
             await asyncio.sleep(latency)
         except msgspec.MsgspecError as error:
             return problem(422, Reason.VALIDATION_ERROR, str(error))
+        except asyncio.CancelledError:  # only the server cancels a request: when GRACE is over
+            return problem(503, Reason.BROKER_DOWN, "The broker stops. The order was not executed, or ask again.")
         except Exception as error:  # noqa: BLE001 - whatever the market raises is an answer
             reason = reason_code_from(error)
             return problem(HTTP_STATUS[reason], reason, str(error))
@@ -99,12 +112,35 @@ def make_broker(exchange: Exchange, token: str, latency: float = 0.0) -> Starlet
     return Starlette(routes=[Route("/orders", orders, methods=["POST"])])
 
 
+async def _while_connected(request: Request, execution: Coroutine[Any, Any, Execution]) -> Execution | None:
+    """The execution; None: its client hung up before it was there, and it was cancelled.
+
+    The client's time limit is the only one. Without this, an order that is never answered would keep its key locked
+    after the client has given up, and the client's next attempt would wait behind it for ever.
+    """
+    working = asyncio.create_task(execution)
+    gone = asyncio.create_task(_hang_up(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        working.cancel()  # does nothing if it has ended
+    await asyncio.wait((working,))
+    return None if working.cancelled() else working.result()
+
+
+async def _hang_up(request: Request) -> None:
+    """Returns when the client has closed the connection. The request's body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def main() -> int:
-    """Serves until SIGINT or SIGTERM."""
+    """Serves until SIGINT or SIGTERM; orders that are not executed GRACE seconds later are dropped."""
     environ = os.environ
     try:
         exchange = Exchange(
-            PaperAdapter(read_scenario(environ.get("BROKER_SCENARIO", ""))),
+            PaperAdapter(read_scenario(environ.get("BROKER_SCENARIO", ""), "BROKER_SCENARIO")),
             Path(environ.get("BROKER_LOG", "broker.jsonl")),
         )
         broker = make_broker(exchange, environ.get("BROKER_TOKEN", ""), whole(environ, "BROKER_LATENCY_MS", 10) / 1000)
@@ -112,7 +148,9 @@ def main() -> int:
     except todoku.InvalidSetting as error:
         sys.stderr.write(f"broker: {error}\n")
         return 2
-    uvicorn.run(broker, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    uvicorn.run(
+        broker, host="127.0.0.1", port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE
+    )
     return 0
 
 

@@ -46,16 +46,17 @@ _ENVIRON: Final = {
 
 def shown(home: Path, url: str, *, kills: int, workers: int) -> Verdict:
     """Post, kill, wait until nothing is left to do, compare."""
-    port, broker_port, log = free_port(), free_port(), home / "broker.jsonl"
+    port, broker_port, worker_port, log = free_port(), free_port(), free_port(), home / "broker.jsonl"
     broker = f"http://127.0.0.1:{broker_port}"
     environ = _ENVIRON | {
         "TODOKU_DATABASE": url, "PORT": str(port), "BROKER_PORT": str(broker_port), "BROKER_LOG": str(log),
-        "BROKER_URL": broker, "BROKER_TOKEN": secrets.token_hex(8),
+        "BROKER_URL": broker, "BROKER_TOKEN": secrets.token_hex(8), "TODOKU_PORT": str(worker_port),
     }  # fmt: skip
     database = Database(url)
     try:
         with running(home, environ, logs=True) as processes:
-            start_all(processes, f"http://127.0.0.1:{port}", broker, workers=workers)
+            worker = f"http://127.0.0.1:{worker_port}"
+            start_all(processes, f"http://127.0.0.1:{port}", broker, worker, workers=workers)
             at_once, hunter = crowded(port), Hunter(log, kills)
             with closing(Client(port)) as client:
                 other = client.post(order("at-once-1", qty=7))

@@ -9,10 +9,9 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar, assert_never, cast
+from typing import Any, Final, assert_never, cast
 
 import msgspec
 
@@ -26,11 +25,9 @@ from todoku.engine.telling.gauges import Gauges
 from todoku.engine.telling.headers import decoded
 from todoku.engine.telling.log import LEVELS, Level, Log, SettledLine, least_level, log_lines
 from todoku.engine.telling.metrics import Metrics, merged
+from todoku.engine.telling.quiet import log_failure, quietly
 from todoku.engine.telling.tracing import Spans, Tracing, configured
 from todoku.store.values import Reclaimed
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
@@ -41,24 +38,6 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     started: float
     ended: float
     error_type: str | None = None
-
-
-def _quietly(call: Callable[P, R]) -> Callable[P, R | None]:
-    """Watching never stops what is watched: an error in it is logged, by its type."""
-
-    @wraps(call)
-    def watched(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        try:
-            return call(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - exporters and samplers are other people's code
-            _failed(call.__name__, error)
-            return None
-
-    return watched
-
-
-def _failed(call: str, error: Exception) -> None:
-    Log().debug("TELEMETRY_FAILED", call=call, error_type=type(error).__name__)
 
 
 class Telemetry:
@@ -77,7 +56,7 @@ class Telemetry:
 
     # ---------------------------------------------------------------------------------------- publishing
 
-    @_quietly
+    @quietly
     def published(self, drafts: Sequence[Draft], messages: Sequence[Message]) -> None:
         """These drafts are stored as these messages (inside a caller's transaction: if that commits)."""
         new = [draft for draft, message in zip(drafts, messages, strict=True) if not message.duplicate]
@@ -90,7 +69,7 @@ class Telemetry:
         if len(new) < len(drafts):
             add(counting.PUBLISHED, len(drafts) - len(new), "duplicate")
 
-    @_quietly
+    @quietly
     def publish_failed(self, error: BaseException, number: int = 1) -> None:
         """So many messages could not be published."""
         conflict = isinstance(error, IdempotencyConflict)
@@ -98,22 +77,22 @@ class Telemetry:
         if conflict:
             self.metrics.add(counting.CONFLICTS)
 
-    @_quietly
+    @quietly
     def kept(self, state: str) -> None:
         """An entry of the ledger was written, by somebody who does something once."""
         self.metrics.add(counting.LEDGER_WRITES, 1, state)
 
-    @_quietly
+    @quietly
     def conflicted(self) -> None:
         """A key was used again, with another body."""
         self.metrics.add(counting.CONFLICTS)
 
-    @_quietly
+    @quietly
     def fell_back(self, number: int = 1, *, mode: str = "best_effort") -> None:
         """So many messages could not be queued. `mode`: their caller went on without them, or as a client was told."""
         self.metrics.add(counting.FALLBACK, number, mode)
 
-    @_quietly
+    @quietly
     def fired(self, fired: int, passed: int) -> None:
         """A schedule was due: so many slots were fired, so many had been missed and were passed over."""
         self.metrics.add(counting.SCHEDULE_FIRED, fired)
@@ -121,7 +100,7 @@ class Telemetry:
 
     # ------------------------------------------------------------------------------------------ the line
 
-    @_quietly
+    @quietly
     def claimed(self, claims: Sequence[Claimed], *, seconds: float) -> None:
         """A claim came back with these, after so many seconds."""
         self._look_for_otel()
@@ -129,7 +108,7 @@ class Telemetry:
             self.metrics.add(counting.CLAIMED, len(claims))
             self.metrics.observe(counting.LATENCY, [seconds * 1000], "claim")
 
-    @_quietly
+    @quietly
     def settled(self, ended: Sequence[Ended], *, seconds: float) -> None:
         """These were settled, in a transaction of so many seconds."""
         if not ended:
@@ -183,14 +162,14 @@ class Telemetry:
         for reason, number in Counter(reasons).items():
             self.metrics.add(counting.TERMINAL_FAILED, number, reason)
 
-    @_quietly
+    @quietly
     def lost(self, claims: Sequence[Claimed]) -> None:
         """These were not ours any more when they were to be settled."""
         if claims:
             self.metrics.add(counting.PROCESSED, len(claims), "lost")
             Log(worker=claims[0].worker).warning("LOST", number=len(claims), outbox_ids=[c.id for c in claims[:_SOME]])
 
-    @_quietly
+    @quietly
     def reclaimed(self, found: Reclaimed) -> None:
         """A reclaim found this."""
         if found.freed or found.aborted:
@@ -198,7 +177,7 @@ class Telemetry:
         if found.aborted:
             self.metrics.add(counting.TERMINAL_FAILED, found.aborted, "WORKER_LOST")
 
-    @_quietly
+    @quietly
     def expired(self, late: int, unknown: int) -> None:
         """So many waited past their `expires_at`; so many were for destinations that nobody registers."""
         for number, reason in ((late, "EXPIRED"), (unknown, "UNKNOWN_DESTINATION")):
@@ -211,10 +190,10 @@ class Telemetry:
         """Begin the spans of an attempt, current in this task until `leave` or `end`; None if nobody traces."""
         if self._tracing is None:
             return None
-        try:  # as `_quietly`, without its calls: this is in the way of every attempt
+        try:  # as `quietly`, without its calls: this is in the way of every attempt
             return self._tracing.begin(claim, send=send)
         except Exception as error:  # noqa: BLE001 - samplers and propagators are other people's code
-            _failed("begin", error)
+            log_failure("begin", error)
             return None
 
     def leave(self, token: Any) -> None:
@@ -230,7 +209,7 @@ class Telemetry:
         if token.sampled:
             self._end(self._tracing, token, ended, "lost" if lost else outcome_name(ended.settlement))
 
-    @_quietly
+    @quietly
     def _end(self, tracing: Tracing, token: Spans, ended: Ended, outcome: str) -> None:
         tracing.end(
             token,
@@ -247,7 +226,7 @@ class Telemetry:
             return headers
         return self._carried(self._tracing, token, headers) or headers
 
-    @_quietly
+    @quietly
     def _carried(self, tracing: Tracing, token: Spans, headers: dict[str, str]) -> dict[str, str]:
         return tracing.carried(token, headers)
 

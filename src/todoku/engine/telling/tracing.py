@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
 from todoku.engine.telling.headers import decoded
+from todoku.engine.telling.send_span import TRACER, send_attributes
 from todoku.engine.telling.sentry import SENTRY_TRACE, with_sentry
 
 if TYPE_CHECKING:
@@ -119,10 +120,11 @@ class Tracing:
         if process.is_recording():
             process.set_attributes(_attributes(claim))
             if send:
-                sending = self._tracer.start_span(
-                    "broker.send", here, kinds.PRODUCER, {"destination": claim.destination, "attempt": claim.attempt}
-                )
+                attributes = send_attributes(claim, claim.destination)
+                sending = self._tracer.start_span("broker.send", here, kinds.PRODUCER, attributes)
                 here = self._trace.set_span_in_context(sending, here)
+            else:
+                here = self._context.set_value(TRACER, self._tracer, here)
         now = self._context.get_current()
         # An attempt before this one in the same task may not have been left: then go back to where that one began.
         before: Any = self._context.get_value(_BASE, now)
