@@ -64,7 +64,7 @@ class Claimer:
         self._on_idle = on_idle
         self._left = limit
         self._event = threading.Event()
-        self._stopping = self._unsure = False
+        self._stopping = self._unsure = self._noticed = False
         self._wait = _SOONEST
         self._state = "running"
         self._turn = 0
@@ -90,6 +90,7 @@ class Claimer:
 
     def notice(self) -> None:
         """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
+        self._noticed = True
         self._event.set()
 
     def stop(self) -> None:
@@ -134,6 +135,10 @@ class Claimer:
     def _round(self) -> int:
         found = 0
         self._looking.begin()
+        if self._noticed:
+            self._noticed = False  # before the look: a notice that comes later is for the next round
+            for claiming in self._claimings.values():
+                claiming.look_everywhere()
         for pool in self._pools:
             if self._stopping or (self._left is not None and self._left <= 0):
                 break
