@@ -26,6 +26,7 @@ def test_MEND_2_a_new_type_does_not_wait_after_somebody_held_the_write_lock(worl
     with crew.running(notify=False):
         world.publish()
         until(lambda: ran == ["warehouse"], what="work")
+        time.sleep(1.5)  # by now it polls every half second, and each poll is a full scan: that is what shall wait
         holder = world.connect()
         try:
             holder.execute("begin immediate")

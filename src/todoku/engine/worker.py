@@ -15,7 +15,6 @@ import random
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -44,6 +43,7 @@ from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
 from todoku.engine.work.limiting import Limiting
 from todoku.engine.work.maintain import Maintainer
+from todoku.engine.work.pace import ends
 from todoku.engine.work.pinging import Pinging
 from todoku.engine.work.started import Started
 from todoku.engine.work.watch import Watch
@@ -232,7 +232,7 @@ class Worker:
 
         self._watch = Watch(
             self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
-            give_back=self._settler.give_back, on_stuck=self.on_stuck,
+            give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
             on_failure=self._fail,
         )  # fmt: skip
         self._heart = Heart(
@@ -297,9 +297,9 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        settled, now = Counter([one.claim.destination for one in batch]), time.monotonic()
-        self._assigned.done(settled, now)
-        self._bulkhead.done(settled, now)
+        ended = ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
+        self._assigned.done(ended)
+        self._bulkhead.done(ended, time.monotonic())
         self._room()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:

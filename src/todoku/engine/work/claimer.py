@@ -142,7 +142,7 @@ class Claimer:
         for pool in self._pools:
             if self._stopping or (self._left is not None and self._left <= 0):
                 break
-            wanted = pool.pace.wanted(running=pool.running(), waiting=pool.waiting(), now=time.monotonic())
+            wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
                 wanted = wanted if self._left is None else min(wanted, self._left)
                 found += self._claim(pool, wanted, busy=found > 0)
