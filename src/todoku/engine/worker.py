@@ -245,7 +245,7 @@ class Worker:
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
             on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None, limit=self._limit,
-            on_failure=self._fail,
+            settled=lambda: self._settler.settled, on_failure=self._fail,
         )  # fmt: skip
         for pool in self._pools:
             pool.start()

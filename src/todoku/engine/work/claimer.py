@@ -50,6 +50,7 @@ class Claimer:
         on_failure: OnFailure,
         on_idle: Callable[[], None] | None = None,
         limit: int | None = None,
+        settled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -62,7 +63,8 @@ class Claimer:
         self._may_claim = may_claim
         self._on_ambiguous = on_ambiguous
         self._on_idle = on_idle
-        self._left = limit
+        self._limit = limit
+        self._settled = settled
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = False
         self._wait = _SOONEST
@@ -140,17 +142,23 @@ class Claimer:
             for claiming in self._claimings.values():
                 claiming.look_everywhere()
         for pool in self._pools:
-            if self._stopping or (self._left is not None and self._left <= 0):
+            if self._stopping or not self._allowed(1):
                 break
             wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
-                wanted = wanted if self._left is None else min(wanted, self._left)
-                found += self._claim(pool, wanted, busy=found > 0)
-            elif self._left is None:
+                found += self._claim(pool, self._allowed(wanted), busy=found > 0)
+            elif self._limit is None:
                 found += self._press(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
                 found += self._suspects(pool)
         return found
+
+    def _allowed(self, most: int) -> int:
+        """Of so many deliveries those that a worker with a limit may still take; what it holds will be settled, too."""
+        if self._limit is None:
+            return most
+        held = len(self._hold)  # before what was settled: in between one may become the other, and none may get lost
+        return max(0, min(most, self._limit - held - self._settled()))
 
     def _claiming(self, pool: Pool) -> Claiming:
         """What is remembered for a pool: of this incarnation only."""
@@ -239,8 +247,6 @@ class Claimer:
         if not claims:
             return claims
         self._telemetry.claimed(claims, seconds=time.monotonic() - began)
-        if self._left is not None:
-            self._left -= len(claims)
         if self._stopping or not self._may_claim():
             self._give_back(claims)
             return []
@@ -261,7 +267,7 @@ class Claimer:
             self._next_suspect = time.monotonic() + 60.0
             return 0
         found = 0
-        while not self._stopping and self._may_claim():
+        while not self._stopping and self._may_claim() and self._allowed(1):
             claiming = self._claiming(pool)
             counted = self._limiting.counted(1)
             claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
@@ -291,8 +297,7 @@ class Claimer:
             return False
         self._looking.begin()  # what ended meanwhile may have published something
         self._unsure = False
-        spent = self._left is not None and self._left <= 0
-        if not spent and any(self._scanned(pool) for pool in self._pools):
+        if self._allowed(1) and any(self._scanned(pool) for pool in self._pools):
             return False
         if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
             return False
@@ -303,7 +308,7 @@ class Claimer:
         """A last look at everything, past what is remembered."""
         self._claimings.pop(pool.name, None)
         self._next_suspect = 0.0
-        if self._claim(pool, pool.slots):
+        if self._claim(pool, self._allowed(pool.slots)):
             return True
         claiming = self._claiming(pool)
         return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
