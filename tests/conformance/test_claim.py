@@ -421,7 +421,7 @@ def test_MEND_2_an_idle_worker_scans_once_a_second_whatever_the_last_scan_took(w
 
 
 def test_MEND_2_a_notice_makes_an_idle_worker_look_everywhere(world: World) -> None:
-    """MEND-2: what a publisher gives notice of is found, however much the last scan cost, and the notice counts once."""
+    """MEND-2: what a publisher gives notice of is found, however much the last scan cost; a notice counts once."""
     clock = Clock()
     claims, store = claiming(world, clock, cost=3.0)
     assert claims.claim(5) == []

@@ -1,4 +1,4 @@
-"""How a worker claims: nothing that is due waits beside it, nothing slow waits in its memory, and never more than asked."""
+"""How a worker claims: nothing that is due waits beside it, and it never takes more than it was asked to."""
 
 from __future__ import annotations
 

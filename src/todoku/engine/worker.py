@@ -114,7 +114,10 @@ class Worker:
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
         self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
-        self._limiting = Limiting(self._hold, self._breakers, per_key, self._bulkhead)
+        self._limiting = Limiting(
+            self._hold, self._breakers, per_key, self._bulkhead, most=self._limit,
+            settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
+        )  # fmt: skip
         self._lease = Lease(
             self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
         )
@@ -244,8 +247,8 @@ class Worker:
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
-            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None, limit=self._limit,
-            settled=lambda: self._settler.settled, on_failure=self._fail,
+            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None,
+            on_failure=self._fail,
         )  # fmt: skip
         for pool in self._pools:
             pool.start()

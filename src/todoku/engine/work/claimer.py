@@ -49,8 +49,6 @@ class Claimer:
         on_ambiguous: Callable[[], None],
         on_failure: OnFailure,
         on_idle: Callable[[], None] | None = None,
-        limit: int | None = None,
-        settled: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -63,8 +61,6 @@ class Claimer:
         self._may_claim = may_claim
         self._on_ambiguous = on_ambiguous
         self._on_idle = on_idle
-        self._limit = limit
-        self._settled = settled
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = False
         self._wait = _SOONEST
@@ -142,23 +138,16 @@ class Claimer:
             for claiming in self._claimings.values():
                 claiming.look_everywhere()
         for pool in self._pools:
-            if self._stopping or not self._allowed(1):
+            if self._stopping or not self._limiting.allowed(1):
                 break
             wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
-                found += self._claim(pool, self._allowed(wanted), busy=found > 0)
-            elif self._limit is None:
+                found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
+            elif self._limiting.most is None:
                 found += self._press(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
                 found += self._suspects(pool)
         return found
-
-    def _allowed(self, most: int) -> int:
-        """Of so many deliveries those that a worker with a limit may still take; what it holds will be settled, too."""
-        if self._limit is None:
-            return most
-        held = len(self._hold)  # before what was settled: in between one may become the other, and none may get lost
-        return max(0, min(most, self._limit - held - self._settled()))
 
     def _claiming(self, pool: Pool) -> Claiming:
         """What is remembered for a pool: of this incarnation only."""
@@ -233,7 +222,7 @@ class Claimer:
         began = time.monotonic()
         try:
             with self._hold.claiming:
-                claims = claim()
+                claims = self._limiting.with_attempts(claim())
                 self._hold.add(claims)
         except (DatabaseUnavailable, DatabaseBusy):
             self._unsure = True
@@ -267,7 +256,7 @@ class Claimer:
             self._next_suspect = time.monotonic() + 60.0
             return 0
         found = 0
-        while not self._stopping and self._may_claim() and self._allowed(1):
+        while not self._stopping and self._may_claim() and self._limiting.allowed(1):
             claiming = self._claiming(pool)
             counted = self._limiting.counted(1)
             claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
@@ -297,7 +286,7 @@ class Claimer:
             return False
         self._looking.begin()  # what ended meanwhile may have published something
         self._unsure = False
-        if self._allowed(1) and any(self._scanned(pool) for pool in self._pools):
+        if self._limiting.allowed(1) and any(self._scanned(pool) for pool in self._pools):
             return False
         if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
             return False
@@ -308,7 +297,7 @@ class Claimer:
         """A last look at everything, past what is remembered."""
         self._claimings.pop(pool.name, None)
         self._next_suspect = 0.0
-        if self._claim(pool, self._allowed(pool.slots)):
+        if self._claim(pool, self._limiting.allowed(pool.slots)):
             return True
         claiming = self._claiming(pool)
         return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))

@@ -73,7 +73,7 @@ class Watch:
             now = time.monotonic()
             for pool in self._pools:
                 pool.watch(now)
-                # What takes a place at a limit is not claimed ahead of the slots, and giving it back would cost a start.
+                # What takes a place at a limit stays: no more of it is claimed than the slots can start.
                 self._give_back(pool.take(lambda claim: not self._presses(claim), before=now - PATIENCE))
                 self._give_back(pool.take(before=now - self._stale))
             self._look_at_loop(now)
