@@ -47,6 +47,7 @@ def test_it_waits_for_its_back_off(ready: World) -> None:
     ready.publish()
     ready.settle(ready.claim(ready.worker(lease=HOUR)), failed("BROKER_TIMEOUT", delay=300))
     assert causes(ready, one(ready))["later"].text == "attempt 2 of 6 is due in 5 min after BROKER_TIMEOUT"
+    assert "max_attempts of its publisher" in causes(ready, one(ready))["later"].hint
 
 
 def test_its_queue_is_paused(ready: World) -> None:
@@ -181,7 +182,7 @@ def test_it_is_a_dead_letter(ready: World) -> None:
     (claim,) = ready.claim(ready.worker(lease=HOUR))
     ready.settle([claim], aborted("REFUSED"))
     assert list(causes(ready, claim.id)) == ["aborted"]
-    assert causes(ready, claim.id)["aborted"].text.endswith(": REFUSED (REFUSED in a test)")
+    assert causes(ready, claim.id)["aborted"].text.endswith(": REFUSED (REFUSED in a test), after 1 of 6 attempts")
 
 
 def test_what_is_not_there_has_no_situation(ready: World) -> None:

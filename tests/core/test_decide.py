@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from tests.core.making import claimed, deliveries, jitters, outcomes, policies, quick, retries
 from todoku.core.backoff import DEFAULT, Backoff, delay, exponential, table
-from todoku.core.decide import CONFLICT, SNOOZE_LIMIT, SUCCEEDED, Settlement, decide, decided_by_ledger
+from todoku.core.decide import (
+    CONFLICT,
+    SNOOZE_LIMIT,
+    SUCCEEDED,
+    Settlement,
+    attempts_allowed,
+    decide,
+    decided_by_ledger,
+)
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status, Step, reachable
@@ -163,3 +171,20 @@ def test_chance_moves_only_the_wait(delivery: Claimed, outcome: Outcome, policy:
     assert [getattr(one, name) for name in Settlement.__struct_fields__ if name != "delay"] == [
         getattr(other, name) for name in Settlement.__struct_fields__ if name != "delay"
     ]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "usual", "attempt", "allowed"),
+    [
+        (6, 2, 1, 2),
+        (6, 9, 1, 9),
+        (6, None, 1, 6),
+        (3, 9, 1, 3),
+        (6, 2, 4, 4),
+    ],
+    ids=["the worker's", "more than usual", "no setting", "the publisher's", "tried more often already"],
+)
+def test_MEND_6_the_default_means_that_the_publisher_named_no_number(
+    recorded: int, usual: int | None, attempt: int, allowed: int
+) -> None:
+    assert attempts_allowed(claimed(max_attempts=recorded, attempt=attempt), usual) == allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,22 +144,34 @@ def test_larger_priorities_start_first_also_within_one_worker(world: World, crew
     assert order == [15, 3, 1, 0]
 
 
-def test_an_urgent_job_does_not_wait_for_the_queued_ones(world: World, crew: Crew) -> None:
-    """It shows: with many queued jobs, priority 10 starts when a slot is free, not after them."""
-    ran: list[int] = []
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["loop", "thread"])
+@pytest.mark.parametrize("before", ["slow ones", "a burst of fast ones"])
+def test_MEND_4_an_urgent_job_has_no_more_in_front_than_slots(world: World, crew: Crew, run: Any, before: str) -> None:
+    """MEND-4: 3 slots, 300 slow jobs, then one of priority 15: it was behind 10 to 21 others. Whatever came before."""
+    started: list[tuple[str, int]] = []
+    slots, seconds = 3, 2.0
 
-    async def slow(ctx: Context) -> None:
-        await asyncio.sleep(0.05)
-        ran.append(ctx.claim.priority)
+    async def handle(ctx: Context) -> None:
+        started.append((ctx.topic, ctx.claim.priority))
+        if ctx.topic == "slow":
+            await asyncio.sleep(seconds)
 
-    crew.handles("warehouse", slow)
-    world.publish(2000)
-    with crew.running(concurrency=4, drain_grace_sec=5):
-        until(lambda: len(ran) > 20, what="work")
-        before = len(ran)
-        world.publish(priority=10)
-        until(lambda: 10 in ran, what="the urgent one")
-        assert ran.index(10) - before < 1500, "2,000 were queued before it"
+    def handle_in_thread(ctx: Context) -> None:
+        started.append((ctx.topic, ctx.claim.priority))
+        if ctx.topic == "slow":
+            time.sleep(seconds)
+
+    crew.handles("warehouse", handle if run == "loop" else handle_in_thread, run=run)
+    if before == "a burst of fast ones":
+        world.publish(2000, topic="fast")
+    world.publish(300, topic="slow")
+    with crew.running(concurrency=slots, drain_grace_sec=5):
+        until(lambda: started.count(("slow", 0)) >= (slots if before != "slow ones" else 2 * slots), what="slow work")
+        in_front = len(started)
+        world.publish(topic="slow", priority=15)
+        until(lambda: ("slow", 15) in started, what="the urgent one")
+        assert started.index(("slow", 15)) - in_front <= slots
 
 
 def test_a_lane_runs_in_order_and_stops_at_its_first_failure(world: World, crew: Crew) -> None:

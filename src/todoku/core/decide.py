@@ -10,7 +10,7 @@ from typing import Final, assert_never
 import msgspec
 
 from todoku.core.backoff import Backoff, delay
-from todoku.core.message import Claimed
+from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.status import Status, Step, advance
 
@@ -60,6 +60,17 @@ def decide(delivery: Claimed, outcome: Outcome, *, backoff: Backoff, jitter: flo
             return _ending(Step.SNOOZE, Status.ABORTED, limit)
         case _:
             assert_never(outcome)
+
+
+def attempts_allowed(delivery: Claimed, usual: int | None) -> int:
+    """How often a delivery may be tried: as its publisher recorded it, unless that is the default, which means that the
+    publisher named no number; then `usual`, the worker's (None: the worker has none for this destination).
+
+    Never less than the attempt that is made now: another worker allowed it.
+    """
+    if usual is None or delivery.max_attempts != USUAL_ATTEMPTS:
+        return delivery.max_attempts
+    return max(usual, delivery.attempt)
 
 
 def decided_by_ledger(delivery: Claimed) -> Settlement | None:

@@ -19,6 +19,8 @@ PRIORITIES: Final = range(16)
 
 MAX_KEY_LENGTH: Final = 512
 MAX_TOPIC_LENGTH: Final = 255
+USUAL_ATTEMPTS: Final = 6
+"""How often a delivery is tried if nobody says otherwise. Recorded with it, it means that its publisher did not."""
 
 
 class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -29,7 +31,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lane: int | None = None
     gate: int | None = None
     priority: int = 0
-    max_attempts: int = 6
+    max_attempts: int = USUAL_ATTEMPTS
     timeout: float | None = None
     dead: str | None = None
     """A reason: the delivery is born a dead letter (NO_ROUTE)."""

@@ -10,6 +10,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.limit import Limit
+from todoku.core.message import USUAL_ATTEMPTS
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_:\-]+")
 
@@ -22,7 +23,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     ordered: bool = False
     per_key: Limit | None = None
-    max_attempts: int = 6
+    max_attempts: int = USUAL_ATTEMPTS
     timeout: float | None = None
 
 

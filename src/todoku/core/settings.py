@@ -19,6 +19,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.learned import learned
 from todoku.core.mask import MASKED
 from todoku.core.master import MasterKeys, master_keys
+from todoku.core.message import USUAL_ATTEMPTS
 from todoku.core.scope import Secret, token
 from todoku.core.signing import SigningKeys, signing_keys
 
@@ -40,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lease_sec: float = 120.0
     reclaim_interval_sec: float = 5.0
     max_processing_sec: float = 600.0
-    max_attempts: int = 6
+    max_attempts: int = USUAL_ATTEMPTS
     max_lost: int = 3
     backoff: Backoff = DEFAULT
     send_timeout_ms: int = 2500

@@ -1,9 +1,10 @@
 """2. Claim: which slices to ask for, and from where on.
 
 A claim starts from a remembered (next_run_at, id) per place, so that rows finished under somebody's old snapshot are
-not walked again and again. Rows may appear behind the position (late commits, releases, retries of the clock), so
-there is a full scan when the positions find nothing; otherwise, idle polls included, full scans take at most 5 % of
-the time.
+not walked again and again. Rows may appear behind the position (late commits, releases, retries of the clock), and
+places may be new, so there are full scans. A busy worker, one that finds work without them, gives them at most 5 % of
+its time. An idle worker scans at every poll if that is cheap, else after a notice and once a second, whatever the last
+scan took (decision 9).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _SHARE: Final = 19
 
 _SOONEST: Final = 0.25
 """Two full scans are at least this far apart while positions find work."""
+
+_IDLE: Final = 1.0
+"""An idle worker scans at least once in so many seconds: it has nothing else to spend the time on."""
 
 _PLACES: Final = 64
 """So many places are asked by one statement; and so many that had work are asked without looking whether they have."""
@@ -97,8 +101,8 @@ class Claiming:
         self._waiting = Waiting((), (), ())
         self._seen: dict[Place, float] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
-        self._next_scan = 0.0
-        self._scan_is_cheap = True
+        self._next_scan = self._next_idle_scan = 0.0
+        self._noticed = False
         self._turn = self._round = 0
 
     @property
@@ -126,11 +130,16 @@ class Claiming:
 
         `busy`: there is other work than this, which a look that finds nothing would cost its time.
         """
-        if self._monotonic() < self._next_scan and (found := self._ask(limit, counted)):
-            return found
-        if self._monotonic() < self._next_scan and (busy or not self._scan_is_cheap):
-            return []
+        if self._monotonic() < self._next_scan:
+            if found := self._ask(limit, counted):
+                return found
+            if busy or not (self._noticed or self._monotonic() >= self._next_idle_scan):
+                return []
         return self._scan(limit, counted)
+
+    def look_everywhere(self) -> None:
+        """A publisher gave notice: the next claim that finds nothing at its positions scans, unless it is busy."""
+        self._noticed = True
 
     def claim_counted(self, limit: int, *, counted: Counted) -> list[Claimed]:
         """Up to `limit` due deliveries of places that have a limit, and of no others."""
@@ -187,13 +196,16 @@ class Claiming:
         return _turned([(some, room) for room, some in groups.items()], self._round)
 
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
-        began = self._monotonic()
+        self._noticed = False
+        spent = self._store.claiming_seconds
         self._positions.clear()
         self._look()
         found = self._ask(limit, counted)
-        cost = self._monotonic() - began
-        self._scan_is_cheap = cost < _SOONEST / _SHARE
-        self._next_scan = self._monotonic() + max(_SOONEST, _SHARE * cost)
+        # Not the time by the clock: a wait for a lock or a connection says nothing about the next scan.
+        wait = _SHARE * (self._store.claiming_seconds - spent)
+        now = self._monotonic()
+        self._next_scan = now + max(_SOONEST, wait)
+        self._next_idle_scan = now if wait < _SOONEST else now + min(_IDLE, wait)
         return found
 
     def _look(self) -> None:

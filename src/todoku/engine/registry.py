@@ -13,7 +13,7 @@ from todoku.core.ending import Hook
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Retrying
 from todoku.core.limit import Limit
-from todoku.core.message import Claimed
+from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.request import served_as
 from todoku.core.sealed import inner_type
 from todoku.engine.context import Context
@@ -44,6 +44,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1
     timeout: float | None = None
     """Seconds one attempt may take; None: `max_processing_sec`."""
+    usual_attempts: int | None = None
+    """How often to try a delivery whose publisher named no number: the worker's setting. None: this destination's
+    declaration names one, or each of its messages does, so what is recorded counts."""
     transactional: bool = False
     keep_result: bool = False
     retrying: Retrying | None = None
@@ -103,6 +106,11 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._targets)
+
+    def usual_attempts(self) -> dict[str, int]:
+        """Destinations whose deliveries are tried another number of times than the default, where that is recorded."""
+        usual = {target.name: target.usual_attempts for target in self}
+        return {name: number for name, number in usual.items() if number is not None and number != USUAL_ATTEMPTS}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -142,10 +142,10 @@ class Settler:
         pairs = [(end.claim, end.settlement) for one, end in zip(batch, ended, strict=True) if not one.settled]
         for some in _by_worker(pairs):
             lost |= {(claim.id, claim.epoch) for claim in self._until_taken(some)}
-        self._hold.remove(one.claim for one in batch)
         took = time.monotonic() - began
         kept = [end for end in ended if (end.claim.id, end.claim.epoch) not in lost] if lost else ended
-        self.settled += len(kept)
+        self.settled += len(kept)  # before it is not held any more: a limit counts both
+        self._hold.remove(one.claim for one in batch)
         self._telemetry.settled(kept, seconds=took)
         if lost:
             self._telemetry.lost([end.claim for end in ended if (end.claim.id, end.claim.epoch) in lost])

@@ -15,7 +15,6 @@ import random
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
@@ -44,6 +43,7 @@ from todoku.engine.work.hold import Hold
 from todoku.engine.work.lease import Lease
 from todoku.engine.work.limiting import Limiting
 from todoku.engine.work.maintain import Maintainer
+from todoku.engine.work.pace import ends
 from todoku.engine.work.pinging import Pinging
 from todoku.engine.work.started import Started
 from todoku.engine.work.watch import Watch
@@ -114,7 +114,10 @@ class Worker:
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
         self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
-        self._limiting = Limiting(self._hold, self._breakers, per_key, self._bulkhead)
+        self._limiting = Limiting(
+            self._hold, self._breakers, per_key, self._bulkhead, most=self._limit,
+            settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
+        )  # fmt: skip
         self._lease = Lease(
             self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
         )
@@ -232,7 +235,7 @@ class Worker:
 
         self._watch = Watch(
             self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
-            give_back=self._settler.give_back, on_stuck=self.on_stuck,
+            give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
             on_failure=self._fail,
         )  # fmt: skip
         self._heart = Heart(
@@ -244,7 +247,7 @@ class Worker:
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
-            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None, limit=self._limit,
+            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None,
             on_failure=self._fail,
         )  # fmt: skip
         for pool in self._pools:
@@ -292,9 +295,9 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        settled, now = Counter([one.claim.destination for one in batch]), time.monotonic()
-        self._assigned.done(settled, now)
-        self._bulkhead.done(settled, now)
+        ended = ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
+        self._assigned.done(ended)
+        self._bulkhead.done(ended, time.monotonic())
         self._room()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:

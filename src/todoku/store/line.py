@@ -209,5 +209,6 @@ def _rest_row(claim: Claimed, settlement: Settlement) -> dict[str, object]:
         "reason": settlement.reason,
         "error": settlement.error,
         "snoozed": int(settlement.snoozed),
+        "max_attempts": claim.max_attempts,
         **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),
     }

@@ -77,6 +77,10 @@ Steps = Generator[Statement, list[Row], T]
 class Store(PortParts, Protocol):
     """Messages, deliveries, leases and the ledger, in one database."""
 
+    claiming_seconds: float
+    """Seconds that `waiting` and the claims of this store have worked so far, without what they waited for: a
+    connection, the write lock of SQLite, the lock of a limit."""
+
     # ---------------------------------------------------------------------------------------- its life
 
     def migrate(self) -> Migrated:

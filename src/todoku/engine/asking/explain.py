@@ -38,9 +38,10 @@ def explain(situation: Situation) -> tuple[Because, ...]:
 def _dead(situation: Situation) -> Because:
     row = situation.delivery
     told = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
+    tried = f", after {row.attempts} of {row.max_attempts} attempts" if row.attempts else ""
     return Because(
         "aborted",
-        f"it is a dead letter since {_clock(row.updated_at.timestamp())}: {told}",
+        f"it is a dead letter since {_clock(row.updated_at.timestamp())}: {told}{tried}",
         f"todoku replay {row.id}",
     )
 
@@ -68,7 +69,8 @@ def _times(situation: Situation) -> Iterator[Because]:
     if due > situation.now:
         tried = f" after {row.reason}" if row.status == "failed" and row.reason else ""
         what = f"attempt {row.attempts + 1} of {row.max_attempts}" if row.attempts else "it"
-        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}")
+        who = _MAX_ATTEMPTS.format(row.max_attempts) if row.attempts else ""
+        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}", who)
     if row.lost:
         times = "once" if row.lost == 1 else f"{row.lost} times"
         text = f"its worker died {times}: it runs alone, when a worker has nothing else in hand"
@@ -160,6 +162,7 @@ def _nobody(situation: Situation) -> Iterator[Because]:
         yield Because("draining", "every worker that is alive is draining", "start another: todoku run")
 
 
+_MAX_ATTEMPTS: Final = "the {} are max_attempts of its publisher or, if that named none, of the worker that tried it"
 _REGISTER: Final = "run a worker whose App has it: todoku run --app module:box"
 
 

@@ -217,13 +217,13 @@ class Declarations:
         return called
 
     def _target(self, name: str, to: Destination | Sender) -> Target:
-        backoff = self.settings.backoff
+        backoff, attempts = self.settings.backoff, self.settings.max_attempts
         if isinstance(to, Destination):
             if isinstance(to, Configured):
                 to.configure(self.settings)
             return Target(
                 name=name, queue=name, backoff=backoff, sender=to, batch=getattr(to, "batch", SEND_BATCH),
-                at_once=getattr(to, "at_once", None),
+                at_once=getattr(to, "at_once", None), usual_attempts=attempts,
             )  # fmt: skip
         if not callable(to):
             raise InvalidSetting(
@@ -236,6 +236,7 @@ class Declarations:
             backoff=backoff,
             run="loop" if is_async(function) else "thread",
             call=lambda context: function(outgoing(context.claim)),
+            usual_attempts=attempts,
         )
 
     def _route(self, route: Route) -> None:

@@ -70,6 +70,7 @@ def _target(
 ) -> Target:
     """How a worker runs it. The route's destination is its name."""
     called, run = route.destination, _run(function, route.destination, options)
+    attempts = checked_attempts(options.get("max_attempts"), options.get("max_retries"), InvalidSetting)
     return Target(
         name=called,
         queue=route.queue,
@@ -77,6 +78,7 @@ def _target(
         run=run,
         call=call,
         timeout=route.timeout,
+        usual_attempts=settings.max_attempts if attempts is None else None,
         transactional=options.get("transactional", False),
         keep_result=options.get("keep_result", False),
         retrying=checked_retrying(called, options),

@@ -15,6 +15,7 @@ from todoku.engine.pools.slots import SlotPool
 from todoku.engine.pools.threads import Here, ThreadPool
 from todoku.engine.registry import Registry, Target
 from todoku.engine.settle import BATCH
+from todoku.engine.work.pace import Ends
 
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
@@ -37,10 +38,10 @@ class Pools:
         """The pool that runs what goes to a destination."""
         return self._by_name.get(destination) or self._by_name[served_as(destination)]
 
-    def done(self, settled: Mapping[str, int], now: float) -> None:
-        """So many were settled, by destination: each pool counts its own."""
-        for destination, number in settled.items():
-            self.of(destination).pace.done(number, now)
+    def done(self, ended: Mapping[str, Ends]) -> None:
+        """Attempts that were settled, by destination: each pool counts its own."""
+        for destination, some in ended.items():
+            self.of(destination).pace.done(some)
 
 
 def _kind(target: Target) -> str:
@@ -61,7 +62,8 @@ def _pool(
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
         case "send" | "loop":
             slots = jobs if kind == "loop" else settings.concurrency or DESTINATIONS_AT_ONCE
-            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done)
+            batch = max(target.batch for target in targets)
+            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
         case _:
             runner = Apart if kind == "process" else lambda: Here(executor)
             return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)

@@ -93,7 +93,7 @@ class Bounded(Ready):
                 kept: deque[_Entry] = deque()
                 for entry in line:
                     claims = claims_of(entry[3])
-                    if (which is None or which(claims[0])) and (before is None or entry[2] < before):
+                    if (before is None or entry[2] < before) and (which is None or which(claims[0])):
                         taken += claims
                     else:
                         kept.append(entry)

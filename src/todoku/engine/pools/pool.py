@@ -111,7 +111,7 @@ class Ready:
                 for _ in range(len(queue)):
                     entry = queue.popleft()
                     claims = claims_of(entry[2])
-                    if (which is None or which(claims[0])) and (before is None or entry[1] < before):
+                    if (before is None or entry[1] < before) and (which is None or which(claims[0])):
                         taken += claims
                     else:
                         queue.append(entry)
@@ -145,6 +145,9 @@ class Pool(Protocol):
 
     def running(self) -> int:
         """How many attempts run now."""
+
+    def occupied(self) -> int:
+        """How many slots have taken work and not come back for more: an attempt of theirs runs, begins or ends."""
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
         """Take out what has not started, as `Ready.take`."""

@@ -51,18 +51,18 @@ class SlotPool:
 
     def __init__(
         self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
-        on_done: Callable[[], None], ready: Bounded | None = None,
+        on_done: Callable[[], None], ready: Bounded | None = None, batch: int = 1,
     ) -> None:  # fmt: skip
         self.name = name
         self.destinations = destinations
         self.slots = slots
-        self.pace = Pace(slots, most)
+        self.pace = Pace(slots, most, batch)
         self._executor = executor
         self._on_done = on_done
         self._ready = Ready(time.monotonic) if ready is None else ready
         self._over = None if ready is None else ready.ended
         self._slots: list[Slot] = []
-        self._running = 0
+        self._running = self._resting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watchdog: asyncio.Task[None] | None = None
 
@@ -84,7 +84,8 @@ class SlotPool:
             self._executor.on_failure(error)
 
     def feed(self, works: list[Work], *, presses: bool = False) -> None:
-        self._call(self._feed, works, presses)
+        self._ready.add(works, presses=presses)  # here, not in the loop: what is on its way there waits already
+        self._call(self._wake, len(works))
 
     def waiting(self) -> int:
         return len(self._ready)
@@ -94,6 +95,9 @@ class SlotPool:
 
     def running(self) -> int:
         return self._running
+
+    def occupied(self) -> int:
+        return self.slots - self._resting
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
         return self._ready.take(which, before=before)
@@ -126,23 +130,19 @@ class SlotPool:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _feed(self, works: list[Work], presses: bool) -> None:
-        self._ready.add(works, presses=presses)
-        left = len(works)
+    def _wake(self, number: int) -> None:
+        """Wake so many slots, if so many rest."""
         for slot in self._slots:
-            if left and slot.resting is not None and not slot.resting.done():
+            if number and slot.resting is not None and not slot.resting.done():
                 slot.resting.set_result(None)
-                left -= 1
+                number -= 1
 
     async def _run(self, slot: Slot) -> None:
         in_a_row = 0
         while True:
             work = self._ready.next()
             if work is None:
-                self._on_done()
-                slot.resting = asyncio.get_running_loop().create_future()
-                await slot.resting
-                slot.resting = None
+                await self._rest(slot)
                 continue
             if isinstance(work, Claimed):
                 # What has a payload and no headers is not sealed: most of it, and it need not be asked.
@@ -155,6 +155,17 @@ class SlotPool:
             in_a_row += 1
             if in_a_row % _BREATH == 0:
                 await asyncio.sleep(0)
+
+    async def _rest(self, slot: Slot) -> None:
+        """Wait until there is work."""
+        slot.resting = asyncio.get_running_loop().create_future()
+        self._resting += 1
+        self._on_done()
+        try:
+            await slot.resting
+        finally:
+            self._resting -= 1
+            slot.resting = None
 
     async def _in_turn(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
         """The rows of a lane. After the first that fails the rest waits its turn, with its attempt back (I10)."""

@@ -101,6 +101,7 @@ class _Thread:
         self.started = 0.0
         self.seconds = 0.0
         self.abandoned = False
+        self.resting = False
 
 
 class ThreadPool:
@@ -143,6 +144,9 @@ class ThreadPool:
     def running(self) -> int:
         return sum(one.context is not None and not one.abandoned for one in self._threads)
 
+    def occupied(self) -> int:
+        return sum(not one.resting for one in self._threads)
+
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
         return self._ready.take(which, before=before)
 
@@ -184,10 +188,7 @@ class ThreadPool:
             while not one.abandoned and not self._stopped:
                 work = self._ready.next()
                 if work is None:
-                    self._on_done()
-                    with self._fed:
-                        if not len(self._ready) and not self._stopped:
-                            self._fed.wait(timeout=1.0)
+                    self._rest(one)
                     continue
                 for place, claim in enumerate(claims_of(work)):
                     if not self._unseal(one, claim, runner):
@@ -195,6 +196,15 @@ class ThreadPool:
                         break
         finally:
             runner.close()
+
+    def _rest(self, one: _Thread) -> None:
+        """Wait until there is work."""
+        one.resting = True
+        self._on_done()
+        with self._fed:
+            if not len(self._ready) and not self._stopped:
+                self._fed.wait(timeout=1.0)
+        one.resting = False
 
     def _unseal(self, one: _Thread, claim: Claimed, runner: Runner) -> bool:
         """As _one, of what can be opened if it is sealed."""

@@ -11,7 +11,7 @@ from todoku.engine.claim import UNLIMITED
 from todoku.engine.registry import Registry
 from todoku.engine.settle import BATCH
 from todoku.engine.work.hold import Hold
-from todoku.engine.work.pace import Pace
+from todoku.engine.work.pace import Ends, Pace
 
 _KNOWN: Final = 1000
 """So many hosts are remembered before those that answer nothing any more are forgotten."""
@@ -44,13 +44,13 @@ class Bulkhead:
         free = target.at_once + ahead - self._held()[destination]
         return free if free >= max(1, ahead // 2) else 0
 
-    def done(self, settled: Mapping[str, int], now: float) -> None:
-        """So many were settled, by destination."""
-        for destination, number in settled.items():
+    def done(self, ended: Mapping[str, Ends], now: float) -> None:
+        """Attempts that were settled, by destination."""
+        for destination, some in ended.items():
             target = self._registry.get(destination)
             if target is not None and target.at_once is not None:
                 with self._lock:
-                    self._pace(destination, target.at_once, now).done(number, now)
+                    self._pace(destination, target.at_once, now).done(some)
 
     def _pace(self, destination: str, at_once: int, now: float) -> Pace:
         if destination not in self._paces:

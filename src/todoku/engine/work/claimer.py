@@ -50,7 +50,6 @@ class Claimer:
         on_ambiguous: Callable[[], None],
         on_failure: OnFailure,
         on_idle: Callable[[], None] | None = None,
-        limit: int | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -63,9 +62,8 @@ class Claimer:
         self._may_claim = may_claim
         self._on_ambiguous = on_ambiguous
         self._on_idle = on_idle
-        self._left = limit
         self._event = threading.Event()
-        self._stopping = self._unsure = False
+        self._stopping = self._unsure = self._noticed = False
         self._wait = _SOONEST
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
@@ -91,6 +89,7 @@ class Claimer:
 
     def notice(self) -> None:
         """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
+        self._noticed = True
         self._event.set()
 
     def stop(self) -> None:
@@ -132,14 +131,17 @@ class Claimer:
     def _round(self) -> int:
         found = 0
         self._looking.begin()
+        if self._noticed:
+            self._noticed = False  # before the look: a notice that comes later is for the next round
+            for claiming in self._claimings.values():
+                claiming.look_everywhere()
         for pool in self._pools:
-            if self._stopping or (self._left is not None and self._left <= 0):
+            if self._stopping or not self._limiting.allowed(1):
                 break
-            wanted = pool.pace.wanted(running=pool.running(), waiting=pool.waiting(), now=time.monotonic())
+            wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
-                wanted = wanted if self._left is None else min(wanted, self._left)
-                found += self._claim(pool, wanted, busy=found > 0)
-            elif self._left is None:
+                found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
+            elif self._limiting.most is None:
                 found += self._press(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
                 found += self._suspects(pool)
@@ -218,7 +220,7 @@ class Claimer:
         began = time.monotonic()
         try:
             with self._hold.claiming:
-                claims = claim()
+                claims = self._limiting.with_attempts(claim())
                 self._hold.add(claims)
         except (DatabaseUnavailable, DatabaseBusy):
             self._unsure = True
@@ -232,8 +234,6 @@ class Claimer:
         if not claims:
             return claims
         self._telemetry.claimed(claims, seconds=time.monotonic() - began)
-        if self._left is not None:
-            self._left -= len(claims)
         if self._stopping or not self._may_claim():
             self._give_back(claims)
             return []
@@ -254,7 +254,7 @@ class Claimer:
             self._next_suspect = time.monotonic() + 60.0
             return 0
         found = 0
-        while not self._stopping and self._may_claim():
+        while not self._stopping and self._may_claim() and self._limiting.allowed(1):
             claiming = self._claiming(pool)
             counted = self._limiting.counted(1)
             claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
@@ -284,8 +284,7 @@ class Claimer:
             return False
         self._looking.begin()  # what ended meanwhile may have published something
         self._unsure = False
-        spent = self._left is not None and self._left <= 0
-        if not spent and any(self._scanned(pool) for pool in self._pools):
+        if self._limiting.allowed(1) and any(self._scanned(pool) for pool in self._pools):
             return False
         if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
             return False
@@ -296,7 +295,7 @@ class Claimer:
         """A last look at everything, past what is remembered."""
         self._claimings.pop(pool.name, None)
         self._next_suspect = 0.0
-        if self._claim(pool, pool.slots):
+        if self._claim(pool, self._limiting.allowed(pool.slots)):
             return True
         claiming = self._claiming(pool)
         return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))

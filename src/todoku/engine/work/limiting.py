@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from todoku.core.decide import attempts_allowed
 from todoku.core.limit import Limit as KeyLimit
 from todoku.core.message import Claimed
 from todoku.engine.claim import UNLIMITED
@@ -23,9 +24,14 @@ class Limiting:
     """What keeps queues and destinations back. Read by the claimer, written by the heartbeat."""
 
     def __init__(
-        self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit], bulkhead: Bulkhead | None = None
-    ) -> None:
+        self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit], bulkhead: Bulkhead | None = None, *,
+        most: int | None = None, settled: Callable[[], int] = int, usual_attempts: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self._hold = hold
+        self.most = most
+        """How many deliveries this worker may settle in its life; None: any number."""
+        self._settled = settled
+        self._usual_attempts = usual_attempts or {}
         self._bulkhead = bulkhead
         self._breakers = breakers
         self.per_key = per_key
@@ -70,6 +76,21 @@ class Limiting:
             shut = self._breakers.shut_for(destination) > 0
             return 0 if shut else max(0, 1 - self._hold.number(destination=destination))
         return UNLIMITED if self._bulkhead is None else self._bulkhead.room(destination)
+
+    def allowed(self, most: int) -> int:
+        """Of so many deliveries those that this worker may still claim; what it holds will be settled, too."""
+        if self.most is None:
+            return most
+        held = len(self._hold)  # before what was settled: in between one may become the other, and none may get lost
+        return max(0, min(most, self.most - held - self._settled()))
+
+    def with_attempts(self, claims: list[Claimed]) -> list[Claimed]:
+        """The same claims, each with the number of attempts that counts: the worker's, if its publisher named none."""
+        usual = self._usual_attempts
+        if not usual:
+            return claims
+        replace = msgspec.structs.replace
+        return [replace(claim, max_attempts=attempts_allowed(claim, usual.get(claim.destination))) for claim in claims]
 
     def counted(self, most: int) -> Counted:
         """What a claim has to count, and how much of it can start here now: claimed, it counts as running."""

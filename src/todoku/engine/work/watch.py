@@ -10,8 +10,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from todoku.core.message import Claimed
 from todoku.engine.pools.pool import Pool
 from todoku.engine.telling.log import Log
+from todoku.engine.work.pace import PATIENCE
 from todoku.engine.work.thread import OnFailure, thread
 
 _EVERY: Final = 0.1
@@ -31,6 +33,7 @@ class Watch:
         stuck: float,
         holder: Callable[[asyncio.Task[Any] | None], str | None],
         give_back: Callable[..., None],
+        presses: Callable[[Claimed], bool],
         on_stuck: Callable[[], None] | None,
         on_failure: OnFailure,
     ) -> None:
@@ -40,6 +43,7 @@ class Watch:
         self._stuck = stuck
         self._holder = holder
         self._give_back = give_back
+        self._presses = presses
         self._on_stuck = on_stuck
         self._turned = self._asked = time.monotonic()
         self._waiting = False
@@ -69,6 +73,8 @@ class Watch:
             now = time.monotonic()
             for pool in self._pools:
                 pool.watch(now)
+                # What takes a place at a limit stays: no more of it is claimed than the slots can start.
+                self._give_back(pool.take(lambda claim: not self._presses(claim), before=now - PATIENCE))
                 self._give_back(pool.take(before=now - self._stale))
             self._look_at_loop(now)
 

@@ -724,13 +724,13 @@ with token as materialized (
 select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
 -- name: settle_rest
--- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4). Returns the tokens that
--- were not ours, and what would run again but was cancelled meanwhile.
+-- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4), and the max_attempts that
+-- the worker went by. Returns the tokens that were not ours, and what would run again but was cancelled meanwhile.
 with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
-                response json)
+                max_attempts int, response json)
      cross join lateral (
         select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
@@ -741,6 +741,7 @@ with held as materialized (
            error = case when d.cancel_requested and held.status <> 'aborted' then {cancelled} else held.error end,
            epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
            attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed,
+           max_attempts = held.max_attempts,
            next_run_at = todoku_now() + make_interval(secs => held.delay)
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (

@@ -646,8 +646,8 @@ delete from todoku_delivery where id in (
         on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
 
 -- name: settle_rest
--- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4). Returns the tokens
--- that were not ours, and what would run again but was cancelled meanwhile.
+-- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4), and the max_attempts
+-- that the worker went by. Returns the tokens that were not ours, and what would run again but was cancelled meanwhile.
 select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
   left join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
@@ -670,6 +670,7 @@ update todoku_delivery as d
        epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
        attempts = d.attempts - json_extract(s.value, '$.snoozed'),
        snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
+       max_attempts = json_extract(s.value, '$.max_attempts'),
        next_run_at = :now + cast(json_extract(s.value, '$.delay') * 1000000 as integer), updated_at = :now
   from json_each(:rows) s
  where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
