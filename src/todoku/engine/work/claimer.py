@@ -111,8 +111,9 @@ class Claimer:
             if self._is_idle():
                 return
             if self._wait >= _ASLEEP and self._may_claim() and self._set_state("idle"):
-                # What was committed before gave no notice: claim once more. What is committed later may have looked
-                # for sleepers before: poll soon, so that it waits no longer than this worker has slept (H25).
+                # What was committed before gave no notice: look everywhere once more. What is committed later may have
+                # looked for sleepers before: poll soon, so that it waits no longer than this worker has slept (H25).
+                self._noticed = True
                 self._wait = _SOONEST
                 continue
             woken = self._event.wait(min(self._wait, self._soonest()))
