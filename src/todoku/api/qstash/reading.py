@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 
-from todoku.api.auth import bearer_of
+from todoku.api.auth import bearer_of, caller_of
 from todoku.api.body import refuse_body
 from todoku.api.problem import Refused
 from todoku.core.address import OPTION, TOKEN
@@ -47,7 +47,7 @@ def option_fields(request: Request) -> dict[str, str]:
 
 def caller_ip(request: Request) -> str | None:
     """Where it comes from."""
-    return None if request.client is None else request.client.host
+    return caller_of(request)
 
 
 def signed(request: Request, act: str) -> Signed:
