@@ -83,9 +83,9 @@ def test_a_replay_must_say_which(shop: Shop) -> None:
         ["replay", "--all"],
         ["cancel", "--all"],
         ["settle", "ID", "--as", "aborted"],
-        ["clear", "--status", "pending"],
-        ["clear", "--status", "aborted"],
-        ["clear", "--status", "succeeded"],
+        ["clear", "--status", "pending", "--all"],
+        ["clear", "--status", "aborted", "--all"],
+        ["clear", "--status", "succeeded", "--all"],
         ["limit", "mail", "--rate", "1/s"],
         ["pause", "warehouse"],
         ["resume", "warehouse"],
@@ -207,12 +207,12 @@ def test_clear_prunes_what_succeeded_and_purges_what_died(shop: Shop) -> None:
     shop.dead(2)
     shop.world.publish(3)
     shop.world.settle(shop.world.claim(shop.world.worker()))
-    assert rows(shop.run("clear", "--status", "succeeded", *WHY, "--json"))[0]["changed"] == 3
+    assert rows(shop.run("clear", "--status", "succeeded", "--all", *WHY, "--json"))[0]["changed"] == 3
     assert shop.world.history() == []
     assert len(shop.world.sql("select id from todoku_message")) == 2
-    assert rows(shop.run("clear", "--status", "aborted", *WHY, "--json"))[0]["changed"] == 2
+    assert rows(shop.run("clear", "--status", "aborted", "--all", *WHY, "--json"))[0]["changed"] == 2
     assert shop.statuses() == {}
-    assert shop.run("clear", "--status", "aborted", *WHY).returncode == 1
+    assert shop.run("clear", "--status", "aborted", "--all", *WHY).returncode == 1
     assert shop.run("verify").returncode == 0
 
 

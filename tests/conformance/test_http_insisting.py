@@ -44,7 +44,7 @@ def test_what_is_being_changed_is_cancelled_once_it_is_let_go(world: World, monk
     ids = [requesting.post(), requesting.post()]
     with locked(world, ids[0]) as let_go:
         monkeypatch.setattr(insisting, "time", SimpleNamespace(sleep=let_go))
-        assert requests.cancel_many(requesting.outbox, Wanted(message_ids=tuple(ids)), SOMEBODY) == 2
+        assert requests.cancel_many(requesting.outbox, Wanted(message_ids=tuple(ids)), SOMEBODY).number == 2
     assert all(found.is_cancelled for id in ids if (found := requests.get(requesting.outbox, id)) is not None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
-from todoku.core.errors import NoSuchMessage
+from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.request import Flow
 from todoku.core.wanted import Wanted
 from todoku.engine.http import requests
@@ -113,16 +113,33 @@ def test_many_are_cancelled_by_what_they_have_in_common_and_no_job_is(
         "b": requesting.post("https://b.example:8443/y", queue="orders"),
         "c": requesting.post("https://c.example/z", labels=("red",), flow=Flow(key="tenant"), schedule="nightly"),
     }
-    assert requests.cancel_many(requesting.outbox, wanted, SOMEBODY) == len(expected)
+    assert requests.cancel_many(requesting.outbox, wanted, SOMEBODY).number == len(expected)
     assert {name for name, id in ids.items() if _status(requesting, id) == "aborted"} == expected
     assert len(world.deliveries(destination="warehouse", status="pending")) == 2
 
 
 def test_at_most_so_many_are_cancelled_the_oldest_first(requesting: Requesting) -> None:
     ids = [requesting.post() for _ in range(6)]
-    assert requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY, limit=4) == 4
+    done = requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY, limit=4)
+    assert done.number == 4
     assert [_status(requesting, id) for id in ids] == ["aborted"] * 4 + ["pending"] * 2
-    assert requests.cancel_many(requesting.outbox, Wanted(message_ids=(ids[0], ids[5], uuid4())), SOMEBODY) == 1
+    named = Wanted(message_ids=(ids[0], ids[5], uuid4()))
+    assert requests.cancel_many(requesting.outbox, named, SOMEBODY) == requests.Cancelled(1, None)
+    assert requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY, cursor=done.cursor, limit=4).number == 1
+
+
+def test_SEC_4_a_page_of_cancelling_says_whether_there_are_more(requesting: Requesting) -> None:
+    ids = [requesting.post(labels=("red",) if n % 2 else ()) for n in range(6)]
+    red, cursors = Wanted(labels=("red",)), list[str | None]()
+    while not cursors or cursors[-1] is not None:
+        cursor = cursors[-1] if cursors else None
+        done = requests.cancel_many(requesting.outbox, red, SOMEBODY, cursor=cursor, limit=1)
+        assert done.number == 1
+        cursors.append(done.cursor)
+    assert len(cursors) == 3
+    assert [_status(requesting, id) for id in ids] == ["pending", "aborted"] * 3
+    with pytest.raises(InvalidMessage, match="cursor"):
+        requests.cancel_many(requesting.outbox, red, SOMEBODY, cursor="1.2", limit=1)
 
 
 def test_what_was_cancelled_goes_when_its_retention_has_passed_and_dead_letters_stay(

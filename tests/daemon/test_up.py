@@ -144,13 +144,13 @@ def test_a_password_is_never_shown(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_a_page_on_the_internet_that_points_its_name_here_learns_nothing(sqlite_shop: Shop) -> None:
-    """Served to this machine alone; health is told under any name."""
+    """Served to this machine alone; health is told under any name (SEC-5)."""
     daemon = sqlite_shop.start("up", "--app", "shop:box")
     daemon.until_ready()
-    for path in ("/", "/api/messages"):
+    for path in ("/", "/api/messages", "/metrics", "/readyz?verbose"):
         assert daemon.ask(path, Host="evil.example")[0] == 403
         assert daemon.ask(path, Host=f"localhost:{daemon.port}")[0] == 200
-    for path in ("/healthz", "/readyz", "/metrics"):
+    for path in ("/healthz", "/readyz"):
         assert daemon.ask(path, Host="evil.example")[0] == 200
     assert daemon.stop() == 0
 

@@ -84,6 +84,7 @@ def test_the_metrics_are_those_of_the_design() -> None:
         "ingest_requests_total": "source,status",
         "ingest_seconds": None,
         "ingest_old_secret_total": "source",
+        "api_auth_failures_total": "status",
     }
 
 

@@ -42,14 +42,14 @@ class Watching:
 
 
 class Server:
-    """A running server, and clients with tokens of any scope."""
+    """A running server, and clients with tokens of any scope. `local`: it takes itself for this machine's alone."""
 
-    def __init__(self, box: App) -> None:
+    def __init__(self, box: App, *, local: bool = False) -> None:
         self.box = box
         self.listening = bound("127.0.0.1", 0)
         self.url = url_of(self.listening)
         self.port = int(self.listening.getsockname()[1])
-        self.http = Http(lambda: server_app(box, Watching(box)), self.listening)
+        self.http = Http(lambda: server_app(box, Watching(box), local=local), self.listening)
         self.http.start()
         self._clients: dict[str, httpx.Client] = {}
 
@@ -92,8 +92,8 @@ def received(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def serving(box: App) -> Iterator[Server]:
-    server = Server(box)
+def serving(box: App, *, local: bool = False) -> Iterator[Server]:
+    server = Server(box, local=local)
     try:
         yield server
     finally:

@@ -98,7 +98,7 @@ class JobQueue:
 
     def _cleared(self, status: str, by: str, why: str) -> int:
         """`todoku clear` is the public way; it says nothing matched by exit code 1."""
-        command = [sys.executable, "-m", "todoku", "clear", "--db", self._url, "--status", status]
+        command = [sys.executable, "-m", "todoku", "clear", "--db", self._url, "--status", status, "--all"]
         done = subprocess.run(  # noqa: S603 - our own interpreter and module
             [*command, "--by", by, "--why", why, "--json"], capture_output=True, text=True, check=False
         )

@@ -18,9 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from todoku.api.failures import Failures
 from todoku.api.problem import Refused
 from todoku.api.rate import Buckets, Taken, rate_headers
+from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
+from todoku.engine.telling.metrics import Metrics
 
 Access = Scope | Literal["open"]
 """What a route needs. "open": no token, because it tells nothing secret, or has its own proof of who asks."""
@@ -29,9 +32,15 @@ Endpoint = Callable[[Request], Awaitable[Response]] | Callable[[Request], Respon
 
 _REMEMBERED: Final = 4096
 _FAILURES: Final = 20
-"""An address may be wrong so often at once, and then once a second."""
+"""An address may be wrong so often at once, and then once a second: after that its wrong tokens are told to wait."""
+
+_LOOKUPS: Final = 4
+_SUSPECT_LOOKUPS: Final = 2
+"""Tokens that were never seen to be right and are looked up at the same time: of everybody, and of addresses that have
+been wrong too often. There are 32 threads for all requests."""
 
 _BEARER: Final = "todoku_bearer"
+_CALLER: Final = "todoku_caller"
 _IN_QUERY: Final = "qstash_token"
 
 
@@ -64,62 +73,109 @@ class Checking(Protocol):
 class Gate:
     """Lets requests through, or raises Refused: 401 without a token, 403 without the scope, 429 too often.
 
-    Used from one event loop, which never waits for the database here.
+    A right token always passes, however many wrong ones are tried beside it, also from its own address. Used from one
+    event loop, which never waits for the database here.
     """
 
-    def __init__(self, tokens: Checking, *, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tokens: Checking,
+        *,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        proxies: Proxies = NO_PROXIES,
+        failures: Failures | None = None,
+    ) -> None:
         self._tokens = tokens
         self._rates = Buckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
-        self._failures = Buckets(rate=1.0, size=_FAILURES, clock=clock)
+        self._wrong = Buckets(rate=1.0, size=_FAILURES, clock=clock)
         self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._proxies = proxies
+        self._failures = failures or Failures(Metrics())
+        self._lookups = asyncio.Semaphore(_LOOKUPS)
+        self._suspect_lookups = asyncio.Semaphore(_SUSPECT_LOOKUPS)
 
     async def admit(self, request: Request, needed: Scope) -> Bearer:
         """Whoever asks, if they may."""
-        plain = _presented(request)
+        caller = self._caller(request)
+        setattr(request.state, _CALLER, caller)
+        address, plain = _counted_by(caller), _presented(request)
         if plain is None:
-            raise _unknown("a token is needed", "send Authorization: Bearer …; `todoku tokens create` makes one")
-        bearer = await self._known(plain, _address(request))
+            hint = "send Authorization: Bearer …; `todoku tokens create` makes one"
+            raise self._failed(_unknown("a token is needed", hint), address)
+        bearer = await self._known(plain, address)
         taken = self._rates.take(bearer.prefix or bearer.name)
         if not taken.ok:
             raise _too_often("too many requests with this token", taken)
         if not allows(bearer.scopes, needed):
             has = ", ".join(sorted(bearer.scopes)) or "nothing"
-            raise Refused(403, f"this needs the scope {needed}, the token {bearer.name!r} has {has}")
+            refused = Refused(403, f"this needs the scope {needed}, the token {bearer.name!r} has {has}")
+            raise self._failed(refused, address)
         return bearer
 
     async def _known(self, plain: str, address: str) -> Bearer:
         # What is kept in memory is a digest: no token is found in a dump of it.
         digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()
-        # Whoever was right before is let in even while others at the same address guess.
-        if digest not in self._right and not (left := self._failures.look(address)).ok:
-            raise _too_often("too many wrong tokens from this address", left)
         if self._tokens.remembered(plain):
             bearer = self._tokens.check(plain)
-        else:
+        elif digest in self._right:
             bearer = await asyncio.to_thread(self._tokens.check, plain)
+        else:
+            bearer = await self._looked_up(plain, address)
         if bearer is None:
             self._right.pop(digest, None)
-            self._failures.take(address)
-            raise _unknown("the token is not known", "it may have expired or been revoked: `todoku tokens list`")
+            raise self._failed(self._refusal(address), address)
         self._right[digest] = None
         self._right.move_to_end(digest)
         if len(self._right) > _REMEMBERED:
             self._right.popitem(last=False)
         return bearer
 
+    async def _looked_up(self, plain: str, address: str) -> Bearer | None:
+        """Whose token this is, if it was never seen to be right. Such tokens share a few look-ups at a time, and those
+        of an address that has been wrong too often share fewer: guesses keep neither threads nor the database busy.
+        """
+        lookups = self._lookups if self._wrong.look(address).ok else self._suspect_lookups
+        async with lookups:
+            if self._tokens.remembered(plain):  # the same one was looked up while this one waited
+                return self._tokens.check(plain)
+            return await asyncio.to_thread(self._tokens.check, plain)
+
+    def _refusal(self, address: str) -> Refused:
+        taken = self._wrong.take(address)
+        if not taken.ok:
+            return _too_often("too many wrong tokens from this address", taken)
+        return _unknown("the token is not known", "it may have expired or been revoked: `todoku tokens list`")
+
+    def _failed(self, refused: Refused, address: str) -> Refused:
+        self._failures.note(refused.status, address)
+        return refused
+
+    def _caller(self, request: Request) -> str:
+        peer = request.client.host if request.client is not None else ""
+        return self._proxies.caller(peer, request.headers.getlist("x-forwarded-for"))
+
 
 class Guarded(Route):
     """A route that says what it needs. A function that is not async runs in a thread: it may wait for the database."""
 
     def __init__(
-        self, path: str, endpoint: Endpoint, *, methods: list[str], access: Access, gate: Gate | None = None
+        self,
+        path: str,
+        endpoint: Endpoint,
+        *,
+        methods: list[str],
+        access: Access,
+        gate: Gate | None = None,
+        unless: Callable[[Request], bool] | None = None,
     ) -> None:
+        """`unless`: says of a request whether it needs no token here."""
         self.access: Access = access
         if gate is None and access != "open":
             raise TypeError(f"{path} needs the scope {access}, and nobody looks")
 
         async def admitted(request: Request) -> Response:
-            if gate is not None and access != "open":
+            if gate is not None and access != "open" and not (unless is not None and unless(request)):
                 setattr(request.state, _BEARER, await gate.admit(request, access))
             return await _answered(endpoint, request)
 
@@ -131,6 +187,11 @@ def bearer_of(request: Request) -> Bearer:
     """Whose token let this request in."""
     found: Bearer = getattr(request.state, _BEARER)
     return found
+
+
+def caller_of(request: Request) -> str | None:
+    """The address that a request with a token came from, as far as it is known."""
+    return getattr(request.state, _CALLER, None) or None
 
 
 def denying(routes: Iterable[BaseRoute]) -> list[Route]:
@@ -165,9 +226,8 @@ def _presented(request: Request) -> str | None:
     return dict(parse_qsl(request.scope["query_string"].decode("latin-1"))).get(_IN_QUERY)
 
 
-def _address(request: Request) -> str:
-    """Where it comes from. Of IPv6 the network: an attacker has all of it."""
-    host = request.client.host if request.client is not None else ""
+def _counted_by(host: str) -> str:
+    """The name by which wrong tokens of an address are counted. Of IPv6 the network: an attacker has all of it."""
     return ":".join(host.split(":")[:4]) if ":" in host else host
 
 

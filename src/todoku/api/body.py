@@ -57,6 +57,12 @@ async def read_json(request: Request, type: type[T], *, limit: int = LARGEST_JSO
     return decoded(body, type)
 
 
+def refuse_body(request: Request) -> None:
+    """Refused: 422, if a request announces a body where none is read."""
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        raise Refused(422, "there is nothing to be said in a body here", hint="leave it out", headers=_CLOSE)
+
+
 def decoded(body: bytes, type: type[T]) -> T:
     """JSON as this type. Refused: 400 it is no JSON; 422 it is, but says something else."""
     try:

@@ -6,71 +6,105 @@ keep it from answering.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.auth import Endpoint, Guarded
+from todoku.api.auth import Endpoint, Gate, Guarded
 from todoku.api.condition import Condition, Watched
-from todoku.api.local import names_this_machine
+from todoku.api.local import came_straight
 from todoku.api.page import CSP, Listed, listed_row, page
+from todoku.api.problem import Refused, told
 from todoku.core.errors import TodokuError
 from todoku.store.values import Counts, Delivery
 
 _NEWEST = 50
 _MOST = 500
+_METHODS = ["GET", "HEAD"]
 
 
-def health_routes(daemon: Watched, *, local: bool = False) -> list[Guarded]:
-    """The routes, open to everybody. Everything in them only reads.
+def health_routes(daemon: Watched, gate: Gate, *, local: bool = False, metrics_open: bool = False) -> list[Guarded]:
+    """The routes. Everything in them only reads. Health is open to everybody, the rest needs the scope `read`.
 
-    `local`: it is served to this machine alone, so what deliveries say is not told under another machine's name: a
-    page on the Internet that lets its name point here would be the one who asks.
+    `local`: only this machine can connect, and its own programs and browsers need no token.
     """
+    near = _Nearby(local=local)
+    of = _Health(daemon, gate, near)
 
-    async def healthz(_: Request) -> Response:
-        condition = daemon.condition()
-        return _json({"live": condition.live, "state": condition.state}, 200 if condition.live else 503)
-
-    async def readyz(request: Request) -> Response:
-        condition = daemon.condition()
-        body = {"ready": not condition.reasons, "reasons": condition.reasons}
-        if "verbose" in request.query_params:
-            body |= _verbose(condition)
-        return _json(body, 503 if condition.reasons else 200)
-
-    # Not async: these may wait for the database, so they run in threads.
-    def metrics(_: Request) -> Response:
-        return Response(daemon.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def messages(request: Request) -> Response:
-        given = request.query_params.get("limit", str(_NEWEST))
-        if not (given.isdecimal() and 0 < int(given) <= _MOST):
-            return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
-        try:
-            rows = [listed_row(delivery) for delivery in daemon.newest(int(given))]
-            return _json({"counts": _numbers(daemon.counts()), "deliveries": rows}, 200)
-        except TodokuError as error:
-            return _json({"title": str(error), "status": 503}, 503)
-
-    def first_page(_: Request) -> Response:
-        headers = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "cache-control": "no-store"}
-        return Response(page(_listed(daemon)), media_type="text/html", headers=headers)
+    def reading(path: str, endpoint: Endpoint) -> Guarded:
+        return Guarded(path, endpoint, methods=_METHODS, access="read", gate=gate, unless=near.asks)
 
     return [
-        _open("/", _guarded(first_page, local)),
-        _open("/healthz", healthz),
-        _open("/readyz", readyz),
-        _open("/metrics", metrics),
-        _open("/api/messages", _guarded(messages, local)),
+        reading("/", of.first_page),
+        _open("/healthz", of.healthz),
+        _open("/readyz", of.readyz),
+        _open("/metrics", of.metrics) if metrics_open else reading("/metrics", of.metrics),
+        reading("/api/messages", of.messages),
     ]
 
 
+class _Nearby:
+    """Tells requests of this machine's own programs and browsers from others.
+
+    What asks under another machine's name, or was passed on by a proxy, comes from elsewhere: a page on the Internet
+    may let its own name point here.
+    """
+
+    def __init__(self, *, local: bool) -> None:
+        self._local = local
+
+    def asks(self, request: Request) -> bool:
+        """Whether the request needs no token. Refused: it comes from elsewhere, and has none."""
+        if not self._local:
+            return False
+        straight = came_straight(request.headers)
+        if not straight and "authorization" not in request.headers:
+            raise Refused(403, "without a token this is for this machine alone", hint="ask for http://localhost here")
+        return straight
+
+
+class _Health:
+    """The endpoints. Those that are not async may wait for the database, so they run in threads."""
+
+    def __init__(self, daemon: Watched, gate: Gate, near: _Nearby) -> None:
+        self._daemon, self._gate, self._near = daemon, gate, near
+
+    async def healthz(self, _: Request) -> Response:
+        """Whether it lives."""
+        condition = self._daemon.condition()
+        return _json({"live": condition.live, "state": condition.state}, 200 if condition.live else 503)
+
+    async def readyz(self, request: Request) -> Response:
+        """Whether it may be given work; with `?verbose`, how each of its parts is."""
+        verbose = "verbose" in request.query_params
+        if verbose and not self._near.asks(request):
+            await self._gate.admit(request, "read")
+        condition = self._daemon.condition()
+        body = {"ready": not condition.reasons, "reasons": condition.reasons}
+        return _json(body | (_verbose(condition) if verbose else {}), 503 if condition.reasons else 200)
+
+    def metrics(self, _: Request) -> Response:
+        """Prometheus text."""
+        return Response(self._daemon.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def messages(self, request: Request) -> Response:
+        """What changed last, as JSON."""
+        given = request.query_params.get("limit", str(_NEWEST))
+        if not (given.isdecimal() and 0 < int(given) <= _MOST):
+            return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
+        rows = [listed_row(delivery) for delivery in self._daemon.newest(int(given))]
+        return _json({"counts": _numbers(self._daemon.counts()), "deliveries": rows}, 200)
+
+    def first_page(self, _: Request) -> Response:
+        """What changed last, for people."""
+        headers = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "cache-control": "no-store"}
+        return Response(page(_listed(self._daemon)), media_type="text/html", headers=headers)
+
+
 def _open(path: str, endpoint: Endpoint) -> Guarded:
-    return Guarded(path, endpoint, methods=["GET", "HEAD"], access="open")
+    return Guarded(path, endpoint, methods=_METHODS, access="open")
 
 
 def _verbose(condition: Condition) -> dict[str, Any]:
@@ -93,18 +127,9 @@ def _listed(daemon: Watched) -> Listed:
     try:
         rows, numbers = daemon.newest(_NEWEST), _numbers(daemon.counts())
     except TodokuError as error:
-        problem = str(error)
+        problem = told(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
     return Listed(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem)
-
-
-def _guarded(endpoint: Callable[[Request], Response], local: bool) -> Callable[[Request], Response]:
-    def answer(request: Request) -> Response:
-        if local and not names_this_machine(request.url.hostname or ""):
-            return _json({"title": "ask for http://localhost here, or start with --host", "status": 403}, 403)
-        return endpoint(request)
-
-    return answer
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

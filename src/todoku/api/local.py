@@ -35,6 +35,13 @@ def names_this_machine(host: str) -> bool:
         return False
 
 
+def came_straight(headers: Headers) -> bool:
+    """Whether a request asks for this machine by its name, and no proxy says that it has passed it on."""
+    hosts = headers.getlist("host")
+    passed_on = any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers)
+    return len(hosts) == 1 and names_this_machine(_host(f"http://{hosts[0]}")) and not passed_on
+
+
 def _is_own(headers: Headers) -> bool:
     asked = [f"http://{host}" for host in headers.getlist("host")]
     return (

@@ -8,6 +8,7 @@ from todoku.api.admin.table import admin_routes
 from todoku.api.auth import Gate, Guarded
 from todoku.api.condition import Watched
 from todoku.api.context import Context
+from todoku.api.failures import Failures
 from todoku.api.frame import Framed
 from todoku.api.health import health_routes
 from todoku.api.ingest import Endpoint, IngestRoute, ingest_endpoint
@@ -17,6 +18,7 @@ from todoku.api.routing import Routing
 from todoku.api.straight import Served
 from todoku.app import App
 from todoku.core.development import is_public
+from todoku.core.proxies import proxies
 from todoku.engine.http.tokens import Tokens
 from todoku.engine.together import Together
 
@@ -33,14 +35,20 @@ def server_app(box: App, watched: Watched, *, local: bool = False) -> Served:
 
 def context_of(box: App) -> Context:
     """What the endpoints of an App are handed."""
-    gate = Gate(Tokens(box.store, box.settings), rate=box.settings.api_rate)
+    settings = box.settings
+    gate = Gate(
+        Tokens(box.store, settings),
+        rate=settings.api_rate,
+        proxies=proxies(settings.trusted_proxies),
+        failures=Failures(box.telemetry.metrics),
+    )
     return Context(box, gate, Together(box.outbox))
 
 
 def server_routes(context: Context, endpoint: Endpoint, watched: Watched, *, local: bool = False) -> list[Guarded]:
     """Every route there is."""
     return [
-        *health_routes(watched, local=local),
+        *health_routes(watched, context.gate, local=local, metrics_open=context.settings.metrics_open),
         *qstash_routes(context),
         IngestRoute(context, endpoint),
         *admin_routes(context),

@@ -36,12 +36,20 @@ def narrowed(command: Any) -> Any:
 
 def chosen(box: App, ids: Ids, *, everything: bool, **which: str | None) -> Filter:
     """What the person named: some by id, or by a reason, or all."""
+    refuse_empty(**which)
     if (len(ids) > 0) + everything + (which.get("reason") is not None) != 1:
         one = "IDs, --reason or --all" if "reason" in which else "IDs or --all"
         raise click.UsageError(f"Say which: {one}, one of them.")
     if ids and any(which.values()):
         raise click.UsageError("IDs say which already; leave the other options out.")
     return Filter(ids=operate.resolve(box.store, ids)) if ids else Filter(**which)  # type: ignore[arg-type]
+
+
+def refuse_empty(**which: str | None) -> None:
+    """An option without a value (`--topic "$TOPIC"` where TOPIC is not set) is refused: it must not mean everything."""
+    for name, value in which.items():
+        if value is not None and not value.strip():
+            raise click.UsageError(f"--{name} is empty; leave it out, or say what it must be.")
 
 
 def report(act: str, matched: int, changed: int, skipped: dict[str, int], *, dry_run: bool, as_json: bool) -> None:
@@ -60,7 +68,7 @@ def report(act: str, matched: int, changed: int, skipped: dict[str, int], *, dry
 
 _HINTS = {
     "is sending": " (its worker settles it; if that is dead: todoku release-expired)",
-    "is aborted": " (a dead letter: replay it, or clear --status aborted)",
+    "is aborted": " (a dead letter: replay it, or clear --status aborted --topic …)",
 }
 
 
@@ -134,15 +142,19 @@ def settle(
 @click.option("--status", required=True, type=click.Choice(STATUSES), help="What to remove.")
 @click.option("--older-than", type=duration, metavar="DURATION", help="Only what has not changed for so long: 7d.")
 @click.option("--topic", help="Only this topic.")
+@click.option("--all", "everything", is_flag=True, help="All that have the status.")
 @act_options
 @json_option
 def clear(
     *, database: str | None, schema: str | None, status: Any, older_than: float | None, topic: str | None,
-    by: str | None, why: str | None, dry_run: bool, as_json: bool,
+    everything: bool, by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Remove deliveries: finished ones are pruned, waiting ones cancelled first, dead letters purged."""
     if status == "sending":
         raise click.UsageError("What is sending belongs to its worker; cancel it, or todoku release-expired.")
+    refuse_empty(topic=topic)
+    if everything == (topic is not None or older_than is not None):
+        raise click.UsageError("Say which: --older-than or --topic or both, or --all.")
     with opened(database, schema) as box:
         who = signed(by, why, dry_run=dry_run)
         with progress("clearing", quiet=as_json) as tell:

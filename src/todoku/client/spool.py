@@ -32,6 +32,7 @@ from todoku.engine.publish import Options
 from todoku.engine.registry import Registry, Target
 from todoku.engine.telling.log import Log
 from todoku.engine.worker import Worker
+from todoku.store.private import make_private
 from todoku.store.values import Filter
 
 TOPIC: Final = "spool.posted"
@@ -90,7 +91,7 @@ class Spool:
         url = place if "://" in place else f"sqlite:///{place}"
         if not url.startswith("sqlite:///"):
             raise InvalidSetting(f"spool cannot be {place!r}", hint="a file on this machine: spool='spool.db'")
-        _make_private(Path(url.removeprefix("sqlite:///").partition("?")[0]))
+        _check_place(Path(url.removeprefix("sqlite:///").partition("?")[0]))
         self._to = backend.name
         self.box = App(url)
         self._settle_in()
@@ -195,10 +196,10 @@ def _queue(name: str | None) -> str:
     return "spool" if name is None else f"spool:{name}"
 
 
-def _make_private(file: Path) -> None:
-    """Bodies are in it: nobody else's to read."""
+def _check_place(file: Path) -> None:
+    """InvalidSetting: there cannot be such a file."""
     try:
-        os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+        make_private(file)
     except OSError as error:
         raise InvalidSetting(
             f"the spool {file} cannot be opened: {error.strerror}", hint="may this user write there?"

@@ -29,6 +29,11 @@ KEPT_HEADER_BYTES: Final = 8 << 10
 LONGEST: Final = 10 * 365 * 86_400.0
 """Nobody waits longer than ten years: what overflows a timestamp would fail the settle of a whole batch."""
 
+_LOOKED_AT: Final = 16 * ERROR_LENGTH
+"""Of a text that is longer nobody sees the rest."""
+
+_USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#@'\"<>]*@", re.IGNORECASE)
+_QUERY: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s?#'\"<>]*)[?#][^\s'\"<>]*", re.IGNORECASE)
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
@@ -59,9 +64,17 @@ def reason_code(reason: str) -> str:
 
 
 def error_text(text: str) -> str:
-    """`text` as it is stored: no NUL (PostgreSQL has none), no broken surrogates, cut at 512."""
-    clean = _storable(text)
+    """`text` as it is stored: no NUL (PostgreSQL has none), no broken surrogates, no secrets of a URL, cut at 512."""
+    clean = without_url_secrets(_storable(text[:_LOOKED_AT]))
     return clean if len(clean) <= ERROR_LENGTH else clean[: ERROR_LENGTH - 1] + "…"
+
+
+def without_url_secrets(text: str) -> str:
+    """`text` without the queries of URLs, and without the users and passwords in them: clients quote the URL they asked
+    for in their errors, and tokens are in both places."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1?…", _USER.sub(r"\1", text))
 
 
 def _storable(text: str) -> str:

@@ -20,6 +20,7 @@ from todoku.core.learned import learned
 from todoku.core.mask import MASKED
 from todoku.core.master import MasterKeys, master_keys
 from todoku.core.message import USUAL_ATTEMPTS
+from todoku.core.proxies import proxies
 from todoku.core.scope import Secret, token
 from todoku.core.signing import SigningKeys, signing_keys
 
@@ -66,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`module:attribute` of the App that a daemon runs."""
     api_rate: float = 1000.0
     """Requests a second with one token, twice as many at once; more are told to wait (429)."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose `X-Forwarded-For` says whose a request is."""
+    metrics_open: bool = False
+    """`/metrics` asks for no token, whoever can reach it."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -129,9 +134,9 @@ _POSITIVE: Final = frozenset(
 
 _BOOLEAN: Final = frozenset(
     {"enabled", "notify", "prepare_statements", "sqlite_wal"}
-    | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback"}
+    | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback", "metrics_open"}
 )
-_LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite"})
+_LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite", "trusted_proxies"})
 """Settings that may be given as text, separated by commas."""
 
 
@@ -202,6 +207,7 @@ def _checked(values: dict[str, object]) -> Settings:
         raise InvalidSetting(f"port cannot be {settings.port}", hint="0 to 65535; 0 takes any free one")
     if not 0 <= settings.span_ratio <= 1:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
+    proxies(settings.trusted_proxies)
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
     return msgspec.structs.replace(settings, backoff=policy, **hidden)

@@ -20,7 +20,7 @@ class OnlyOne:
     def _taken(self) -> int:
         while True:
             try:
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 hint = f"does {self._path.parent} exist, and may this user write there?"
                 raise DatabaseUnavailable(f"{self._file} cannot be opened: {error.strerror}", hint=hint) from error

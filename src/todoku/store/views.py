@@ -118,5 +118,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     connections_used: int | None = None
     connections_max: int | None = None
     pooled: bool | None = None
+    shared_files: tuple[str, ...] | None = None
+    """Files of the database, with their modes, that not only their owner may use."""
     stray: int = 0
     """History rows that found no partition of their day."""

@@ -147,6 +147,19 @@ def test_cancelling_by_ids_by_filter_and_not_by_an_empty_id(node: NodeClient, se
     assert unknown.value.status == 404
 
 
+def test_SEC_4_cancelling_all_goes_by_the_count_that_the_client_sends(
+    node: NodeClient, server: Server, name: str
+) -> None:
+    """`cancel({ all: true })` is `?count=100` on the wire."""
+    while node.call("messages.cancel", {"all": True})["cancelled"]:
+        pass
+    for n in range(3):
+        node.call("publish", {"url": server.to(f"/{name}/{n}"), "delay": 3600})
+    first = node.call("messages.cancel", {"all": True, "count": 2})
+    assert first["cancelled"] == 2
+    assert node.call("messages.cancel", {"all": True, "cursor": first["cursor"]}) == {"cancelled": 1}
+
+
 def test_dead_letters_are_listed_retried_and_deleted(node: NodeClient, server: Server, name: str) -> None:
     """S4-28, S4-29, S4-30."""
     for n in range(3):

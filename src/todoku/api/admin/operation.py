@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.auth import Access, Guarded, bearer_of
-from todoku.api.body import read_json
+from todoku.api.body import read_json, refuse_body
 from todoku.api.context import Context
 from todoku.api.problem import NOT_STORED, Refused
 
@@ -72,7 +72,7 @@ def route(declared: Operation, context: Context) -> Guarded:
     """The route that serves an operation."""
 
     async def endpoint(request: Request) -> Response:
-        given = await _given(declared.asked, request, context)
+        given = await _given(declared, request, context)
         done = await asyncio.to_thread(declared.run, **given)
         return Response(msgspec.json.encode(done), declared.status, NOT_STORED, "application/json")
 
@@ -82,8 +82,8 @@ def route(declared: Operation, context: Context) -> Guarded:
     )
 
 
-async def _given(asked: dict[str, Any], request: Request, context: Context) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+async def _given(declared: Operation, request: Request, context: Context) -> dict[str, Any]:
+    asked, given = declared.asked, dict[str, Any]()
     for name, kind in asked.items():
         match name:
             case "context":
@@ -98,6 +98,8 @@ async def _given(asked: dict[str, Any], request: Request, context: Context) -> d
                 given[name] = await read_json(request, kind)
             case _:
                 raise TypeError(f"an operation has no parameter {name}")
+    if "body" not in asked and declared.method != "GET":
+        refuse_body(request)
     if "query" not in asked and request.scope["query_string"]:
         raise Refused(422, "the query is not acceptable: there is nothing to be said in it here")
     return given

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from todoku.api.context import Context
 from todoku.api.qstash.bodies import DeadPage, dead_letter, done, json
-from todoku.api.qstash.reading import Query, segment, signed
+from todoku.api.qstash.reading import Query, refuse_more_than_the_path, segment, signed
 from todoku.api.qstash.wanting import OF_DEAD, body_of, meant_dead, wanted
 from todoku.core.errors import NotThere
 from todoku.core.wanted import Wanted
@@ -44,6 +44,7 @@ class DeadLetters:
 
     def remove(self, request: Request) -> Response:
         """Delete one; one that was sent again needs no deleting. 404: it was deleted, or never there."""
+        refuse_more_than_the_path(request)
         id = segment(request, "id")
         acts = dead.remove(self._outbox, Wanted(dead_ids=(id,)), signed(request, "delete"))
         if not acts.message_ids and not dead.was_sent_again(self._outbox, id):
@@ -52,6 +53,7 @@ class DeadLetters:
 
     def retry(self, request: Request) -> Response:
         """Send one again."""
+        refuse_more_than_the_path(request)
         id = segment(request, "id")
         acts = dead.retry(self._outbox, Wanted(dead_ids=(id,)), signed(request, "retry"))
         if not acts.message_ids:

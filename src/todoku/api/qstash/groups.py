@@ -12,7 +12,7 @@ from starlette.responses import Response
 from todoku.api.body import decoded, read_body
 from todoku.api.context import Context
 from todoku.api.qstash.bodies import done, json, milliseconds
-from todoku.api.qstash.reading import LARGEST, segment, signed
+from todoku.api.qstash.reading import LARGEST, Query, refuse_more_than_the_path, segment, signed
 from todoku.core.errors import InvalidMessage, NotThere
 from todoku.core.httpheaders import checked, forwardable
 from todoku.core.redact import redacted_headers
@@ -50,6 +50,7 @@ class Groups:
 
     async def take(self, request: Request) -> Response:
         """Take endpoints out of a group; it goes with its last one."""
+        Query(request, ())
         given = decoded(await read_body(request, limit=LARGEST), Endpoints)
         named = [_named(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "remove")
@@ -79,6 +80,7 @@ class Groups:
 
     def remove(self, request: Request) -> Response:
         """Remove one; one that is gone already is no error."""
+        refuse_more_than_the_path(request)
         groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
         return done()
 

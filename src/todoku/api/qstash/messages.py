@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from todoku.api.context import Context
 from todoku.api.qstash.bodies import json, message
-from todoku.api.qstash.reading import Query, segment, signed
+from todoku.api.qstash.reading import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
 from todoku.api.qstash.wanting import OF_MESSAGES, body_of, meant_messages, message_id
 from todoku.core.errors import NoSuchMessage
 from todoku.engine.http import requests
@@ -32,6 +32,7 @@ class Messages:
 
     def cancel(self, request: Request) -> Response:
         """Cancel one: what waits is over, what runs is asked to stop. One that has ended stays as it is."""
+        refuse_more_than_the_path(request)
         given = segment(request, "id")
         id = message_id(given)
         if id is None:
@@ -39,13 +40,16 @@ class Messages:
         return json({"cancelled": requests.cancel(self._outbox, id, signed(request, "cancel"))})
 
     async def cancel_many(self, request: Request) -> Response:
-        """Cancel some, or all that are waiting."""
+        """Cancel some, or all that are waiting; at most `count`, and then a cursor says that there are more."""
         body, query = await body_of(request), Query(request, OF_MESSAGES)
         meant = meant_messages(query, body)
         if meant is None:
             return json({"cancelled": 0})
-        who = signed(request, "cancel")
-        return json({"cancelled": await asyncio.to_thread(requests.cancel_many, self._outbox, meant, who)})
+        limit, cursor = query.number("count", least=1, most=MOST_COUNTED), query.one("cursor")
+        done = await asyncio.to_thread(
+            requests.cancel_many, self._outbox, meant, signed(request, "cancel"), cursor=cursor, limit=limit
+        )
+        return json({"cancelled": done.number} | ({} if done.cursor is None else {"cursor": done.cursor}))
 
 
 def _unknown(id: str) -> NoSuchMessage:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from todoku.api.body import decoded, read_body
 from todoku.api.context import Context
 from todoku.api.qstash.bodies import done, json, milliseconds
-from todoku.api.qstash.reading import LARGEST, segment, signed
+from todoku.api.qstash.reading import LARGEST, refuse_more_than_the_path, segment, signed
 from todoku.core.errors import NotThere
 from todoku.engine.http import queues
 from todoku.engine.http.publish import Posts
@@ -55,6 +55,7 @@ class Queues:
 
     def remove(self, request: Request) -> Response:
         """Remove one; one that is gone already is no error, as with QStash."""
+        refuse_more_than_the_path(request)
         name = segment(request, "queue")
         queues.remove(self._store, name, signed(request, "delete"))
         self._posts.forget(name)

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
 
-from todoku.api.auth import bearer_of
+from todoku.api.auth import bearer_of, caller_of
+from todoku.api.body import refuse_body
 from todoku.api.problem import Refused
 from todoku.core.address import OPTION, TOKEN
 from todoku.core.httpheaders import decoded
@@ -22,6 +23,7 @@ from todoku.store.values import Signed
 LARGEST: Final = 1 << 20
 """Bytes of a JSON body that is about queues, groups or ids."""
 
+MOST_COUNTED: Final = 10**9
 _LATEST_MS: Final = 253_402_300_799_000
 _PAGING: Final = ("count", "cursor")
 
@@ -45,7 +47,7 @@ def option_fields(request: Request) -> dict[str, str]:
 
 def caller_ip(request: Request) -> str | None:
     """Where it comes from."""
-    return None if request.client is None else request.client.host
+    return caller_of(request)
 
 
 def signed(request: Request, act: str) -> Signed:
@@ -58,13 +60,29 @@ def segment(request: Request, name: str) -> str:
     return str(request.path_params[name])
 
 
+def refuse_more_than_the_path(request: Request) -> None:
+    """Refused: 422, if a request whose path says everything has a parameter or a body as well.
+
+    Whoever sent it meant something else: `DELETE /v2/topics/{name}` with a list of endpoints in its body would
+    otherwise delete the whole group.
+    """
+    Query(request, ())
+    refuse_body(request)
+
+
 class Query:
-    """The parameters of a request, read one after the other. `known`: any other is refused, and so is a blank one."""
+    """The parameters of a request, read one after the other.
+
+    `known`: any other is refused, an option of a publish (`upstash-…`) too, and so is a blank one.
+    """
 
     def __init__(self, request: Request, known: Collection[str] | None = None) -> None:
         self._values: dict[str, list[str]] = {}
-        for name, value in parse_qsl(raw_query(request), keep_blank_values=True):
-            if name.lower() == TOKEN or name.lower().startswith(OPTION):
+        raw = raw_query(request)
+        if known is not None and raw and "" in raw.split("&"):
+            raise Refused(422, "the query has an empty part", hint="a parameter that was meant to be there is missing")
+        for name, value in parse_qsl(raw, keep_blank_values=True):
+            if name == TOKEN or (known is None and _is_option(name.lower())):
                 continue
             if "\0" in value:
                 raise Refused(422, f"{name[:64]} holds a NUL character", hint="nothing is called so")
@@ -75,7 +93,8 @@ class Query:
     def _check(self, known: Collection[str]) -> None:
         for name, values in self._values.items():
             if name not in known:
-                raise Refused(422, f"there is no parameter {name[:64]!r}", hint=", ".join(sorted(known)))
+                hint = f"known are {', '.join(sorted(known))}" if known else "leave it out: the path says what is meant"
+                raise Refused(422, f"there is no parameter {name[:64]!r} here", hint=hint)
             if not all(values):
                 raise Refused(422, f"{name} is empty", hint="leave it out, or say what it must be")
 
@@ -116,7 +135,7 @@ class Query:
 
     def count(self, most: int) -> int:
         """How many are asked for: more than there may be is as many as there may be."""
-        return min(self.number("count", least=1, most=10**9) or most, most)
+        return min(self.number("count", least=1, most=MOST_COUNTED) or most, most)
 
     def flag(self, name: str) -> bool:
         """True or false; false if it was not said."""
@@ -129,6 +148,10 @@ class Query:
         """A moment in milliseconds since 1970; None: it was not said."""
         found = self.number(name, least=0, most=_LATEST_MS)
         return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+
+
+def _is_option(name: str) -> bool:
+    return name == TOKEN or name.startswith(OPTION)
 
 
 def _number(name: str, value: str) -> int:

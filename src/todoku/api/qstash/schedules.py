@@ -14,7 +14,15 @@ from todoku.api.body import read_body
 from todoku.api.context import Context
 from todoku.api.qstash.bodies import ScheduleBody, done, json, milliseconds, milliseconds_or_none, number, sent
 from todoku.api.qstash.publish import post_of
-from todoku.api.qstash.reading import caller_ip, option_fields, raw_query, raw_rest, segment, signed
+from todoku.api.qstash.reading import (
+    caller_ip,
+    option_fields,
+    raw_query,
+    raw_rest,
+    refuse_more_than_the_path,
+    segment,
+    signed,
+)
 from todoku.app import new_id
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage
@@ -58,6 +66,7 @@ class Schedules:
 
     def remove(self, request: Request) -> Response:
         """Remove one; what it has published stays."""
+        refuse_more_than_the_path(request)
         who = signed(request, "delete")
         self._context.box.schedules.remove(self._name(request), by=who.by, why=who.why)
         return done()

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from todoku.api.body import decoded, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.reading import LARGEST, Query
-from todoku.core.wanted import Wanted
+from todoku.core.wanted import EVERYTHING, Wanted
 
 OF_MESSAGES: Final = (
     "messageId", "messageIds", "url", "host", "path", "topicName", "urlGroup", "queueName", "scheduleId",
@@ -77,18 +77,25 @@ def message_id(text: str) -> UUID | None:
 
 
 async def body_of(request: Request) -> bytes:
-    """The JSON body of a request that may have one. One that says it is JSON and is empty was lost: refused."""
+    """The JSON body of a request that may have one. One that was announced and is empty was lost: refused."""
     body = await read_body(request, limit=LARGEST)
+    if body:
+        return body
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if not body and kind == "application/json":
-        raise Refused(400, "the body was lost on its way", hint="send it, or leave out the Content-Type to mean all")
+    if kind == "application/json":
+        raise Refused(400, "the body was lost on its way", hint="send it, or leave out the Content-Type")
+    if "content-type" in request.headers or "transfer-encoding" in request.headers:
+        raise Refused(422, "a body is announced, and it is empty", hint="send it, or leave out what announces it")
     return body
 
 
 def meant_messages(query: Query, body: bytes) -> Wanted | None:
-    """Messages that are to be cancelled; None: none of them. Nothing said at all means all, as the clients have it."""
+    """Messages that are to be cancelled; None: none of them.
+
+    All of them: `all=true`, or nothing at all, which is what the official clients send for it. `count` says how many.
+    """
     if not body:
-        return _all_or_some(query)
+        return _all_or_some(query) if query else EVERYTHING
     if query:
         raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
     ids = message_ids(tuple(decoded(body, MessageIds).message_ids))
@@ -96,18 +103,25 @@ def meant_messages(query: Query, body: bytes) -> Wanted | None:
 
 
 def meant_dead(query: Query, body: bytes) -> Wanted | None:
-    """Dead letters that are meant; None: none of them. All of them: `count` or `all`, and nothing else, say so."""
+    """Dead letters that are meant; None: none of them. All of them: `all=true`; `count` says how many."""
     if body:
         if query.filters:
             raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
         ids = tuple(decoded(body, DeadIds).dlq_ids)
         return Wanted(dead_ids=ids) if ids else None
-    if not query:
-        raise Refused(422, "nothing says which dead letters", hint="dlqIds, a filter, or count=100 for all of them")
     return _all_or_some(query)
 
 
 def _all_or_some(query: Query) -> Wanted | None:
-    if query.many("all") and not query.flag("all"):
-        raise Refused(422, "all=false says nothing", hint="say which are meant, or all=true")
-    return wanted(query)
+    """What a query means. Refused: 422, if it does not say which, or says it in two ways."""
+    said = query.one("all")
+    if said is not None and said != "true":
+        raise Refused(422, f"all cannot be {said[:64]!r}", hint="say which are meant, or all=true")
+    meant = wanted(query)
+    if meant != EVERYTHING:
+        if said is not None:
+            raise Refused(422, "all=true and a filter contradict each other", hint="send one of them")
+        return meant
+    if said is None and query.one("count") is None:
+        raise Refused(422, "nothing says which are meant", hint="ids, a filter, all=true, or count=100")
+    return EVERYTHING

@@ -68,10 +68,19 @@ def _kept(facts: Facts) -> Iterator[Finding]:
     if facts.wal_safe is False:
         todo = "use a Python linked with SQLite 3.51.3 or newer; until then todoku uses the journal TRUNCATE"
         yield Finding("warn", "journal", "this SQLite can lose acknowledged writes in WAL", todo)
+    if facts.shared_files is not None:
+        yield _files(facts.shared_files)
     if facts.free_bytes is not None:
         free = f"{facts.free_bytes / (1 << 30):.1f} GiB free"
         low = facts.free_bytes < _LITTLE_SPACE
         yield Finding("problem" if low else "ok", "disk", free, "make room on the disk of the database" if low else "")
+
+
+def _files(shared: tuple[str, ...]) -> Finding:
+    if not shared:
+        return Finding("ok", "files", "only their owner may read and write them")
+    text = f"other users of this machine may use {', '.join(shared)}"
+    return Finding("warn", "files", text, "chmod 600 them, unless those users share the database with you on purpose")
 
 
 def _connections(facts: Facts, settings: Settings) -> Iterator[Finding]:

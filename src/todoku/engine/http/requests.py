@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import CannotOpen, NoSuchMessage
+from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
 from todoku.core.redact import redacted, redacted_body
 from todoku.core.request import HttpRequest, request_of
 from todoku.core.wanted import Wanted
@@ -51,6 +51,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == "aborted" and self.reason == CANCELLED
 
 
+class Cancelled(msgspec.Struct, frozen=True):
+    """How many were cancelled, and the cursor to go on with (None: nothing that is meant is left)."""
+
+    number: int
+    cursor: str | None
+
+
 def get(outbox: Outbox, message_id: UUID) -> Request | None:
     """A request, waiting, dead, cancelled or delivered; None: there is none, or its retention has passed."""
     return next(iter(shown(outbox, outbox.store.requests.of([message_id]))), None)
@@ -77,18 +84,20 @@ def cancel(outbox: Outbox, message_id: UUID, signed: Signed) -> int:
     return _cancelled(outbox.store, rows, signed)
 
 
-def cancel_many(outbox: Outbox, wanted: Wanted, signed: Signed, *, limit: int | None = None) -> int:
-    """Cancel every request that is meant and has not ended, the oldest first; at most `limit`. Returns how many.
+def cancel_many(
+    outbox: Outbox, wanted: Wanted, signed: Signed, *, cursor: str | None = None, limit: int | None = None
+) -> Cancelled:
+    """Cancel every request that is meant and has not ended, the oldest first; at most `limit`, from `cursor` on.
 
     An empty filter means all of them: whoever asks must be sure that it was meant so.
     """
     number = 0
-    for rows in _chunks(outbox.store, wanted):
+    for rows in _chunks(outbox.store, wanted, 0 if cursor is None else _position(cursor)):
         some = rows if limit is None else rows[: limit - number]
         number += _cancelled(outbox.store, some, signed)
         if number == limit:
-            break
-    return number
+            return Cancelled(number, _following(outbox.store, wanted, some[-1].delivery_id))
+    return Cancelled(number, None)
 
 
 def in_range(wanted: Wanted, at: datetime) -> bool:
@@ -96,17 +105,28 @@ def in_range(wanted: Wanted, at: datetime) -> bool:
     return (wanted.since is None or at >= wanted.since) and (wanted.until is None or at <= wanted.until)
 
 
-def _chunks(store: Store, wanted: Wanted) -> Iterator[list[RequestRow]]:
-    """Those that are meant and have not ended, so many at a time."""
+def _chunks(store: Store, wanted: Wanted, after: int) -> Iterator[list[RequestRow]]:
+    """Those that are meant and have not ended, so many at a time, of the deliveries behind `after`."""
     if wanted.message_ids:
         rows = store.requests.of(wanted.message_ids)
-        yield [row for row in rows if _is_alive(row) and _is_meant(wanted, row)]
+        meant = [row for row in rows if row.delivery_id > after and _is_alive(row) and _is_meant(wanted, row)]
+        yield sorted(meant, key=lambda row: row.delivery_id)
         return
-    after = 0
     while rows := store.requests.waiting(after=after, limit=BATCH):
         if some := [row for row in rows if _is_meant(wanted, row)]:
             yield some
         after = rows[-1].delivery_id
+
+
+def _following(store: Store, wanted: Wanted, last: int) -> str | None:
+    """The cursor to go on with behind a delivery; None: nothing that is meant is left."""
+    return str(last) if any(_chunks(store, wanted, last)) else None
+
+
+def _position(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass back the cursor of the page before")
+    return int(cursor)
 
 
 def _is_alive(row: RequestRow) -> bool:

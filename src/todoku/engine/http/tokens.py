@@ -27,6 +27,9 @@ from todoku.store.values import Signed
 REMEMBERED: Final = 5.0
 """Seconds for which a check is remembered: so long a token that was revoked may still open something."""
 
+UNKNOWN: Final = 4096
+"""So many wrong tokens are remembered as wrong: who repeats one costs no query."""
+
 USED_EVERY: Final = 60.0
 _LONGEST_NAME: Final = 255
 _LONGEST: Final = 512
@@ -105,7 +108,9 @@ class Tokens:
         self._store = store
         self._setting = settings.token
         self._monotonic = monotonic
-        self._known: Remembered[str, tuple[Token | None]] = Remembered(monotonic, lasts=REMEMBERED)
+        # Apart, so that no number of wrong tokens pushes a right one out.
+        self._known: Remembered[str, Token] = Remembered(monotonic, lasts=REMEMBERED)
+        self._unknown: Remembered[str, bool] = Remembered(monotonic, lasts=REMEMBERED, most=UNKNOWN)
         self._used: dict[UUID, float] = {}
 
     def check(self, text: str) -> Token | None:
@@ -121,17 +126,21 @@ class Tokens:
 
     def remembered(self, text: str) -> bool:
         """Whether `check` would need no query: an event loop need not hand it to a thread then."""
-        if self._setting is not None and Secret(text) == self._setting:
+        if not 0 < len(text) <= _LONGEST or (self._setting is not None and Secret(text) == self._setting):
             return True
-        known = self._known.get(hashed(text))
-        return known is not None and (known[0] is None or not self._is_to_be_noted(known[0]))
+        known = self._known.get(hash := hashed(text))
+        return self._unknown.get(hash) is not None if known is None else not self._is_to_be_noted(known)
 
     def _remembered(self, hash: str) -> Token | None:
-        if (known := self._known.get(hash)) is None:
-            row = self._store.api_keys.by_hash(hash)
-            known = (_token(row) if row is not None and row.alive else None,)
-            self._known.put(hash, known)
-        return known[0]
+        if (known := self._known.get(hash)) is not None or self._unknown.get(hash) is not None:
+            return known
+        row = self._store.api_keys.by_hash(hash)
+        if row is None or not row.alive:
+            self._unknown.put(hash, True)
+            return None
+        known = _token(row)
+        self._known.put(hash, known)
+        return known
 
     def _note(self, token: Token) -> None:
         """When it was last used is for people: not worth a write more than once a minute, nor a failed request."""

@@ -83,6 +83,12 @@ INGESTED: Final = Counter("ingest_requests_total", "Requests to ingest, by their
 OLD_SECRET: Final = Counter(
     "ingest_old_secret_total", "Requests to ingest that only an older secret of theirs had signed.", "source"
 )
+AUTH_FAILURES: Final = Counter(
+    "api_auth_failures_total",
+    "Requests refused because of their token, by their answer.",
+    "status",
+    ("401", "403", "429"),
+)
 SCHEDULE_FIRED: Final = Counter("schedule_fired_total", "Slots of schedules that were fired.")
 SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and passed over.")
 
@@ -102,6 +108,7 @@ END_TO_END: Final = Histogram(
 COUNTERS: Final = (
     ENQUEUED, CLAIMED, PROCESSED, RETRIED, RETRY_SCHEDULED, TERMINAL_FAILED, LEASE_EXPIRED, LEDGER_WRITES, CONFLICTS,
     PUBLISHED, FALLBACK, SCHEDULE_FIRED, SCHEDULE_MISSED, INGESTED, OLD_SECRET,
+    AUTH_FAILURES,
 )  # fmt: skip
 INGEST_SECONDS: Final = Histogram(
     "ingest_seconds",

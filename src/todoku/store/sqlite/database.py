@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,7 @@ from todoku.core.settings import Settings
 from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
+from todoku.store.private import shared
 from todoku.store.sql import load
 from todoku.store.sqlite.abreast import execute_all
 from todoku.store.sqlite.bulk import bulk
@@ -207,6 +208,7 @@ class SqliteDatabase:
             writable=os.access(self.path, os.W_OK) and os.access(folder, os.W_OK),
             wal_safe=wal_is_safe(),
             free_bytes=shutil.disk_usage(folder).free,
+            shared_files=shared(Path(f"{self.path}{ending}") for ending in _FILES),
         )
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
@@ -328,6 +330,10 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(pending):
             yield pending
             pending = ""
+
+
+_FILES: Final = ("", "-wal", "-shm", "-journal")
+"""How the names of a database's files end."""
 
 
 def file_path(url: str) -> str:

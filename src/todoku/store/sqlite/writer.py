@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from todoku.core.errors import DatabaseBusy, UnsafeJournal
 from todoku.store.failpoint import reach
+from todoku.store.private import make_private
 from todoku.store.sqlite.library import refuse_other_libraries, wal_is_safe
 
 T = TypeVar("T")
@@ -56,8 +57,13 @@ os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_c
 
 
 def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    """A connection that acknowledges only what is on disk, and waits for locks by our own rules."""
+    """A connection that acknowledges only what is on disk, and waits for locks by our own rules.
+
+    A file that is not there is made for its owner alone; SQLite gives its journals the same mode.
+    """
     refuse_other_libraries(path)
+    with suppress(OSError):  # SQLite says what is wrong, in the words that callers know
+        make_private(path)
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=factory
     )

@@ -1,0 +1,66 @@
+"""Whose request it is behind proxies: what `X-Forwarded-For` says, as far as trusted proxies wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+import msgspec
+
+from todoku.core.errors import InvalidSetting
+
+
+class Proxies(msgspec.Struct, frozen=True):
+    """The networks of proxies that are believed."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    def caller(self, peer: str, forwarded: Iterable[str]) -> str:
+        """The address of the caller, given that of the connection and the values of `X-Forwarded-For`.
+
+        Each proxy appends the address that it was asked from. So the list is read from its end, for as long as whoever
+        wrote an entry is trusted: what the caller itself put in front of the list is never reached.
+        """
+        entries = [entry for value in forwarded for entry in value.split(",")] if self.networks else []
+        found = peer
+        for entry in reversed(entries):
+            if not self._trusts(found) or (before := _address(entry)) is None:
+                break
+            found = str(before)
+        return found
+
+    def _trusts(self, text: str) -> bool:
+        found = _address(text)
+        return found is not None and any(found in network for network in self.networks)
+
+
+NO_PROXIES: Final = Proxies()
+
+
+def proxies(networks: Iterable[str]) -> Proxies:
+    """Proxies in these networks, or with these addresses. InvalidSetting: one of them is none."""
+    return Proxies(tuple(map(_network, networks)))
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise InvalidSetting(
+            f"trusted_proxies cannot be {text!r}: {error}", hint="addresses and networks: 10.0.0.5,10.1.0.0/16"
+        ) from None
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address in an entry, which some proxies write with a port: 192.0.2.1:4711, [2001:db8::1]:4711."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
