@@ -7,7 +7,7 @@ comes in parts, an unusual header or an error, goes the ordinary one through ASG
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -50,11 +50,12 @@ class Served:
 def protocol_of(served: Served) -> type[BoundedProtocol]:
     """What speaks HTTP for it."""
     connections = Connections(served.bounds)
-    if served.taker is None:
-        made = partial(BoundedProtocol, connections=connections)
-    else:
-        made = partial(StraightProtocol, taker=served.taker, connections=connections)
-    return cast("type[BoundedProtocol]", made)  # uvicorn calls it to make one, and asks it nothing else
+    taker = served.taker
+    speaking: Callable[..., BoundedProtocol] = (
+        BoundedProtocol if taker is None else partial(StraightProtocol, taker=taker)
+    )
+    # uvicorn calls it to make one, and asks it nothing else
+    return cast("type[BoundedProtocol]", partial(speaking, connections=connections))
 
 
 class StraightProtocol(BoundedProtocol):
