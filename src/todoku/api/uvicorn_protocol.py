@@ -3,7 +3,8 @@
 Run with the lowest version that `pyproject.toml` allows (`make test-floors`) and with the one in
 `requirements/runtime.txt`. Beside the names below, `wire.py` and `straight.py` rely on these of the protocol: `client`,
 `cycle`, `expect_100_continue`, `flow`, `headers`, `loop`, `parser`, `pipeline`, `server_state`, `transport`, `url`; and
-on these of a cycle: `disconnected`, `keep_alive`, `message_event`, `more_body`, `response_complete`, `response_started`.
+on these of a cycle: `disconnected`, `keep_alive`, `message_event`, `more_body`, `response_complete`,
+`response_started`.
 """
 
 from __future__ import annotations
