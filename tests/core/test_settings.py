@@ -109,6 +109,7 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said[tuple] = ("pin, Phone Number,", ("pin", "Phone Number"))
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
     optional["app"] = optional["secrets_dir"] = str
+    optional["api_connections"] = optional["api_connections_per_address"] = int
     optional |= {"token": Secret, "signing_keys": SigningKeys}
     said[MasterKeys] = (written("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
     said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))

@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
 
 def read(**headers: str) -> Asked:
     """Headers by names with underscores: Upstash_Delay is Upstash-Delay."""
-    return asked(fields((name.replace("_", "-"), value) for name, value in headers.items()), now=NOW)
+    return asked(fields((name.replace("_", "-"), value) for name, value in headers.items()), now=NOW, scheduled=True)
 
 
 # --------------------------------------------------------------------------------------------- what is sent
@@ -180,7 +180,7 @@ def test_options_come_as_query_parameters_too_and_headers_win() -> None:
 )
 def test_a_refusal_names_the_header(header: str, value: str) -> None:
     with pytest.raises(InvalidMessage, match=header):
-        asked(fields([(header, value)]), now=NOW)
+        asked(fields([(header, value)]), now=NOW, scheduled=True)
 
 
 @pytest.mark.parametrize("value", ["", "rate=0", "rate=x", "parallelism=-1", "speed=3", "rate=1,period=8d", "period=2s",

@@ -15,7 +15,10 @@ from todoku.api.problem import Refused
 T = TypeVar("T")
 
 READ_WITHIN: Final = 10.0
-"""Seconds from the first look at a body to its last byte."""
+"""Seconds from the first look at a body to its last byte, where no setting says otherwise."""
+
+WITHIN_STATE: Final = "todoku_read_within"
+"""Where a request's state holds these seconds."""
 
 LARGEST_JSON: Final = 1 << 20
 
@@ -23,16 +26,14 @@ _CLOSE: Final = {"connection": "close"}
 """What was not read must not be taken for the next request."""
 
 
-async def read_body(request: Request, *, limit: int, seconds: float | None = None) -> bytes:
+async def read_body(request: Request, *, limit: int) -> bytes:
     """The bytes as they came. Refused: 413 too large, before reading if it says so itself; 408 too slow; 415 packed."""
+    seconds = request.scope.get("state", {}).get(WITHIN_STATE, READ_WITHIN)
     return await read_bytes(request.headers, request.receive, limit=limit, seconds=seconds)
 
 
-async def read_bytes(
-    headers: Mapping[str, str], receive: Receive, *, limit: int, seconds: float | None = None
-) -> bytes:
+async def read_bytes(headers: Mapping[str, str], receive: Receive, *, limit: int, seconds: float) -> bytes:
     """As `read_body`, of a request that nobody has made an object of. `headers` are known by names in lower case."""
-    seconds = READ_WITHIN if seconds is None else seconds
     _refuse_packed(headers)
     declared = headers.get("content-length")
     if declared is not None and declared.isdecimal() and int(declared) > limit:

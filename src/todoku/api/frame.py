@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from todoku.api.body import READ_WITHIN, WITHIN_STATE
 from todoku.api.problem import Told, answer, told
 from todoku.engine.telling.log import Log
 
@@ -18,17 +19,20 @@ _STATE: Final = "todoku_request_id"
 
 
 class Framed:
-    """An ASGI application that answers each request of `app`'s with its `X-Request-Id`, and errors as problems."""
+    """An ASGI application that answers each request of `app`'s with its `X-Request-Id`, and errors as problems.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    `within`: the seconds that the body of a request may take.
+    """
+
+    def __init__(self, app: ASGIApp, *, within: float = READ_WITHIN) -> None:
+        self._app, self._within = app, within
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
         request_id = id_for(scope["headers"])
-        scope.setdefault("state", {})[_STATE] = request_id
+        scope.setdefault("state", {}).update({_STATE: request_id, WITHIN_STATE: self._within})
         scope["app"] = self  # so that routing raises what it has no route for, and it becomes a problem, too
         started = False
 

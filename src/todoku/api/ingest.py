@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from todoku.api.auth import Guarded
-from todoku.api.body import read_bytes
+from todoku.api.body import READ_WITHIN, read_bytes
 from todoku.api.context import Context
 from todoku.api.frame import Framed, id_for, id_of, said_of
 from todoku.api.problem import NOT_STORED, Refused, answer, told
@@ -43,10 +43,10 @@ _PRINTABLE: Final = "!\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 
 def ingest_endpoint(context: Context) -> Endpoint:
     """The endpoint of a daemon."""
-    return Endpoint(context.box.receiver(context.together))
+    return Endpoint(context.box.receiver(context.together), within=context.settings.api_receive_sec)
 
 
-def ingest_app(box: App, *, within: float | None = None) -> ASGIApp:
+def ingest_app(box: App, *, within: float = READ_WITHIN) -> ASGIApp:
     """The same to mount in an application of one's own: `POST /{source}` below wherever that is.
 
     `within`: so many seconds a body may take to arrive.
@@ -93,7 +93,7 @@ class Endpoint:
 
     below = _PATH.encode()
 
-    def __init__(self, ingest: Ingest, *, within: float | None = None) -> None:
+    def __init__(self, ingest: Ingest, *, within: float) -> None:
         self._ingest = ingest
         self._within = within
         self._visits = Visits(ingest.outbox.telemetry)

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 from todoku.api.admin.table import admin_routes
 from todoku.api.auth import Gate, Guarded
 from todoku.api.condition import Watched
+from todoku.api.connections import bounds_of
 from todoku.api.context import Context
 from todoku.api.failures import Failures
 from todoku.api.frame import Framed
@@ -27,10 +28,11 @@ def server_app(box: App, watched: Watched, *, local: bool = False) -> Served:
     """What a daemon serves. `local`: to this machine alone. It is used from one event loop."""
     context = context_of(box)
     endpoint = ingest_endpoint(context)
+    bounds = bounds_of(box.settings)
     routing: ASGIApp = Routing(server_routes(context, endpoint, watched, local=local))
     if is_public(box.settings.token, box.settings.signing_keys):
-        return Served(Framed(ThisMachine(routing)))  # nothing may go past it
-    return Served(Framed(routing), endpoint)
+        return Served(Framed(ThisMachine(routing), within=bounds.receive), bounds=bounds)  # nothing may go past it
+    return Served(Framed(routing, within=bounds.receive), endpoint, bounds)
 
 
 def context_of(box: App) -> Context:

@@ -7,14 +7,16 @@ comes in parts, an unusual header or an error, goes the ordinary one through ASG
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from todoku.api.connections import Bounds, Connections, bounds_of
+from todoku.api.uvicorn_protocol import STATUS_LINE
 from todoku.api.wire import BoundedProtocol
+from todoku.core.settings import Settings
 
 _NAME: Final = re.compile(rb"[A-Za-z0-9_-]+")
 
@@ -39,18 +41,21 @@ class Taker(Protocol):
 
 
 class Served:
-    """An ASGI application, and who takes posts past it."""
+    """An ASGI application, who takes posts past it, and what its clients are allowed."""
 
-    def __init__(self, app: ASGIApp, taker: Taker | None = None) -> None:
-        self.app, self.taker = app, taker
+    def __init__(self, app: ASGIApp, taker: Taker | None = None, bounds: Bounds | None = None) -> None:
+        self.app, self.taker, self.bounds = app, taker, bounds or bounds_of(Settings())
 
 
 def protocol_of(served: Served) -> type[BoundedProtocol]:
     """What speaks HTTP for it."""
-    if served.taker is None:
-        return BoundedProtocol
+    connections = Connections(served.bounds)
+    taker = served.taker
+    speaking: Callable[..., BoundedProtocol] = (
+        BoundedProtocol if taker is None else partial(StraightProtocol, taker=taker)
+    )
     # uvicorn calls it to make one, and asks it nothing else
-    return cast("type[BoundedProtocol]", partial(StraightProtocol, taker=served.taker))
+    return cast("type[BoundedProtocol]", partial(speaking, connections=connections))
 
 
 class StraightProtocol(BoundedProtocol):
@@ -65,8 +70,11 @@ class StraightProtocol(BoundedProtocol):
     def data_received(self, data: bytes) -> None:
         """Some bytes. A post that is not whole now goes the ordinary way, which has a deadline."""
         super().data_received(data)
-        if self._parts is not None:
-            self._go_the_ordinary_way(self._parts)
+        if (parts := self._parts) is not None:
+            if self.refused:
+                self._parts = None
+            else:
+                self._go_the_ordinary_way(parts)
 
     def head_complete(self) -> None:
         """The head of a post, or of something else."""
@@ -80,6 +88,7 @@ class StraightProtocol(BoundedProtocol):
         if self._parts is None:
             super().on_body(body)
         else:
+            self._body_came = True
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
@@ -96,15 +105,16 @@ class StraightProtocol(BoundedProtocol):
 
     def _is_plain(self) -> bool:
         """Whether this is an ordinary post to one name. One that comes before the last was answered waits its turn."""
-        url, below, parser = self.url, self._taker.below, self.parser
+        url, below = self.url, self._taker.below
         return (
             url.startswith(below)
             and _NAME.fullmatch(url, len(below)) is not None
-            and parser.get_method() == b"POST"
-            and parser.get_http_version() == "1.1"
-            and not parser.should_upgrade()
+            and self.parser.get_method() == b"POST"
+            and self.version == "1.1"
+            and self.framed
             and not self.expect_100_continue
             and not self.answering
+            and not self.flow.write_paused
         )
 
     def _go_the_ordinary_way(self, parts: list[bytes]) -> None:
@@ -128,6 +138,8 @@ class _Posted:
 
     message_event = _NOBODY
     more_body = False
+    response_started = True
+    """Nobody but `send` answers it."""
 
     def __init__(self, protocol: StraightProtocol) -> None:
         self._protocol = protocol

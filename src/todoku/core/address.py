@@ -12,13 +12,16 @@ from urllib.parse import unquote
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.ssrf import check_url
+from todoku.core.ssrf import MAX_URL, check_url
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
 NAME_HINT: Final = "letters, digits and _ . -, at most 200 of them"
 
 TOKEN: Final = "qstash_token"  # noqa: S105 - the name of it
 OPTION: Final = "upstash-"
+
+_LONGEST: Final = 3 * MAX_URL
+"""Characters of a destination, each of which may be escaped by three."""
 
 _SCHEME: Final = re.compile(r"(https?):/{1,2}(?=[^/])", re.IGNORECASE | re.ASCII)
 _ESCAPED: Final = re.compile(r"https?%3a", re.IGNORECASE | re.ASCII)
@@ -42,6 +45,8 @@ Address = Url | Group
 
 def address(raw: str, query: str = "") -> Address:
     """What `raw` names, with what is left of the query that came with it; InvalidMessage names the destination."""
+    if len(raw) > _LONGEST:
+        raise InvalidMessage(f"the destination has {len(raw)} characters", hint=f"{_LONGEST} are allowed")
     if _ESCAPED.match(raw):
         raw = unquote(raw)
     found = _SCHEME.match(raw)

@@ -11,8 +11,9 @@ summer time turns forward and back (decision 13):
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
@@ -41,6 +42,8 @@ _LONGEST_EXPRESSION: Final = 255
 _SECOND: Final = timedelta(seconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DAY: Final = timedelta(days=1)
+_YEARS: Final = 50
+"""A slot comes within so many years, or never."""
 _FIELDS: Final = "five fields: minute hour day month weekday; or six, with the second in front"
 
 
@@ -99,6 +102,7 @@ def cron(expression: object, tz: object = "UTC") -> Cron:
         raise InvalidSetting(f"cron cannot be {expression!r}", hint=_FIELDS)
     made = Cron(" ".join(expression.split()), zone.key)
     try:
+        _check_comes(CronSim(made.expression, EPOCH.replace(tzinfo=None)))
         next_after(made, EPOCH)
     except CronSimError as error:
         raise InvalidSetting(f"cron cannot be {expression!r}: {str(error).lower()}", hint=_FIELDS) from None
@@ -165,6 +169,21 @@ def next_after(when: When, moment: datetime) -> datetime:
             return (_next_named if named else _next_shown)(when.expression, zone, moment)
 
 
+def _check_comes(expression: CronSim) -> None:
+    """CronSimError if no day matches. Months are of 28 kinds, by their length and their first weekday: not every day
+    of many years must be looked at. All kinds come within 28 years.
+    """
+    kinds: set[tuple[int, int]] = set()
+    for year in range(2000, 2028):
+        for month in expression.months:
+            kind = monthrange(year, month)
+            if kind not in kinds:
+                kinds.add(kind)
+                if any(expression.match_day(date(year, month, day)) for day in range(1, kind[1] + 1)):
+                    return
+    raise CronSimError("it never comes")
+
+
 def _next_wall(expression: str, wall: datetime) -> datetime:
     """The next time after `wall` that matches, on a clock that nobody turns."""
     try:
@@ -186,12 +205,17 @@ def _next_named(expression: str, zone: ZoneInfo, moment: datetime) -> datetime:
 def _next_shown(expression: str, zone: ZoneInfo, moment: datetime) -> datetime:
     """Every moment at which the clock matches: from one turn of the clock to the next its offset is one number."""
     wall = _wall(zone, moment)
-    while True:
-        slot = (_next_wall(expression, wall) - _offset(zone, moment)).replace(tzinfo=UTC)
+    last = wall.year + _YEARS
+    while wall.year <= last:
+        matching = _next_wall(expression, wall)
+        # Nothing matches before. No clock is two days from UTC, so turns before that day do not matter.
+        moment = max(moment, (matching - 2 * _DAY).replace(tzinfo=UTC))
+        slot = (matching - _offset(zone, moment)).replace(tzinfo=UTC)
         turn = _turn(zone, moment, slot)
         if turn is None:
             return slot
         moment, wall = turn, _wall(zone, turn) - _SECOND  # the moment of the turn can be a slot itself
+    raise CronSimError("it never comes: the clock jumps over it")
 
 
 def _wall(zone: ZoneInfo, moment: datetime) -> datetime:

@@ -71,6 +71,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Networks of proxies whose `X-Forwarded-For` says whose a request is."""
     metrics_open: bool = False
     """`/metrics` asks for no token, whoever can reach it."""
+    api_idle_sec: float = 5.0
+    """How long a connection to the HTTP API may wait between two requests."""
+    api_receive_sec: float = 10.0
+    """How long the head of a request may take, its body, and a client that has stopped reading its answer."""
+    api_connections: int | None = None
+    """Connections to the HTTP API at once. None: half of the files that the process may open."""
+    api_connections_per_address: int | None = None
+    """Of them, from one address (IPv6: from one /64). None: half of them."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -127,7 +135,7 @@ _POSITIVE: Final = frozenset(
     | {"max_payload_bytes", "connections", "lease_sec", "poll_interval_sec", "reclaim_interval_sec"}
     | {"max_processing_sec", "http_timeout_sec", "lock_timeout_sec", "statement_timeout_sec"}
     | {"http_concurrency", "http_per_host"}
-    | {"api_rate"}
+    | {"api_rate", "api_idle_sec", "api_receive_sec", "api_connections", "api_connections_per_address"}
     | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec", "stats_interval_sec"}
 )
 

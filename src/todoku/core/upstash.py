@@ -22,6 +22,7 @@ from todoku.core.ssrf import check_url
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 MOST_RETRIES: Final = 1000
+MOST_FIELDS: Final = 256
 LONGEST_TIMEOUT: Final = 86_400.0
 LONGEST_PERIOD: Final = 7 * 86_400.0
 LONGEST_DEDUPLICATED: Final = 90 * 86_400
@@ -54,7 +55,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
     """Headers by their lower-case names, those that come again joined by commas; below them the options of a query."""
     found: dict[str, str] = {}
-    for given, text in headers:
+    for number, (given, text) in enumerate(headers):
+        if number >= MOST_FIELDS:
+            raise InvalidMessage(f"there are more than {MOST_FIELDS} headers", hint="send what the receiver needs")
         name = given.lower()
         value = checked_value(shown(name[:64]), text)
         found[name] = f"{found[name]}, {value}" if name in found else value
@@ -65,8 +68,8 @@ def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] 
     return found
 
 
-def asked(given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None) -> Asked:
-    """What `fields` ask for, or InvalidMessage naming the header."""
+def asked(given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False) -> Asked:
+    """What `fields` ask for, or InvalidMessage naming the header. `Upstash-Cron` is read where it is `scheduled`."""
     at = _not_before(given, now)
     return Asked(
         request=HttpRequest(
@@ -88,7 +91,7 @@ def asked(given: Mapping[str, str], *, now: datetime, caller_ip: str | None = No
         deduplication_id=_identifier(given, "upstash-deduplication-id", MAX_KEY_LENGTH),
         deduplicated_for=_deduplicated_for(given),
         by_content=_flag(given, "upstash-content-based-deduplication"),
-        when=_cron(given),
+        when=_cron(given) if scheduled else None,
         schedule_id=_identifier(given, "upstash-schedule-id", LONGEST_NAME),
     )
 

@@ -75,6 +75,8 @@ class Http:
         config = uvicorn.Config(
             served.app, log_config=None, access_log=False, lifespan="off", ws="none", http=protocol_of(served),
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
+            timeout_keep_alive=served.bounds.idle,  # type: ignore[arg-type]  # it is handed to call_later
+            backlog=served.bounds.backlog,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._loop_factory = config.get_loop_factory()

@@ -12,19 +12,20 @@ from typing import Final
 
 import aiohttp
 import msgspec
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
-from aiohttp.tracing import Trace
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from todoku.core.ssrf import Guard
+from todoku.destinations.aiohttp_protocol import (
+    BoundedHandler,
+    Connection,
+    HttpProcessingError,
+    RawResponseMessage,
+    StreamWriter,
+    Trace,
+    bound_answers,
+)
 from todoku.destinations.guarded import LookUp, connector, is_address, looked_up, on_behalf_of, refuse
-
-MAX_HEADERS: Final = 100
-MAX_FIELD: Final = 8190
-"""Of an answer: more headers, or a longer one, and it is none."""
 
 _WAYS: Final = 4096
 """So many URLs are remembered as they were read."""
@@ -62,7 +63,7 @@ class Exchange:
     def __init__(self, guard: Guard, look_up: LookUp | None = None) -> None:
         self._guard = guard
         self._loop = asyncio.get_running_loop()
-        self._connector = connector(guard, look_up or looked_up)
+        self._connector = bound_answers(connector(guard, look_up or looked_up), self._loop)
         self._ways: dict[str, _Way] = {}
 
     async def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, most: int) -> Asked:
@@ -88,7 +89,7 @@ class Exchange:
     async def _asked(self, method: str, way: _Way, headers: Mapping[str, str], body: bytes, most: int) -> Asked:
         connection = await self._connector.connect(way.key, _NO_TRACES, _UNTIMED)
         protocol = connection.protocol
-        assert protocol is not None  # noqa: S101 - it has just been connected
+        assert isinstance(protocol, BoundedHandler)  # noqa: S101 - it has just been connected
         try:
             await self._write(protocol, f"{method} {way.target} HTTP/1.1", _lines(method, way, headers, body), body)
             message, content = await _answer(protocol, method, way)
@@ -98,15 +99,13 @@ class Exchange:
             connection.close()
             raise
         _abandon(connection)
+        protocol.end_answer()
         connection.release()  # if there is more of the answer, this closes it, too
         return Asked(message.code, message.headers, came)
 
-    async def _write(self, protocol: ResponseHandler, line: str, headers: CIMultiDict[str], body: bytes) -> None:
+    async def _write(self, protocol: BoundedHandler, line: str, headers: CIMultiDict[str], body: bytes) -> None:
         """The whole request, which is in memory already: what does not go out now, the transport keeps."""
-        protocol.set_response_params(
-            read_until_eof=True, auto_decompress=False, max_line_size=MAX_FIELD, max_field_size=MAX_FIELD,
-            max_headers=MAX_HEADERS,
-        )  # fmt: skip
+        protocol.expect_answer()
         writer = StreamWriter(protocol, self._loop)
         await writer.write_headers(line, headers)
         if body:
@@ -145,18 +144,15 @@ def _lines(method: str, way: _Way, headers: Mapping[str, str], body: bytes) -> C
     return lines
 
 
-async def _answer(protocol: ResponseHandler, method: str, way: _Way) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
-    """The head of the answer, after those that only announce one."""
-    while True:
-        try:
-            message, content = await protocol.read()
-        except HttpProcessingError as error:
-            asked = aiohttp.RequestInfo(way.url, method, CIMultiDictProxy(CIMultiDict()), way.url)
-            raise aiohttp.ClientResponseError(
-                asked, (), status=error.code, message=error.message, headers=error.headers
-            ) from error
-        if message.code == 101 or not 100 <= message.code <= 199:
-            return message, content
+async def _answer(protocol: BoundedHandler, method: str, way: _Way) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
+    """The head of the answer."""
+    try:
+        return await protocol.read()
+    except HttpProcessingError as error:
+        asked = aiohttp.RequestInfo(way.url, method, CIMultiDictProxy(CIMultiDict()), way.url)
+        raise aiohttp.ClientResponseError(
+            asked, (), status=error.code, message=error.message, headers=error.headers
+        ) from error
 
 
 async def _read(content: aiohttp.StreamReader, most: int) -> bytes:

@@ -7,21 +7,27 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.serving import Server, received
-from todoku.api import body, wire
+import todoku
+from tests.support.serving import Server, received, serving
+from todoku.api import wire
 
 HOST = b"Host: localhost\r\n"
 JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would take ten seconds takes a moment."""
-    monkeypatch.setattr(wire, "HEAD_WITHIN", 0.3)
-    monkeypatch.setattr(body, "READ_WITHIN", 0.3)
+def hasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server for which what would take ten seconds takes a moment."""
+    monkeypatch.setenv("TODOKU_API_RECEIVE_SEC", "0.3")
+    box = todoku.App(f"sqlite:///{tmp_path}/todoku.db")
+    box.migrate()
+    with serving(box) as server:
+        yield server
+    box.close()
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +53,15 @@ def problem(answer: bytes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow:", b"\r\n\r\n\r\n"])
-def test_a_head_that_does_not_come_is_not_waited_for(hasty: None, server: Server, sent: bytes) -> None:
-    answer = server.raw(sent)
+def test_a_head_that_does_not_come_is_not_waited_for(hasty: Server, sent: bytes) -> None:
+    answer = hasty.raw(sent)
     assert status(answer) == 408
     assert problem(answer)["status"] == 408
 
 
-def test_a_head_that_drips_has_one_deadline(hasty: None, server: Server) -> None:
+def test_a_head_that_drips_has_one_deadline(hasty: Server) -> None:
     """Each byte in time is not enough: the whole head must come."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", hasty.port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Drip: ")
         stop = threading.Event()
 
@@ -74,8 +80,7 @@ def test_a_head_that_drips_has_one_deadline(hasty: None, server: Server) -> None
     assert status(answer) == 408
 
 
-def test_an_idle_connection_is_not_kept_by_line_breaks(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HEAD_WITHIN", 3.0)  # long enough for the first request on a busy machine
+def test_an_idle_connection_is_not_kept_by_line_breaks(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
         assert connection.recv(15).startswith(b"HTTP/1.1 200")
@@ -83,9 +88,9 @@ def test_an_idle_connection_is_not_kept_by_line_breaks(server: Server, monkeypat
         assert b" 408 " in received(connection)
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(hasty: None, server: Server) -> None:
-    token = server.token("admin").encode()
-    answer = server.raw(
+def test_a_body_that_does_not_come_is_not_waited_for(hasty: Server) -> None:
+    token = hasty.token("admin").encode()
+    answer = hasty.raw(
         b"POST /api/v1/tokens HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + token + b"\r\n"
         b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     )

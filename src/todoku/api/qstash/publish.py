@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from todoku.api.body import decoded, read_body
 from todoku.api.context import Context
 from todoku.api.frame import request_id
+from todoku.api.problem import Refused
 from todoku.api.qstash.bodies import Accepted, json
 from todoku.api.qstash.reading import caller_ip, option_fields, raw_query, raw_rest, unescaped
 from todoku.core.address import Address, Group, address
@@ -26,6 +28,12 @@ CORRELATION: Final = "x-correlation-id"
 MOST_IN_BATCH: Final = 1000
 _BATCH_BYTES: Final = 16
 """A batch may be so many times as large as a body."""
+
+_MOST_QUOTES: Final = 300 * MOST_IN_BATCH
+"""Two for each text of a batch: every header is two texts, and each of them costs as much as a kilobyte of a body."""
+
+_AT_ONCE: Final = 4
+"""Messages of a batch that are read before others are served."""
 
 
 class BatchItem(msgspec.Struct, frozen=True):
@@ -55,10 +63,17 @@ class Publishing:
     async def batch(self, request: Request) -> Response:
         """Many at once: all of them are stored, or none."""
         limit = self._context.settings.max_payload_bytes * _BATCH_BYTES
-        items = decoded(await read_body(request, limit=limit), list[BatchItem])
+        body = await read_body(request, limit=limit)
+        if body.count(b'"') - body.count(b'\\"') > _MOST_QUOTES:
+            raise Refused(413, "the batch has too many texts in it", hint="send it in parts, or with fewer headers")
+        items = decoded(body, list[BatchItem])
         if len(items) > MOST_IN_BATCH:
             raise InvalidMessage(f"a batch cannot have {len(items)} messages", hint=f"at most {MOST_IN_BATCH}")
-        posts = [self._item(request, number, item) for number, item in enumerate(items)]
+        posts: list[Post] = []
+        for number, item in enumerate(items):
+            posts.append(self._item(request, number, item))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # the other requests of this event loop come between
         published = await self._posts.publish(self._context.together, posts)
         return json([answer(each) for each in published])
 

@@ -40,7 +40,7 @@ class Schedules:
     async def create(self, request: Request) -> Response:
         """Make a schedule, or change the one that has the id."""
         given = option_fields(request)
-        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
         to = address(raw_rest(request, "/v2/schedules/"), raw_query(request))
         if found.when is None:
             raise InvalidMessage("Upstash-Cron is missing", hint="Upstash-Cron: 0 9 * * *")

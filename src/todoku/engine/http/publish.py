@@ -28,6 +28,9 @@ from todoku.store.http import GroupRow
 REMEMBERED: Final = 5.0
 """Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
 
+_FEW: Final = 8
+"""So many drafts are made in the event loop; more would keep others from being served."""
+
 ENDPOINT_DISABLED: Final = "ENDPOINT_DISABLED"
 
 
@@ -75,7 +78,7 @@ class Posts:
         if not posts:
             return []
         parallelism = self._remembered(posts)
-        if parallelism is not None:  # no query is needed: the event loop need not hand it to a thread
+        if parallelism is not None and len(posts) <= _FEW:  # no query, little work: the event loop needs no thread
             made = self._drafts(posts, (), parallelism)
         else:
             made = await asyncio.to_thread(self.drafts, posts)

@@ -1,0 +1,126 @@
+"""The parts of aiohttp that are not its public interface: `todoku.destinations` takes them from here alone.
+
+Run with the lowest version that `pyproject.toml` allows (`make test-floors`) and with the one in
+`requirements/runtime.txt`. Beside the names below: `TCPConnector._factory`, which makes the protocol of a connection,
+and what `BoundedHandler` overrides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
+from aiohttp.tracing import Trace
+
+__all__ = [
+    "BoundedHandler",
+    "Connection",
+    "HttpProcessingError",
+    "RawResponseMessage",
+    "StreamWriter",
+    "Trace",
+    "bound_answers",
+]
+
+MAX_HEADERS: Final = 100
+MAX_FIELD: Final = 8190
+"""Of an answer: more headers, or a longer one, and it is none."""
+
+MAX_HEAD_BYTES: Final = 64 << 10
+"""All heads of an answer together: its own, and those that only announce it (1xx)."""
+
+MAX_ANNOUNCED: Final = 10
+"""So many 1xx may come before an answer."""
+
+MAX_BODY_BYTES: Final = 1 << 20
+"""What may come behind the head of an answer: far more than is read of a body, in chunks however small."""
+
+_PIECE: Final = 8 << 10
+"""So much of a head is parsed before the bounds are looked at again."""
+
+
+class BoundedHandler(ResponseHandler):
+    """A connection to a receiver: only what was asked for is read, and no more than an answer may have."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._asked = False
+        self._head_came = False
+        self._announced = self._came = 0
+
+    def expect_answer(self) -> None:
+        """A request is about to be written: what comes from now on is its answer."""
+        self._asked, self._head_came, self._announced, self._came = True, False, 0, 0
+        self.set_response_params(
+            read_until_eof=True, auto_decompress=False, max_line_size=MAX_FIELD, max_field_size=MAX_FIELD,
+            max_headers=MAX_HEADERS,
+        )  # fmt: skip
+
+    def end_answer(self) -> None:
+        """The answer was read as far as anybody wants it."""
+        self._asked = False
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes. What nobody asked for, or what goes beyond a bound, ends the connection."""
+        if not data:  # aiohttp's own sign that the parser may go on
+            super().data_received(data)
+        elif not self._asked:
+            self.force_close()
+            self._cut_off()
+        else:
+            while data and not self._head_came and self.exception() is None:
+                piece, data = data[:_PIECE], data[_PIECE:]
+                self._came += len(piece)
+                super().data_received(piece)
+                self._check_head()
+            if data and self.exception() is None:
+                self._came += len(data)
+                super().data_received(data)
+            if self._head_came:
+                self._check_body()
+
+    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
+        """The head of an answer; or one that only announces it, which nobody waits for."""
+        code = data[0].code
+        if 100 <= code <= 199 and code != 101:
+            self._announced += 1
+        elif self._announced <= MAX_ANNOUNCED:
+            self._head_came = True
+            super().feed_data(data, size)
+
+    def _check_head(self) -> None:
+        if self._announced > MAX_ANNOUNCED:
+            self._fail(f"it announced its answer more than {MAX_ANNOUNCED} times (1xx)")
+        elif not self._head_came and self._came > MAX_HEAD_BYTES:
+            self._fail(f"its head has more than {MAX_HEAD_BYTES} bytes")
+
+    def _check_body(self) -> None:
+        """Whoever waits for a body that cannot be read is told so now, and not by the deadline."""
+        payload = self._payload
+        if payload is None or payload.is_eof() or payload.exception() is not None:
+            return
+        if self._came > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+            payload.set_exception(aiohttp.ClientPayloadError("its body is wrapped in too many bytes"))
+            self._cut_off()
+        elif (error := self.exception()) is not None:
+            payload.set_exception(aiohttp.ClientPayloadError(f"its body cannot be read: {error}"))
+
+    def _fail(self, why: str) -> None:
+        if self.exception() is None:
+            self.set_exception(HttpProcessingError(code=502, message=why))
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def bound_answers(connector: aiohttp.TCPConnector, loop: asyncio.AbstractEventLoop) -> aiohttp.TCPConnector:
+    """Let the connections of this connector be bounded ones."""
+    connector._factory = partial(BoundedHandler, loop=loop)  # type: ignore[assignment]  # a partial is invariant
+    return connector
