@@ -16,7 +16,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -102,6 +102,9 @@ bench-store: setup ## the store beside a bare SQL loop, one line per bar
 
 bench-engine: setup ## workers through the public API beside a bare SQL loop, one line per bar
 	$(PY) -m bench.engine
+
+bench-idle: setup ## an idle worker beside a bare NOTIFY loop, and what an idle daemon costs (BENCH_POSTGRES=dsn: your server)
+	$(PY) -m bench.idle
 
 bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and limits under load, one line per bar
 	$(PY) -m bench.jobs

@@ -28,6 +28,7 @@ from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.opened import HandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.plans import NO_JIT, PIN_PLANS, PLAN_ONCE
 from todoku.store.postgres.wakeup import PostgresListener
 from todoku.store.sql import load, quoted, styled
 from todoku.store.table import Bulk
@@ -36,16 +37,10 @@ from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
-_PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off"
-"""The queries of the line are written for one plan, and neither stale statistics nor a plan made while the tables were
-empty may talk the planner out of it. Sorting stays allowed: forbidden, it is avoided by walking whole indexes."""
-
 _PATIENCE: Final = 5.0
 """How long a handler waits for a connection before its attempt is given back."""
 
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
-_PLAN_ONCE = "set local plan_cache_mode = force_generic_plan"
-"""The line's queries have one plan, so making it again each time (0.5 to 1.5 ms) buys nothing."""
 
 
 class PostgresTx:
@@ -91,7 +86,8 @@ class PostgresDatabase:
             f"begin; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
             f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
             # Cut off in the middle of a transaction, we must not hold our locks until the network gives up.
-            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f}"
+            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
+            f" {NO_JIT}"
         )
         self.queries = load(_PACKAGE, settings.schema)
         self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
@@ -100,11 +96,12 @@ class PostgresDatabase:
         self._pid = os.getpid()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        plans = f"{_PIN_PLANS}; {_PLAN_ONCE}" if operation in _PLANNED_ONCE else _PIN_PLANS
+        plans = f"{PIN_PLANS}; {PLAN_ONCE}" if operation in _PLANNED_ONCE else PIN_PLANS
         return self._transaction(operation, work, f"{self._begin}; {plans}")
 
-    def read(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, f"{self._begin}; {_PIN_PLANS}; set local transaction_read_only = on")
+    def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
+        plans = f"{PIN_PLANS}; " if pinned else ""
+        return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
 
     @contextmanager
     def opened(self, limit: float) -> Iterator[Opened]:

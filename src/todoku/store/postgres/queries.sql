@@ -287,8 +287,9 @@ update todoku_lane l set parked = true
 
 -- name: skips
 -- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+-- By `offset 0` the destination is looked up by its name, and never are all that skip read into a hash first.
 (strpos(l.destination, '://') > 0
-    or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
+    or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip' offset 0))
 
 ------------------------------------------------------------------------------------------- the line
 
@@ -1413,7 +1414,8 @@ select {api_key_columns}
 
 -- name: revoke_api_key
 -- One row, once: a token that was revoked stays so.
-update todoku_api_key set revoked_at = todoku_now() where id = :id and revoked_at is null returning id
+update todoku_api_key set revoked_at = todoku_now() where id = :id and revoked_at is null
+returning {api_key_columns}
 
 -- name: use_api_key
 -- One row, and seldom: nothing but people reads it.
@@ -1516,8 +1518,11 @@ delete from todoku_queue where name = any (array(
                         where d.queue = q.name and d.status in ('pending', 'failed')
                           and d.lane is null and d.lost > 0 offset 0)
        and not exists (select from todoku_delivery d where d.status = 'sending' and d.queue = q.name offset 0)
-       and not exists (select from todoku_lane l where l.queue = q.name offset 0)
-     limit :most))
+       and not exists (select from todoku_lane l
+                        where l.queue = q.name and l.worker_id is null and not l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.worker_id is not null offset 0)
+     order by q.name limit :most))
 returning 1
 
 -- name: groups
@@ -1817,8 +1822,9 @@ select count(*), (select min(id) from todoku_delivery), (select max(id) from tod
   from (select from todoku_delivery limit :most) d
 
 -- name: count_deliveries
--- Only reads.
-select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
+-- Only reads. There are at most so many; saying so gives the planner a way through the primary key.
+select status, destination, coalesce(reason, ''), count(*)
+  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
 
 -- name: count_dead
 -- Only reads, at most so many rows, by the index of dead letters.
@@ -1904,7 +1910,8 @@ select case when few <= 100000 then few else (
 
 -- name: limits
 -- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
--- because every worker asks every second. A limit whose time is over says nothing.
+-- because every worker asks every second. A limit whose time is over says nothing. Each part repeats the condition of a
+-- partial index (todoku_queue_held, todoku_destination_held), so that the others are not walked.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0::float8, 0
   from todoku_queue
  where paused or {counts}
@@ -1912,14 +1919,15 @@ union all
 select 'destination', name, false, case when {counts} then "limit" end, case when {counts} then rate end,
        case when open_until > todoku_now() then date_part('epoch', open_until) else 0 end, failures
   from todoku_destination
- where open_until > todoku_now() or failures > 0 or {counts}
+ where (open_until > '-infinity' and open_until > todoku_now()) or failures > 0 or {counts}
 union all
 select 'worker', id::text, false, null, null, 0, 0 from todoku_worker where expires_at > todoku_now()
  order by 1, 2
 
 -- name: counts
--- A fragment: whether the limit of a row is in force.
-(("limit" is not null or rate is not null) and (limit_until is null or limit_until > todoku_now()))
+-- A fragment: whether the limit of a row is in force. Each part names one column of the partial indexes of `limits`.
+(("limit" is not null and (limit_until is null or limit_until > todoku_now()))
+        or (rate is not null and (limit_until is null or limit_until > todoku_now())))
 
 -- name: workers
 -- Only reads; what each holds is counted in the small index of rows in flight.
@@ -2053,7 +2061,7 @@ select date_part('epoch', at), what, delivery_id, message_id, topic, destination
       left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true
     union all
     (select at, action, null, null, null, target, by || ': ' || why, id::text
-       from todoku_audit order by id desc limit :most)) events
+       from todoku_audit order by todoku_audit.id desc limit :most)) events
  where at > to_timestamp(:since)
  order by at, mark
 
