@@ -140,11 +140,11 @@ def database_url(dsn: str, name: str) -> str:
 
 
 @contextmanager
-def fresh_database(dsn: str, *, template: str = "template0") -> Iterator[str]:
-    """The URL of a new database that is dropped afterwards."""
+def fresh_database(dsn: str, *, template: str = "template0", how: str = "") -> Iterator[str]:
+    """The URL of a new database that is dropped afterwards. `how`: more of CREATE DATABASE, such as its encoding."""
     name = f"todoku_{uuid.uuid4().hex[:16]}"
     # Files are copied, not written to the log page by page: half the work, where the log is of no use to anybody.
-    making = f'create database "{name}" template "{template}" strategy file_copy'
+    making = f'create database "{name}" template "{template}" strategy file_copy {how}'
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute(making)  # type: ignore[arg-type]
     try:
