@@ -43,6 +43,7 @@ STEPS = [
     (6, "schedules"),
     (7, "inbox"),
     (8, "http"),
+    (9, "partitions"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)
