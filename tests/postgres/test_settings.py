@@ -5,10 +5,15 @@ Each setting is the database's, so it holds for the callers' connections and for
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
 import pytest
 
 from tests.postgres.conftest import Make, Open
 from tests.postgres.shop import live_a_day
+from tests.support.crew import until
 
 pytestmark = pytest.mark.postgres
 
@@ -40,6 +45,36 @@ HARMLESS: dict[str, dict[str, str]] = {
     "check_function_bodies": {"check_function_bodies": "off"},
     "transform_null_equals": {"transform_null_equals": "on"},
 }
+
+
+LIMITS = dict.fromkeys(("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"), "50ms")
+
+
+def test_MEND_1_migrate_waits_for_another_that_migrates(make_database: Make, open_shop: Open) -> None:
+    """The limits of the role are meant for others: whoever starts second waits as long as the first one takes."""
+    url = make_database(**LIMITS)
+    waits = "select from pg_locks where locktype = 'advisory' and not granted"
+    with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as admin, ThreadPoolExecutor(1) as pool:
+        first.execute("set idle_in_transaction_session_timeout = 0")
+        first.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
+        second = pool.submit(open_shop, url)
+        until(lambda: admin.execute(waits).rowcount == 1, what="the second to wait")
+        admin.execute("set statement_timeout = 0; select pg_sleep(0.2)")  # four times what the role allows
+        assert not second.done()
+        first.commit()
+        assert second.result(timeout=60).doctor() == {}
+
+
+def test_MEND_1_limits_of_the_role_do_not_reach_transactions_of_ours(make_database: Make, open_shop: Open) -> None:
+    """Claims and reads have the limits of todoku's settings; what takes long, such as `verify`, has none."""
+    database = open_shop(make_database(**LIMITS)).box.store.database
+
+    def limits(tx: Any) -> set[str]:
+        return {tx._connection.execute(f"show {name}").fetchone()[0] for name in LIMITS}
+
+    assert database.snapshot(limits) == {"0"}
+    for found in (database.write("claim", limits), database.read(limits)):
+        assert "50ms" not in found
 
 
 @pytest.mark.parametrize("settings", HARMLESS.values(), ids=HARMLESS)
