@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
@@ -110,3 +111,21 @@ def drop_days(connection: psycopg.Connection[tuple[str]]) -> None:
     for (name,) in connection.execute(days).fetchall():
         if name.rpartition("_")[2].isdigit():
             connection.execute(sql.SQL("drop table {}").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize("change", ["2026-03-08T07:00:00+00:00", "2026-11-01T06:00:00+00:00"], ids=["spring", "autumn"])
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_MEND_1_an_hour_is_an_hour_when_clocks_change(
+    change: str, zone: str, make_database: Make, open_shop: Open
+) -> None:
+    """I12: the server's zone has one hour too few or twice; delays and times do not know."""
+    shop = open_shop(make_database(timezone=zone))
+    began = datetime.fromisoformat(change) - timedelta(minutes=30)
+    set_clock = shop.box.store.database.set_clock
+    set_clock(began.timestamp())
+    shop.box.publish("order.late", {"fails": "never", "after": "an hour"}, tx=None, delay=3600)
+    shop.box.publish("order.timed", {"fails": "never", "after": "two"}, tx=None, at=began + timedelta(hours=2))
+    for seconds, ran in ((3599, 0), (3601, 1), (7199, 1), (7201, 2)):
+        set_clock(began.timestamp() + seconds)
+        shop.box.drain()
+        assert len(shop.ran) == ran, f"after {seconds} s"
