@@ -44,6 +44,7 @@ STEPS = [
     (7, "inbox"),
     (8, "http"),
     (9, "plans"),
+    (10, "partitions"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

@@ -61,8 +61,9 @@ class PostgresOpened:
 def opened(connection: HandlerConnection, limit: float) -> Iterator[None]:
     """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
     milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
+    # Read committed, whatever the default is: an old snapshot would not show the settle who published to this lane.
     begin = (
-        f"begin; set local idle_in_transaction_session_timeout = {milliseconds};"
+        f"begin isolation level read committed; set local idle_in_transaction_session_timeout = {milliseconds};"
         f" set local lock_timeout = {milliseconds}; savepoint {HANDLER}"
     )
     connection.execute(cast("sql.SQL", begin))

@@ -28,12 +28,14 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todo
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
+-- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14). A caller's repeatable
+-- read may see two rows of a key, its own and one that was pruned since it began: its own goes first.
 select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coalesce(m.created_at, l.created_at)),
        m.payload::text
-  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text)
+  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, id uuid)
  cross join lateral (select * from todoku_ledger
-                      where scope = s.scope and key_hash = s.key_hash limit 1) l
+                      where scope = s.scope and key_hash = s.key_hash
+                      order by message_id is distinct from s.id limit 1) l
   left join lateral (select payload, created_at from todoku_message where id = l.message_id limit 1) m on true
 
 -- name: publish_unreserve
@@ -1745,10 +1747,15 @@ select current_setting('server_version'), current_setting('synchronous_commit')
 select max(version) from todoku_migration
 
 -- name: server_facts
--- Only reads: connections there are and may be, whether this is a standby, and who answers (a pooler lies about that).
+-- Only reads: connections there are and may be, whether nobody or not this role may write (a standby, or a setting that
+-- other transactions of ours begin with), who answers (a pooler lies about that), and every schema with tables of ours.
 select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-       pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid()
+       pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean,
+       current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid(),
+       current_setting('server_encoding'), current_schema() is null,
+       array(select relnamespace::regnamespace::text from pg_class
+              where relname = 'todoku' || '_message' and relkind = 'r' order by 1)
 
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
