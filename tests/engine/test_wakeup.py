@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -38,6 +38,21 @@ def asleep(world: World, worker: Worker) -> None:
     until(lambda: state_of(world, worker) == "idle", what="sleep")
 
 
+@contextmanager
+def held_back(name: str, begin: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Whoever reaches this failpoint waits there until the event is set; somebody does so now, if need be by `begin`."""
+    reached, go = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        reached.set()
+        assert go.wait(60)
+
+    with armed(name, hold_back):
+        begin()
+        assert reached.wait(60)
+        yield go
+
+
 def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
     """H25: a heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
     worker = world.worker(lease=60)
@@ -50,17 +65,10 @@ def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
 def test_MEND_3_a_renewal_meets_the_claimer_on_the_row(world: World, crew: Crew) -> None:
     """H25: a renewal holds the row while the claimer wants to write its state: in the end the state stands there."""
     crew.handles("warehouse")
-    beating, go = threading.Event(), threading.Event()
-
-    def hold_back() -> None:
-        beating.set()
-        assert go.wait(60)
-
     waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=8) as worker:
         asleep(world, worker)
-        with armed("renew.before_commit", hold_back):
-            assert beating.wait(60)
+        with held_back("renew.before_commit") as go:
             world.publish()
             until(lambda: world.sql(waits) == [(1,)], what="the claimer that waits for the row")
             go.set()
@@ -199,21 +207,15 @@ def test_MEND_3_a_publisher_that_commits_while_the_worker_sleeps_is_found_withou
 ) -> None:
     """The publisher looked for sleepers before there was one, so it gives no notice: polls find it."""
     crew.handles("warehouse")
-    published, go = threading.Event(), threading.Event()
-
-    def hold_back() -> None:
-        published.set()
-        assert go.wait(60)
-
-    with armed("publish.before_commit", hold_back):
-        publisher = threading.Thread(target=world.publish)
-        publisher.start()
-        assert published.wait(60)
-        with crew.running(poll_interval_sec=A_MINUTE) as worker:
-            asleep(world, worker)
-            go.set()
-            until(lambda: len(crew.seen) == 1, what="the message without a notice")
-            publisher.join()
+    publisher = threading.Thread(target=world.publish)
+    with (
+        held_back("publish.before_commit", publisher.start) as go,
+        crew.running(poll_interval_sec=A_MINUTE) as worker,
+    ):
+        asleep(world, worker)
+        go.set()
+        until(lambda: len(crew.seen) == 1, what="the message without a notice")
+    publisher.join()
 
 
 @announcing
