@@ -40,7 +40,7 @@ def asleep(world: World, worker: Worker) -> None:
 
 @contextmanager
 def held_back(name: str, begin: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Whoever reaches this failpoint waits there until the event is set; somebody does so now, if need be by `begin`."""
+    """Whoever reaches this failpoint waits there until the event is set. `begin`: makes somebody reach it."""
     reached, go = threading.Event(), threading.Event()
 
     def hold_back() -> None:

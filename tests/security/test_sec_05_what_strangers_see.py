@@ -13,11 +13,13 @@ from contextlib import contextmanager
 import pytest
 
 import todoku
+from tests.daemon.running import Shop, until
 from tests.support.raw_http import Answer, ask, send
 from tests.support.serving import Server
 from tests.support.world import World
 from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
+from todoku.daemon.serve import bound, is_local
 from todoku.destinations.post import Post
 from todoku.destinations.sender import Sender
 
@@ -128,6 +130,23 @@ def test_health_and_the_apis_never_look_at_the_host(started: Callable[..., Serve
 
 def _without_host(server: Server) -> Answer:
     return send(server.port, "GET /readyz", ["Connection: close"])
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.0.0.5", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_only_a_loopback_address_is_this_machine_alone(host: str, local: bool) -> None:
+    with bound(host, 0) as listening:
+        assert is_local(listening) is local
+
+
+@pytest.mark.parametrize(("host", "seen"), [("127.0.0.1", 200), ("0.0.0.0", 401)])
+def test_a_daemon_knows_what_it_is_bound_to(shop: Shop, host: str, seen: int) -> None:
+    daemon = shop.start("run", "--app", "shop:box", "--host", host)
+    until(lambda: daemon.ask("/readyz")[0] == 200, "ready")
+    assert {path: ask(daemon.port, f"GET {path}").status for path in READ} == dict.fromkeys(READ, seen)
+    assert daemon.stop() == 0
 
 
 def test_what_the_database_says_of_itself_is_not_shown(started: Callable[..., Server], world: World) -> None:
