@@ -16,7 +16,7 @@ UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --gene
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test stranger test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -82,8 +82,11 @@ format: setup ## write what `check` would ask for
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-test: setup ## every test, then a table of what was skipped and why
-	$(PYTEST)
+test: setup ## every test (or TESTS=tests/core), then a table of what was skipped and what would make it run
+	$(PYTEST) $(TESTS)
+
+stranger: setup ## `make up` and a part of `make test` in a private directory with a space in its path; as root for nobody, too
+	$(PY) -m tests.support.stranger $(TESTS)
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
