@@ -26,7 +26,6 @@ from tests.support.ports import free_port
 HERE = Path(__file__).parents[2]
 PATIENCE = 300.0
 PARTS = (
-    "tests/architecture",
     "tests/conformance/test_fence.py",
     "tests/crash/test_disk.py",
     "tests/daemon/test_up.py",
