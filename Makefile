@@ -13,7 +13,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
-PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
+RUNNER ?= pytest
+PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-runtime up check format test stranger test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
@@ -120,7 +121,7 @@ bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon besi
 	$(PY) -m bench.relay
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@sh tests/support/packages.sh pgbouncer rabbitmq-server
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server curl prometheus default-jre-headless maven nodejs npm
 
 kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
 	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \

@@ -70,7 +70,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", place], capture_output=True, check=False)
     if made.returncode != 0:
-        pytest.skip("only root can mount a small file system")
+        pytest.skip("only root can mount a small file system: `sudo make test`")
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
 
