@@ -41,7 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Chance: every test begins with `random` as the seed of the run says. TODOKU_TEST_SEED=<number> repeats a run's.
 SEED = os.environ.setdefault("TODOKU_TEST_SEED", str(random.randrange(1 << 32)))
-os.environ.setdefault("PYTHONHASHSEED", SEED)  # of the processes that tests run in side by side, and of those they start
+os.environ.setdefault("PYTHONHASHSEED", SEED)  # of the processes that pytest-xdist and the tests start
 
 
 def pytest_report_header() -> str:

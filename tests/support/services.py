@@ -367,7 +367,9 @@ class PubsubServer(Service):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if cls.given() else "Pub/Sub: no package has its emulator; with one on port 8085: `TODOKU_TEST_PUBSUB=localhost:8085 make test`"
+        if cls.given():
+            return None
+        return "Pub/Sub: no package has its emulator; with one here: `TODOKU_TEST_PUBSUB=localhost:8085 make test`"
 
     @property
     def url(self) -> str:

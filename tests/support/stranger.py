@@ -69,7 +69,7 @@ class Stranger:
         (self.clone / ".venv" / ".stamp-venv").touch()
 
     def _python(self) -> str:
-        version = "import sys, ensurepip; sys.exit(sys.version_info[:2] != {})".format(sys.version_info[:2])
+        version = f"import sys, ensurepip; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
         for python in (os.path.realpath(sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"):
             try:
                 started = self.start(python, "-c", version, cwd=Path("/"))

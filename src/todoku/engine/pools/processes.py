@@ -22,7 +22,7 @@ from todoku.engine.telling.sentry import flush, initialised, watched
 from todoku.store.values import Transacted
 
 _ENDING: Final = 10.0
-"""Seconds an idle child has to end by itself before it is killed: Sentry and OpenTelemetry send what they still have."""
+"""Seconds an idle child has to end by itself before it is killed: Sentry and OpenTelemetry send what is left."""
 
 
 class Apart:
