@@ -16,10 +16,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
-PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
+RUNNER ?= pytest
+PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast test-postgres test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test stranger test-fast test-postgres test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -85,8 +86,11 @@ format: setup ## write what `check` would ask for
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-test: setup ## every test, then a table of what was skipped and why
-	$(PYTEST)
+test: setup ## every test (or TESTS=tests/core), then a table of what was skipped and what would make it run
+	$(PYTEST) $(TESTS)
+
+stranger: setup ## `make up` and a part of `make test` in a private directory with a space in its path; as root for nobody, too
+	$(PY) -m tests.support.stranger $(TESTS)
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
@@ -126,7 +130,7 @@ bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon besi
 	$(PY) -m bench.relay
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm
 
 kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
 	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \

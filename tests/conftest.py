@@ -1,8 +1,9 @@
-"""What every test gets: a clean environment, and a table of skipped tests at the end."""
+"""What every test gets: a clean environment, chance that can be repeated, and a table of skipped tests at the end."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Chance: every test begins with `random` as the seed of the run says. TODOKU_TEST_SEED=<number> repeats a run's.
+SEED = os.environ.setdefault("TODOKU_TEST_SEED", str(random.randrange(1 << 32)))
+os.environ.setdefault("PYTHONHASHSEED", SEED)  # of the processes that pytest-xdist and the tests start
+
+
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (repeat with TODOKU_TEST_SEED={SEED})"
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    random.seed(f"{SEED} {request.node.nodeid.partition('@')[0]}")
+
+
 def reason_of(report: Any) -> str:
     """The sentence behind a skip: reports carry (path, line, 'Skipped: why')."""
     longrepr = report.longrepr
@@ -51,6 +66,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
     # By node id, because each xdist worker reports a module that skips itself while it is collected.
     reasons = {report.nodeid: reason_of(report) for report in terminalreporter.stats.get("skipped", ())}
     terminalreporter.write_line("")
+    terminalreporter.write_line(f"seed: {SEED}")
+    # Each reason ends with the one command that would make it run: tests/architecture/test_tests.py.
     terminalreporter.write_line(f"skipped: {len(reasons)}", bold=True)
     for reason, count in sorted(Counter(reasons.values()).items()):
         terminalreporter.write_line(f"  {count:>5}  {reason}")

@@ -223,7 +223,7 @@ def test_wrong_usage_exits_with_2(run: Run, tmp_path: Path, arguments: list[str]
 def test_the_installed_program_is_the_same(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("todoku")
     if not program.exists():
-        pytest.skip("todoku is not installed as a program beside this Python")
+        pytest.skip("todoku is not installed as a program: `make clean setup`")
     done = subprocess.run([program, "migrate"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{MIGRATED}\n", "")
 
@@ -241,7 +241,7 @@ def with_password(url: str) -> str:
 def test_a_password_is_never_shown(run: Run, postgres_url: str, form: str) -> None:
     url = with_password(postgres_url) if form == "in front" else f"{postgres_url}&password=sesame"
     if "sesame" not in url or "?" not in postgres_url:
-        pytest.skip("the URL of this server has no place for the password")
+        pytest.skip("this server's URL has no place for a password: `env -u TODOKU_TEST_POSTGRES make test`")
     for command in ("stats", "doctor", "migrate"):
         done = run(command, "--db", url)
         assert (done.returncode in (0, 1), done.stderr) == (True, "")

@@ -67,7 +67,7 @@ max_client_conn = 100
 def _program() -> str:
     places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     if (found := shutil.which("pgbouncer", path=places)) is None:
-        pytest.skip("pgbouncer is not installed (Debian, Ubuntu: apt-get install pgbouncer)")
+        pytest.skip("pgbouncer is not installed: `make system-packages`")
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pwd
 import random
 import signal
 import threading
@@ -14,6 +13,7 @@ import psycopg
 
 import todoku
 from tests.crash.app import crash_app, publish_next
+from tests.support.permissions import obey_permissions
 from tests.support.receiver import Receiver
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.daemon.child import run_loop
@@ -23,8 +23,8 @@ from todoku.engine.telling.log import configure_logging
 def worker() -> int:
     """A worker, as `todoku run` starts one: until it is told to drain."""
     _configure()
+    _obey_permissions()
     box, receiver = crash_app(), _receiver()
-    _become_nobody()
     worker = box.worker()
     worker.on_incarnation = receiver.incarnated
     signal.signal(signal.SIGTERM, lambda *_: worker.drain())
@@ -36,8 +36,8 @@ def worker() -> int:
 def publisher() -> int:
     """Publishes one message after the other, from TODOKU_TEST_FIRST on, until it is told to stop."""
     _configure()
+    _obey_permissions()
     box, receiver = crash_app(), _receiver()
-    _become_nobody()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     pause = float(os.environ.get("TODOKU_TEST_PAUSE", "0.005"))
@@ -108,10 +108,7 @@ def _receiver() -> Receiver:
     return Receiver(Path(os.environ["TODOKU_TEST_RECEIVER"]))
 
 
-def _become_nobody() -> None:
-    """Where it is asked for: root may write whatever the permissions say. Everything it needs is loaded by now."""
-    if "TODOKU_TEST_NOBODY" in os.environ:
-        record = pwd.getpwnam("nobody")
-        os.setgroups([])
-        os.setgid(record.pw_gid)
-        os.setuid(record.pw_uid)
+def _obey_permissions() -> None:
+    """Where it is asked for: root could write whatever the permissions say."""
+    if "TODOKU_TEST_OBEY_PERMISSIONS" in os.environ:
+        obey_permissions()

@@ -240,3 +240,22 @@ def test_lines_that_are_not_as_designed_are_named(tmp_path: Path, text: str) -> 
 
 def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
     assert wrong(tmp_path, f"{LINE}\n{LINE[:40]}", killed=True) == []
+
+
+@pytest.mark.parametrize(
+    ("failures", "successes", "on_record", "unsure", "problems"),
+    [
+        (2, 1, 2, True, 0),  # MEND-8: the disk was full at two attempts, and both are on record
+        (2, 0, 1, True, 0),  # one of them committed, and its worker could not ask
+        (2, 1, 1, True, 1),  # nothing committed that was not told as such: one failure is told twice
+        (3, 0, 1, True, 1),
+        (2, 1, 1, False, 1),
+    ],
+)
+def test_failures_are_told_as_often_as_they_are_on_record(
+    tmp_path: Path, failures: int, successes: int, on_record: int, unsure: bool, problems: int
+) -> None:
+    failed = LINE.replace("succeeded", "failed")
+    (tmp_path / "stderr").write_text(f"{failed}\n" * failures + f"{LINE}\n" * successes)
+    files = [(tmp_path / "stderr", False)]
+    assert len(line_problems(files, frozenset(), {1: on_record}, unsure={1} if unsure else ())[1]) == problems

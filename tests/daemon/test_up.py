@@ -128,7 +128,7 @@ def test_up_says_aloud_which_journal_it_uses_and_why(sqlite_shop: Shop) -> None:
 def test_a_password_is_never_shown(tmp_path: Path, postgres_url: str) -> None:
     secret = postgres_url.replace("postgres@", "postgres:sesame@", 1)
     if secret == postgres_url:
-        pytest.skip("the URL of this server has no place for the password")
+        pytest.skip("this server's URL has no place for a password: `env -u TODOKU_TEST_POSTGRES make test`")
     with shop_at(tmp_path, secret) as shop:
         daemon = shop.start("up", "--app", "shop:box")
         daemon.until_ready()

@@ -153,7 +153,7 @@ def test_no_two_panels_lie_on_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: `make system-packages`")
 def test_prometheus_takes_the_rules() -> None:
     done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -112,12 +112,31 @@ def test_attempts_side_by_side_keep_their_tags_apart(box: todoku.App, sentry: Se
     assert len({event["contexts"]["trace"]["trace_id"] for event in events}) == 1  # their publisher's
 
 
+LAZY = """
+from sentry_sdk.transport import HttpTransport
+
+class Lazy(HttpTransport):
+    '''Sends nothing before it is flushed, as on a machine that is too busy to do it earlier.'''
+    waiting = []
+
+    def capture_envelope(self, envelope):
+        self.waiting.append(envelope)
+
+    def flush(self, timeout, callback=None):
+        while self.waiting:
+            super().capture_envelope(self.waiting.pop())
+        super().flush(timeout, callback)
+"""
+
+
 def test_a_handler_in_a_process_of_its_own_is_watched_there(
     tmp_path: Path, sentry: SentryRecorder, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """MEND-8: the process ends with the worker, and what it captured has been sent by then."""
     (tmp_path / "apart_program.py").write_text(
-        "import sentry_sdk, todoku\n"
-        f"sentry_sdk.init({sentry.dsn!r}, traces_sample_rate=1.0, default_integrations=False)\n"
+        f"import sentry_sdk, todoku\n{LAZY}\n"
+        f"sentry_sdk.init({sentry.dsn!r}, traces_sample_rate=1.0, default_integrations=False, "
+        "transport=Lazy, shutdown_timeout=9)\n"
         f"box = todoku.App({sqlite_url!r})\n"
         "@box.job(run='process', max_attempts=1)\n"
         "def apart(card: str) -> None:\n"

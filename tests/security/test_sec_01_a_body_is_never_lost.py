@@ -129,7 +129,7 @@ def test_SEC_1_wherever_a_request_is_cut_its_body_is_the_same(server: Server, be
     assert stored(server) == [b"GET / HTTP/1.1\r\n\r\n"] * len(cuts)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: apt-get install curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: `make system-packages`")
 def test_SEC_1_curl_with_http2_loses_nothing(server: Server, bearer: dict[str, str]) -> None:
     token = f"Authorization: {bearer['Authorization']}"
     curl = ["curl", "-sS", "--http2", "--noproxy", "*", "-H", token, "-d", "by curl", server.url + TARGET]

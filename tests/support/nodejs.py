@@ -21,9 +21,9 @@ DRIVER = Path(__file__).parent / "node" / "driver.mjs"
 def missing() -> str | None:
     """Why it cannot be driven here; None: it can."""
     if shutil.which("node") is None:
-        return "node is not installed"
+        return "node is not installed: `make system-packages node-clients`"
     if not (MODULES / "@upstash" / "qstash").is_dir():
-        return "the client is not there: make node-clients"
+        return "the client for Node is not here: `make node-clients`"
     return None
 
 

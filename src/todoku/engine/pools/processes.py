@@ -9,7 +9,7 @@ import signal
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Final
 
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
@@ -18,8 +18,11 @@ from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted
 from todoku.engine.pools.threads import Ran, called
 from todoku.engine.registry import Target
-from todoku.engine.telling.sentry import initialised, watched
+from todoku.engine.telling.sentry import flush, initialised, watched
 from todoku.store.values import Transacted
+
+_ENDING: Final = 10.0
+"""Seconds an idle child has to end by itself before it is killed: Sentry and OpenTelemetry send what is left."""
 
 
 class Apart:
@@ -43,6 +46,10 @@ class Apart:
         return outcome, (_named(name) if name else None)
 
     def close(self) -> None:
+        """End the child. It has no attempt now: it sees the end of its pipe, sends what it has to tell, and leaves."""
+        if self._child is not None and self._pipe is not None:
+            self._pipe.close()
+            self._child.join(_ENDING)
         self._kill()
 
     def _opened(self) -> Connection:
@@ -76,6 +83,7 @@ def serve(pipe: Connection) -> None:
         try:
             reference, name, claim, seconds = pipe.recv()
         except EOFError:
+            flush()  # at the latest now: nothing of this process is left to do it later
             return
         pipe.send(_sent(*_attempt(reference, name, claim, seconds)))
 

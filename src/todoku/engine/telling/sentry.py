@@ -35,6 +35,14 @@ def initialised() -> bool:
     return sdk is not None and bool(sdk.is_initialized())
 
 
+def flush() -> None:
+    """Send what was captured and not sent yet. Blocks for at most the `shutdown_timeout` that Sentry was given."""
+    if initialised():
+        import sentry_sdk  # noqa: PLC0415 - only where somebody uses it
+
+        sentry_sdk.flush()
+
+
 def with_sentry(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`headers` with Sentry's trace in them, if there is one and they have none."""
     if not initialised() or any(name.lower() == SENTRY_TRACE for name in headers or ()):
