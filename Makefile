@@ -19,7 +19,7 @@ HTTP_TESTS := tests/api/http tests/api/qstash tests/api/admin tests/api/test_rec
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-fast test-api test-floors model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-fast test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -110,6 +110,9 @@ $(FLOORS)/.stamp: pyproject.toml requirements/dev.txt tests/support/floors.py $(
 model: setup ## search every scope of the protocol's model, the slow ones too
 	TODOKU_TEST_DEEP=1 $(PYTEST) tests/model
 
+fuzz: setup ## hostile requests to every route, hostile answers of receivers, for SECONDS=60: 5xx, hangs, lost bodies? SEED= repeats
+	$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+
 crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
 	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash
 
@@ -171,5 +174,5 @@ lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
