@@ -16,11 +16,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+FLOORS := .venv-floors
+HTTP_TESTS := tests/api/http tests/api/qstash tests/api/admin tests/api/test_receiver.py tests/client tests/daemon/test_http.py \
+  tests/daemon/test_page.py tests/destinations/http tests/destinations/test_ssrf_connect.py tests/ingest tests/security
 RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test stranger test-fast test-postgres test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test stranger test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -101,8 +104,24 @@ test-postgres: setup ## the tests that depend on the server, on POSTGRES=debian 
 test-api: setup ## ask the admin API EXAMPLES=200 times per operation what its description allows, and what it does not
 	TODOKU_TEST_EXAMPLES=$(or $(EXAMPLES),200) $(PYTEST) tests/api/admin/test_openapi.py
 
+test-floors: setup $(FLOORS)/.stamp ## the HTTP part of the suite on the lowest versions that pyproject.toml allows, in a .venv of its own
+	$(FLOORS)/bin/python -m pytest -n $(JOBS) --dist loadgroup $(HTTP_TESTS) --ignore tests/api/admin/test_openapi.py
+
+$(FLOORS)/.stamp: pyproject.toml requirements/dev.txt tests/support/floors.py $(VENV)/.stamp-dev
+	@echo "installing the lowest versions …"
+	@rm -rf $(FLOORS)
+	@$(PYTHON) -m venv $(FLOORS)
+	@$(PY) tests/support/floors.py constraints > $(FLOORS)/floors.txt
+	@$(PY) tests/support/floors.py tools > $(FLOORS)/tools.txt
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(FLOORS)/floors.txt -r $(FLOORS)/tools.txt
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c $(FLOORS)/floors.txt --editable ".[postgres,server]"
+	@touch $@
+
 model: setup ## search every scope of the protocol's model, the slow ones too
 	TODOKU_TEST_DEEP=1 $(PYTEST) tests/model
+
+fuzz: setup ## hostile requests to every route, hostile answers of receivers, for SECONDS=60: 5xx, hangs, lost bodies? SEED= repeats
+	$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
 	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash
@@ -168,5 +187,5 @@ lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov build dist
+	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -42,7 +42,8 @@ def commands(url: str, elsewhere: Elsewhere) -> Program:
         done = CliRunner().invoke(cli, arguments, env=environ)
         if isinstance(done.exception, TodokuError):  # what `main` makes of it
             return Done(1, done.stdout, str(done.exception))
-        return Done(done.exit_code, done.stdout, done.stderr)
+        mixed = done.stderr_bytes is None  # click before 8.2 has one stream for both
+        return Done(done.exit_code, done.stdout, done.output if mixed else done.stderr)
 
     return program
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +16,7 @@ from todoku.api.condition import Condition, Watched
 from todoku.api.local import came_straight
 from todoku.api.page import CSP, Listed, listed_row, page
 from todoku.api.problem import Refused, told
+from todoku.core.controls import encode_json
 from todoku.core.errors import TodokuError
 from todoku.store.values import Counts, Delivery
 
@@ -138,4 +138,4 @@ def _numbers(counts: Counts) -> dict[str, int]:
 
 def _json(body: object, status: int) -> Response:
     headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    return Response(msgspec.json.encode(body), status, headers, "application/json")
+    return Response(encode_json(body), status, headers, "application/json")

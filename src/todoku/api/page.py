@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from todoku.core.controls import escape_controls
 from todoku.store.values import Delivery
 
 STATES: Final = {
@@ -97,7 +98,7 @@ def page(listed: Listed) -> str:
 <body>
 <main>
 <header>
-<h1>todoku <small lang="ja">届く</small></h1> {_badge(listed)} <span class="where">{escape(listed.title)}</span>
+<h1>todoku <small lang="ja">届く</small></h1> {_badge(listed)} <span class="where">{_text(listed.title)}</span>
 </header>
 {_counts(listed)}
 {_table(listed)}
@@ -111,7 +112,7 @@ def page(listed: Listed) -> str:
 def _badge(listed: Listed) -> str:
     notes = ", ".join(listed.notes)
     text = "ready" if not notes else f"{listed.state}: {notes}"
-    return f'<span class="badge{" not" if notes else ""}">{escape(text)}</span>'
+    return f'<span class="badge{" not" if notes else ""}">{_text(text)}</span>'
 
 
 def _counts(listed: Listed) -> str:
@@ -126,7 +127,7 @@ def _counts(listed: Listed) -> str:
 
 def _table(listed: Listed) -> str:
     if listed.problem:
-        return f"<p>{escape(listed.problem)}</p>"
+        return f"<p>{_text(listed.problem)}</p>"
     if not listed.deliveries:
         return _EMPTY
     rows = "\n".join(_row(delivery) for delivery in listed.deliveries)
@@ -151,7 +152,7 @@ def _attempts(delivery: Delivery) -> str:
 
 
 def _text(value: str | None) -> str:
-    return escape(value or "")
+    return escape(escape_controls(value or ""))
 
 
 def _ago(moment: datetime) -> str:

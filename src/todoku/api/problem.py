@@ -14,6 +14,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from todoku.core.controls import encode_json
 from todoku.core.errors import (
     CannotOpen,
     DatabaseBusy,
@@ -106,7 +107,7 @@ def answer(said: Told, request_id: str) -> Response:
 def problem_bytes(status: int, detail: str, request_id: str) -> bytes:
     """A problem as JSON."""
     title = HTTPStatus(status).phrase if status in _KNOWN else "Problem"
-    return msgspec.json.encode(Problem(title=title, status=status, detail=detail, error=detail, request_id=request_id))
+    return encode_json(Problem(title=title, status=status, detail=detail, error=detail, request_id=request_id))
 
 
 _KNOWN: Final = frozenset(status.value for status in HTTPStatus)

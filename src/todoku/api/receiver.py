@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from todoku.api.body import read_body
 from todoku.api.problem import Refused
+from todoku.core.controls import encode_json
 from todoku.core.httpheaders import canonical
 from todoku.core.signature import verify_upstash
 
@@ -157,4 +158,4 @@ def _number(request: Request, name: str, default: int, *, most: int) -> int:
 
 
 def _json(body: object) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return Response(encode_json(body), media_type="application/json")

@@ -11,4 +11,22 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-__all__ = ["STATUS_LINE", "HttpToolsProtocol", "RequestResponseCycle"]
+__all__ = ["STATUS_LINE", "RequestResponseCycle", "UvicornProtocol"]
+
+
+class UvicornProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with a name of our own for what it keeps private."""
+
+    def cancel_idle_deadline(self) -> None:
+        """The connection is idle no longer: uvicorn does not close it for having waited between two requests."""
+        self._unset_keepalive_if_required()
+
+    def set_keep_alive(self, keep: bool) -> None:
+        """Say whether the connection goes on after the answer to the newest request; the answer says the same.
+
+        uvicorn before 0.54 ends the connection without saying so,
+        and the client may have sent its next request by then.
+        """
+        headers = self.server_state.default_headers
+        self.cycle.keep_alive = keep
+        self.cycle.default_headers = headers if keep else [*headers, (b"connection", b"close")]

@@ -14,7 +14,7 @@ import httptools
 
 from todoku.api.connections import Bounds, Connections
 from todoku.api.problem import MEDIA_TYPE, problem_bytes
-from todoku.api.uvicorn_protocol import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from todoku.api.uvicorn_protocol import STATUS_LINE, RequestResponseCycle, UvicornProtocol
 from todoku.app import new_id
 
 LARGEST_HEAD: Final = 96 << 10
@@ -31,7 +31,7 @@ _NOTICED: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"}
 """Headers that say how a body comes."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(UvicornProtocol):
     """uvicorn's protocol, bounded."""
 
     def __init__(self, *arguments: Any, connections: Connections | None = None, **named: Any) -> None:
@@ -74,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Some bytes. What cannot be understood is answered with 400, and nothing is logged: anybody can send it."""
         if self._refused:
             return
-        self._unset_keepalive_if_required()
+        self.cancel_idle_deadline()
         self._came = len(data)
         if self._in_head:
             self._head_size += self._came
@@ -140,7 +140,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is there, and within bounds: it is served as ASGI has it."""
         super().on_headers_complete()
         # As long as its body has not come, an answer ends the connection: see on_message_complete.
-        self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive and not self._only_health, False
+        self._keeps_alive = self.cycle.keep_alive and not self._only_health
+        self.set_keep_alive(False)
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
@@ -157,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._was_framed = self._framed
         if not self._refused:
             if not self.cycle.response_complete and not self.cycle.response_started:
-                self.cycle.keep_alive = self._keeps_alive
+                self.set_keep_alive(self._keeps_alive)
             super().on_message_complete()
 
     @property
@@ -293,7 +294,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_came()
         if self.answering:
             if self._in_head and self._was_framed:  # what was asked before is certain: it is answered, and then the end
-                self.cycle.keep_alive = False
+                self.set_keep_alive(False)
                 return
             self.cycle.disconnected = True  # its body is not certain: whoever reads it is told that it did not come
             self.cycle.message_event.set()

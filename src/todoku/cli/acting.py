@@ -12,7 +12,7 @@ from todoku.app import App
 from todoku.cli.looking import STATUSES
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, duration, json_option, json_text, rate, signed
-from todoku.cli.printing import print_json, progress
+from todoku.cli.printing import print_json, progress, say
 from todoku.cli.telling import id_argument
 from todoku.engine import operate
 from todoku.store.values import Filter
@@ -59,9 +59,9 @@ def report(act: str, matched: int, changed: int, skipped: dict[str, int], *, dry
             {"act": act, "matched": matched, "changed": changed, "skipped": skipped, "dry_run": dry_run}
         )  # fmt: skip
     else:
-        click.echo(f"{act}: {'would change' if dry_run else 'changed'} {changed} of {matched}")
+        say(f"{act}: {'would change' if dry_run else 'changed'} {changed} of {matched}")
         for why, number in sorted(skipped.items()):
-            click.echo(f"  {number} passed over: {why}{_HINTS.get(why, '')}")
+            say(f"  {number} passed over: {why}{_HINTS.get(why, '')}")
     if changed == 0:
         sys.exit(1)
 

@@ -11,7 +11,7 @@ import msgspec
 from todoku.app import App, printed_migrations
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
-from todoku.cli.printing import print_json, progress
+from todoku.cli.printing import print_document, print_json, progress, say
 from todoku.core.errors import TodokuError
 from todoku.daemon.loading import load_app, named_app
 from todoku.engine.asking.doctor import Finding, examine
@@ -25,7 +25,7 @@ from todoku.engine.asking.verify import verify as verified
 def migrate(database: str | None, schema: str | None, only_print: bool, as_json: bool) -> None:
     """Create or update todoku's tables."""
     if only_print:
-        click.echo(printed_migrations(database, schema), nl=False)
+        print_document(printed_migrations(database, schema))
         return
     box = App(database, schema=schema)
     try:
@@ -35,9 +35,9 @@ def migrate(database: str | None, schema: str | None, only_print: bool, as_json:
     if as_json:
         print_json(msgspec.to_builtins(done))
     elif done.applied:
-        click.echo(f"migrated to version {done.version} (applied: {', '.join(map(str, done.applied))})")
+        say(f"migrated to version {done.version} (applied: {', '.join(map(str, done.applied))})")
     else:
-        click.echo(f"up to date at version {done.version}")
+        say(f"up to date at version {done.version}")
 
 
 @click.command()
@@ -58,9 +58,9 @@ def verify(database: str | None, schema: str | None, as_json: bool) -> None:
                 "sentence": check.sentence, "examples": examples,
             })  # fmt: skip
         elif examples:
-            click.echo(f"broken  {check.invariant:<4} {check.name}: {check.sentence}, but not {', '.join(examples)}")
+            say(f"broken  {check.invariant:<4} {check.name}: {check.sentence}, but not {', '.join(examples)}")
         else:
-            click.echo(f"holds   {check.invariant:<4} {check.name}: {check.sentence}")
+            say(f"holds   {check.invariant:<4} {check.name}: {check.sentence}")
     if any(verdict.examples for verdict in verdicts):
         sys.exit(1)
 
@@ -79,9 +79,9 @@ def doctor(database: str | None, schema: str | None, app: str | None, as_json: b
                 "level": finding.level, "what": finding.what, "text": finding.text, "todo": finding.todo,
             })  # fmt: skip
         else:
-            click.echo(f"{finding.level:<8} {finding.what:<13} {finding.text}")
+            say(f"{finding.level:<8} {finding.what:<13} {finding.text}")
             if finding.todo:
-                click.echo(f"{'':<22} → {finding.todo}")
+                say(f"{'':<22} → {finding.todo}")
     sys.exit(worst)
 
 

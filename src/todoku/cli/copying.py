@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from todoku.app import load_settings, open_database
 from todoku.cli.opening import refuse_missing
 from todoku.cli.options import json_option
-from todoku.cli.printing import show_rows
+from todoku.cli.printing import say, show_rows
 from todoku.daemon.start import sqlite_file
 from todoku.engine import copy as moving
 from todoku.engine.copy import Step
@@ -56,7 +56,7 @@ def copy_command(
         show_rows(("table", "rows", "brought", "digest"), rows, as_json=True)
         return
     number = sum(one.rows for one in copied)
-    click.echo(f"copied {number} rows of {len(copied)} tables: counts and digests are the same on both sides")
+    say(f"copied {number} rows of {len(copied)} tables: counts and digests are the same on both sides")
 
 
 def _is_there(url: str) -> bool:
@@ -88,6 +88,6 @@ def _lines() -> Callable[[Step], None]:
         nonlocal said
         if (step.doing == "copying" and step.done == step.rows) or time.monotonic() >= said + 1:
             said = time.monotonic()
-            click.echo(f"{step.doing} {step.table}: {step.done} of {step.rows}", err=True)
+            say(f"{step.doing} {step.table}: {step.done} of {step.rows}", err=True)
 
     return tell

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from todoku.cli.options import database_option
+from todoku.cli.printing import say
 from todoku.daemon.dev import Dev
 from todoku.daemon.dev import dev as dev_daemon
 from todoku.daemon.start import Wanted
@@ -31,4 +32,4 @@ from todoku.daemon.start import Wanted
               help="How to log; auto: text on a terminal, else JSON.")  # fmt: skip
 def dev(receiver_port: int | None, rewrite: tuple[str, ...], **given: Any) -> None:
     """A QStash of your own on this machine: public credentials, a receiver to send to, a line for each delivery."""
-    sys.exit(dev_daemon(Wanted(**given), Dev(rewrite=rewrite, receiver_port=receiver_port), click.echo))
+    sys.exit(dev_daemon(Wanted(**given), Dev(rewrite=rewrite, receiver_port=receiver_port), say))

@@ -11,7 +11,7 @@ import click
 
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, duration, json_option, signed
-from todoku.cli.printing import print_json
+from todoku.cli.printing import print_json, say
 from todoku.client.connecting import connect
 from todoku.client.failing import FailedEvents, chosen_id, usual_id
 from todoku.client.queue import Queue
@@ -66,7 +66,7 @@ def dlq_sync(
             except QueueUnavailable as error:
                 if watch is None:
                     raise
-                click.echo(f"todoku: {error}", err=True)  # it may be back at the next look
+                say(f"todoku: {error}", err=True)  # it may be back at the next look
             if watch is None:
                 return
             time.sleep(max(watch, 0.1))
@@ -87,7 +87,7 @@ def _look(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
                 }
             )
     if not as_json:
-        click.echo(f"{number} dead letter{'' if number == 1 else 's'}, {added} new")
+        say(f"{number} dead letter{'' if number == 1 else 's'}, {added} new")
     sys.stdout.flush()
 
 
@@ -111,6 +111,6 @@ def dlq_rerun(
         print_json({"event_id": event_id, "dlq_id": event.dlq_id, "message_id": id, "dry_run": dry_run})
     elif dry_run:
         before = "" if event.rerun_at is None else f" (sent again at {event.rerun_at} by {event.rerun_by})"
-        click.echo(f"would send {event_id} again: {event.error}{before}")
+        say(f"would send {event_id} again: {event.error}{before}")
     else:
-        click.echo(f"{event_id} is sent again as {id}")
+        say(f"{event_id} is sent again as {id}")

@@ -10,7 +10,7 @@ import click
 
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, json_option, signed
-from todoku.cli.printing import nothing, print_json, progress, show_rows
+from todoku.cli.printing import nothing, print_json, progress, say, show_rows
 from todoku.core.master import KEY_BYTES, written
 from todoku.engine.sealing.rekeep import rekeep
 from todoku.engine.sealing.rotate import days, rotate, shred
@@ -38,7 +38,7 @@ def generate_key(name: str | None) -> None:
 
     It is printed once and stored nowhere: without it, what it protects cannot be read.
     """
-    click.echo(written(name or utc_today().isoformat(), os.urandom(KEY_BYTES)))
+    say(written(name or utc_today().isoformat(), os.urandom(KEY_BYTES)))
 
 
 @encryption_keys.command("list")
@@ -87,11 +87,11 @@ def rotate_keys(
             "dry_run": dry_run,
         })  # fmt: skip
     else:
-        click.echo(f"rotate to {current}: {'would wrap' if dry_run else 'wrapped'} {done.number} data keys")
+        say(f"rotate to {current}: {'would wrap' if dry_run else 'wrapped'} {done.number} data keys")
         if secrets:
-            click.echo(f"  {'would seal' if dry_run else 'sealed'} {secrets} secrets of todoku's own")
+            say(f"  {'would seal' if dry_run else 'sealed'} {secrets} secrets of todoku's own")
         for name in strangers:
-            click.echo(f"  some are wrapped by {name}, which is not in TODOKU_MASTER_KEYS (or has other bytes there)")
+            say(f"  some are wrapped by {name}, which is not in TODOKU_MASTER_KEYS (or has other bytes there)")
     if strangers:
         sys.exit(1)
 
@@ -118,7 +118,7 @@ def shred_keys(
             {"keys": found.keys, "unfinished": found.unfinished, "dead_letters": found.dead, "dry_run": dry_run}
         )  # fmt: skip
     else:
-        click.echo(f"shred: {'would delete' if dry_run else 'deleted'} {found.keys} data keys")
-        click.echo(f"  unreadable: {found.unfinished} unfinished deliveries, {found.dead} dead letters")
+        say(f"shred: {'would delete' if dry_run else 'deleted'} {found.keys} data keys")
+        say(f"  unreadable: {found.unfinished} unfinished deliveries, {found.dead} dead letters")
     if found.keys == 0:
         sys.exit(1)

@@ -8,7 +8,7 @@ import click
 
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
-from todoku.cli.printing import nothing, show_rows
+from todoku.cli.printing import nothing, say, show_rows
 
 
 @click.command()
@@ -35,6 +35,6 @@ def hooks(database: str | None, schema: str | None, as_json: bool) -> None:
         known = box.store.hooks()
     columns = ("name", "event", "topic", "destination", "from_queue", "queue", "max_attempts", "timeout")
     if not known and not as_json:
-        click.echo("no hooks")
+        say("no hooks")
         return
     show_rows(columns, [tuple(getattr(hook, column) for column in columns) for hook in known], as_json=as_json)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from todoku.cli.options import duration, json_option
-from todoku.cli.printing import print_json
+from todoku.cli.printing import print_json, say
 from todoku.client.connecting import spool_of
 
 
@@ -34,6 +34,6 @@ def spool_forward(*, spool: str, url: str | None, token: str | None, lasts: floa
     if as_json:
         print_json({"forwarded": before - left, "left": left})
     else:
-        click.echo(f"forwarded {before - left}, {left} left")
+        say(f"forwarded {before - left}, {left} left")
     if left:
         sys.exit(1)

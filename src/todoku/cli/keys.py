@@ -6,7 +6,7 @@ import click
 
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, json_option, signed
-from todoku.cli.printing import print_json
+from todoku.cli.printing import print_json, say
 from todoku.core.signing import SigningKeys
 from todoku.engine.http import keys as engine
 
@@ -43,7 +43,7 @@ def rotate_keys(
     with opened(database, schema) as box:
         found = engine.rotate(box.store, box.settings, signed(by, why, dry_run=dry_run), dry_run=dry_run)
     if dry_run:
-        click.echo("would sign with the next key, and make a new one", err=True)
+        say("would sign with the next key, and make a new one", err=True)
         return
     _print(found, as_json=as_json)
 
@@ -52,5 +52,5 @@ def _print(keys: SigningKeys, *, as_json: bool) -> None:
     if as_json:
         print_json({"current": keys.current, "next": keys.next})
         return
-    click.echo(f"QSTASH_CURRENT_SIGNING_KEY={keys.current}")
-    click.echo(f"QSTASH_NEXT_SIGNING_KEY={keys.next}")
+    say(f"QSTASH_CURRENT_SIGNING_KEY={keys.current}")
+    say(f"QSTASH_NEXT_SIGNING_KEY={keys.next}")

@@ -7,7 +7,7 @@ import click
 from todoku.app import App
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, duration, json_option, rate, signed
-from todoku.cli.printing import nothing, print_json, show_rows
+from todoku.cli.printing import nothing, print_json, say, show_rows
 from todoku.engine import operate
 
 
@@ -46,12 +46,12 @@ def limit(
         })  # fmt: skip
         return
     if off:
-        click.echo(f"{'would take' if dry_run else 'took'} the limit of {kind} {name} away")
+        say(f"{'would take' if dry_run else 'took'} the limit of {kind} {name} away")
         return
     once = "any number at once" if concurrency is None else f"at most {concurrency} at once"
     paced = "at any rate" if pace is None else f"{pace:g} a second"
     span = "" if lasts is None else f", for {lasts:g} s"
-    click.echo(f"{'would limit' if dry_run else 'limited'} {kind} {name}: {once}, {paced}{span}")
+    say(f"{'would limit' if dry_run else 'limited'} {kind} {name}: {once}, {paced}{span}")
 
 
 LIMITS = ("of", "name", "key", "concurrency", "rate", "running", "waiting")
@@ -129,9 +129,9 @@ def _say(act: str, queue: str, *, unheard: bool, dry_run: bool, as_json: bool) -
     if as_json:
         print_json({"act": act, "queue": queue, "dry_run": dry_run})
         return
-    click.echo(f"would {act} {queue}" if dry_run else f"{act}d {queue}")
+    say(f"would {act} {queue}" if dry_run else f"{act}d {queue}")
     if unheard:
-        click.echo(f"(nothing waits in a queue {queue} right now)", err=True)
+        say(f"(nothing waits in a queue {queue} right now)", err=True)
 
 
 @click.command("release-expired")
@@ -152,6 +152,6 @@ def release_expired(
         })  # fmt: skip
         return
     freed = "would free" if dry_run else "freed"
-    click.echo(f"{freed} {done.changed} deliveries of {done.matched} ended leases")
+    say(f"{freed} {done.changed} deliveries of {done.matched} ended leases")
     for why_not, number in done.skipped.items():
-        click.echo(f"  {number} {why_not}")
+        say(f"  {number} {why_not}")

@@ -11,7 +11,7 @@ import click
 from todoku.app import App
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, duration, json_option
-from todoku.cli.printing import nothing, preview, print_json, print_table, show_rows, told
+from todoku.cli.printing import nothing, preview, print_json, print_table, say, show_rows, told
 from todoku.core.status import Status
 from todoku.store.values import Counts, Delivery, Filter
 from todoku.store.views import Event
@@ -31,7 +31,7 @@ def stats(database: str | None, schema: str | None, as_json: bool) -> None:
         print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3)})
         return
     print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())])
-    click.echo(f"{len(workers)} workers alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
+    say(f"{len(workers)} workers alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
 
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:
@@ -111,7 +111,7 @@ def reasons(database: str | None, schema: str | None, as_json: bool) -> None:
     with opened(database, schema) as box:
         groups = box.store.dead()
     if not groups and not as_json:
-        click.echo("no dead letters")
+        say("no dead letters")
         return
     columns = ("reason", "destination", "number", "first", "last", "example", "error")
     show_rows(
@@ -132,7 +132,7 @@ def workers(database: str | None, schema: str | None, as_json: bool) -> None:
     with opened(database, schema) as box:
         rows, now = box.store.workers(), box.store.ping()
     if not rows and not as_json:
-        click.echo("no workers")
+        say("no workers")
         return
     columns = ("id", "name", "state", "alive", "held", "started", "lease_ends")
     show_rows(
@@ -190,4 +190,4 @@ def _show(event: Event, *, as_json: bool) -> None:
         return
     who = " → ".join(filter(None, (event.topic, event.destination)))
     number = "" if event.delivery_id is None else f"#{event.delivery_id} "
-    click.echo(f"{told(event.at)}  {event.what:<10} {number}{who}  {told(event.told) if event.told else ''}".rstrip())
+    say(f"{told(event.at)}  {event.what:<10} {number}{who}  {told(event.told) if event.told else ''}".rstrip())

@@ -13,6 +13,7 @@ from todoku.cli.dlqsync import dlq_rerun, dlq_sync
 from todoku.cli.encrypting import encryption_keys
 from todoku.cli.forwarding import spool_forward
 from todoku.cli.keys import signing_keys
+from todoku.cli.printing import say
 from todoku.cli.tokens import tokens
 from todoku.core.errors import TodokuError
 from todoku.store.failpoint import arm_from
@@ -42,5 +43,5 @@ def main() -> None:
         arm_from(os.environ)
         cli(prog_name="todoku")
     except TodokuError as error:
-        click.echo(f"todoku: {error}", err=True)
+        say(f"todoku: {error}", err=True)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,12 @@ from datetime import datetime
 from typing import Final
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from todoku.core.controls import encode_json, escape_controls
 from todoku.core.sealed import shown
 from todoku.engine.asking.masked import masked
 from todoku.store.views import Preview
@@ -26,10 +27,23 @@ _GAP: Final = 2
 _LONG: Final = frozenset({"topic", "destination", "reason", "error", "payload", "told", "name"})
 """Columns that give way on a narrow terminal."""
 
+_SPACES: Final = re.compile(r"(?:\r\n|[ \t\n])+")
+"""What lies between the words of a text with several lines."""
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print these lines, or an empty one. What a terminal would obey in them is shown instead."""
+    click.echo("\n".join(map(escape_controls, lines)), err=err)
+
+
+def print_document(text: str) -> None:
+    """Print a text of todoku's own as it is, with its tabs and newlines."""
+    click.echo(text, nl=False)
+
 
 def print_json(row: Mapping[str, object]) -> None:
     """One object on a line of its own."""
-    click.echo(msgspec.json.encode(row).decode())
+    click.echo(encode_json(row).decode())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -66,9 +80,9 @@ def told(value: object) -> str:
         case datetime():
             return value.strftime("%Y-%m-%d %H:%M:%SZ")
         case dict() | list():
-            return msgspec.json.encode(value).decode()
+            return encode_json(value).decode()
         case _:
-            return " ".join(str(value).split())
+            return escape_controls(_SPACES.sub(" ", str(value)).strip(" "))
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
@@ -86,7 +100,7 @@ def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None
         return None
     if found.payload is None:
         return shown(found.content_type, found.size)
-    text = msgspec.json.encode(masked(found.payload, fields)).decode()
+    text = encode_json(masked(found.payload, fields)).decode()
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
@@ -104,5 +118,5 @@ def progress(what: str, *, total: int | None = None, quiet: bool = False) -> Ite
 
 def nothing(text: str = "nothing matched") -> None:
     """Say that there was nothing, and exit 1."""
-    click.echo(f"todoku: {text}", err=True)
+    say(f"todoku: {text}", err=True)
     sys.exit(1)

@@ -12,7 +12,7 @@ import click
 
 from todoku.cli.opening import opened_app
 from todoku.cli.options import database_option, duration, json_option, json_text, moment
-from todoku.cli.printing import print_json
+from todoku.cli.printing import print_json, say
 from todoku.core.errors import InvalidMessage, NoRoute
 from todoku.engine.direct import directed
 from todoku.engine.publish import Options
@@ -62,7 +62,7 @@ def publish(
     if as_json:
         print_json({"id": message.id, "topic": topic, "duplicate": message.duplicate, "created": message.created_at})
     else:
-        click.echo(f"{message.id}" + (" (was published before)" if message.duplicate else ""))
+        say(f"{message.id}" + (" (was published before)" if message.duplicate else ""))
 
 
 @click.command()
@@ -87,7 +87,7 @@ def enqueue(
     if as_json:
         print_json({"id": handle.id, "job": job, "duplicate": handle.duplicate})
     else:
-        click.echo(f"{handle.id}" + (" (was enqueued before)" if handle.duplicate else ""))
+        say(f"{handle.id}" + (" (was enqueued before)" if handle.duplicate else ""))
 
 
 def call_arguments(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from todoku.cli.printing import print_json, say
 from todoku.daemon.once import one_pass
 from todoku.daemon.start import Wanted
 from todoku.daemon.start import run as run_daemon
@@ -39,7 +39,7 @@ def daemon_options(command: F) -> F:
 @daemon_options
 def up(**given: Any) -> None:
     """Everything by one command: migrate, work, serve HTTP. Without an app, a small demonstration."""
-    sys.exit(up_daemon(Wanted(**given), click.echo))
+    sys.exit(up_daemon(Wanted(**given), say))
 
 
 @click.command()
@@ -54,4 +54,7 @@ def run(no_http: bool, once: bool, batch: int, as_json: bool, **given: Any) -> N
     if not once:
         sys.exit(run_daemon(wanted))
     done = one_pass(wanted, batch)
-    click.echo(json.dumps(done.as_dict()) if as_json else "\n".join(done.as_lines()))
+    if as_json:
+        print_json(done.as_dict())
+    else:
+        say(*done.as_lines())

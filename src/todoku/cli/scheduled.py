@@ -13,7 +13,7 @@ import click
 
 from todoku.cli.opening import opened, opened_app
 from todoku.cli.options import act_options, database_option, duration, json_option, moment, signed
-from todoku.cli.printing import print_json, show_rows, told
+from todoku.cli.printing import print_json, say, show_rows, told
 from todoku.cli.publishing import call_arguments
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.schedule import Missed, cron, next_after, slots
@@ -76,7 +76,7 @@ def add(
     if as_json:
         print_json({"act": "add", "schedule": name, "job": job, "next": following, "dry_run": dry_run})
     else:
-        click.echo(f"{'would add' if dry_run else 'added'} {name}: next at {told(following)}")
+        say(f"{'would add' if dry_run else 'added'} {name}: next at {told(following)}")
 
 
 def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> click.Command:
@@ -98,7 +98,7 @@ def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> cli
         if as_json:
             print_json({"act": act, "schedule": name, "dry_run": dry_run})
         else:
-            click.echo(f"would {act} {name}" if dry_run else f"{done} {name}")
+            say(f"would {act} {name}" if dry_run else f"{done} {name}")
 
     return command
 
@@ -120,7 +120,7 @@ def run(
         id = None if message is None else message.id
         print_json({"act": "run", "schedule": name, "id": id, "dry_run": dry_run})
     else:
-        click.echo(f"would run {name}" if message is None else f"{message.id}")
+        say(f"would run {name}" if message is None else f"{message.id}")
 
 
 @click.command("next")

@@ -10,7 +10,7 @@ import click
 from todoku.cli import scheduled
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
-from todoku.cli.printing import print_table, show_rows
+from todoku.cli.printing import print_table, say, show_rows
 from todoku.engine.schedules import Schedule
 
 COLUMNS = ("name", "when", "tz", "next", "local", "last", "last_message", "missed", "paused", "declared", "source",
@@ -32,7 +32,7 @@ def schedules(database: str | None, schema: str | None, as_json: bool) -> None:
     if as_json:
         show_rows(COLUMNS, [_row(one) for one in found], as_json=True)
     elif not found:
-        click.echo("no schedules")
+        say("no schedules")
     else:
         columns = ("name", "when", "tz", "next", "local", "last", "missed", "state", "error")
         print_table(columns, [(*_row(one)[:6], one.missed, _state(one), one.error) for one in found])

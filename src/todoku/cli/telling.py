@@ -11,7 +11,7 @@ import click
 from todoku.app import App
 from todoku.cli.opening import opened
 from todoku.cli.options import database_option, json_option
-from todoku.cli.printing import nothing, print_json, print_table, show_rows, told
+from todoku.cli.printing import nothing, print_json, print_table, say, show_rows, told
 from todoku.core.identity import key_hash
 from todoku.core.outcome import Response
 from todoku.core.sealed import shown
@@ -119,8 +119,8 @@ def _answer(response: Response | None) -> str:
 def _print(story: Story, whole: dict[str, object]) -> None:
     for name in ("id", "topic", "key", "created", "headers", "payload"):
         if whole[name] is not None:
-            click.echo(f"{name:<9} {told(whole[name])}")
-    click.echo()
+            say(f"{name:<9} {told(whole[name])}")
+    say()
     columns = ("delivery", "destination", "queue", "status", "attempts", "next run", "reason", "error")
     print_table(
         columns,
@@ -132,7 +132,7 @@ def _print(story: Story, whole: dict[str, object]) -> None:
             for row in story.deliveries
         ],
     )  # fmt: skip
-    click.echo()
+    say()
     print_table(("at", "delivery", "what", "told"), _timeline(story))
 
 
@@ -161,7 +161,7 @@ def explain(database: str | None, schema: str | None, id: UUID | int, as_json: b
         show_rows(("delivery", "destination", "cause", "text", "hint"), rows, as_json=True)
         return
     for number, destination, _, text, hint in rows:
-        click.echo(f"{number} → {destination}: {text}" + (f" ({hint})" if hint else ""))
+        say(f"{number} → {destination}: {text}" + (f" ({hint})" if hint else ""))
 
 
 @click.command()
@@ -186,4 +186,4 @@ def ledger(database: str | None, schema: str | None, key: str, scope: str, as_js
         print_json(row)
     else:
         for name, value in row.items():
-            click.echo(f"{name:<9} {told(value)}")
+            say(f"{name:<9} {told(value)}")

@@ -8,7 +8,7 @@ import click
 
 from todoku.cli.opening import opened
 from todoku.cli.options import act_options, database_option, duration, json_option, signed
-from todoku.cli.printing import nothing, print_json, show_rows
+from todoku.cli.printing import nothing, print_json, say, show_rows
 from todoku.core.scope import Scope
 from todoku.engine.http import tokens as engine
 
@@ -40,14 +40,14 @@ def create_token(
     with opened(database, schema) as box:
         who = signed(by, why, dry_run=dry_run)
         if dry_run:
-            click.echo(f"would create {name}: {', '.join(scopes)}", err=True)
+            say(f"would create {name}: {', '.join(scopes)}", err=True)
             return
         made, text = engine.create(box.store, who, name=name, scopes=scopes, lasts=expires)
     if as_json:
         print_json(_fields(made) | {"token": text})
         return
-    click.echo(text)
-    click.echo(f"token {made.prefix} ({', '.join(made.scopes)}): it is shown this once", err=True)
+    say(text)
+    say(f"token {made.prefix} ({', '.join(made.scopes)}): it is shown this once", err=True)
 
 
 COLUMNS = ("prefix", "name", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at", "alive")
@@ -82,7 +82,7 @@ def revoke_token(
     if as_json:
         print_json({"act": "revoke", **_fields(found), "dry_run": dry_run})
         return
-    click.echo(f"{'would revoke' if dry_run else 'revoked'} {found.prefix} ({found.name})")
+    say(f"{'would revoke' if dry_run else 'revoked'} {found.prefix} ({found.name})")
 
 
 def _fields(token: engine.Token) -> dict[str, object]:

@@ -31,7 +31,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
     """None: the port after the server's, or any free one."""
 
 
-def dev(wanted: Wanted, asked: Dev, say: Callable[[str], None]) -> int:
+def dev(wanted: Wanted, asked: Dev, say: Callable[..., None]) -> int:
     """Serve, send and receive until stopped; returns the exit code.
 
     With an App its own database is used, else one that is gone afterwards. CannotStart unless it is for this machine
@@ -50,7 +50,7 @@ def dev(wanted: Wanted, asked: Dev, say: Callable[[str], None]) -> int:
         receiver = Http(_receiver, listening)
         receiver.start()
         stack.callback(receiver.stop)
-        daemon.when_opened(lambda: say("\n".join(greeting(daemon, name, asked, url_of(listening)))))
+        daemon.when_opened(lambda: say(*greeting(daemon, name, asked, url_of(listening))))
         return daemon.run()
 
 

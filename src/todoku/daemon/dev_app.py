@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from todoku.app import App
+from todoku.core.controls import escape_controls
 from todoku.core.errors import InvalidMessage
 from todoku.core.message import Claimed
 from todoku.core.request import CALLBACK_TOPIC, TOPIC, request_of
@@ -32,7 +33,7 @@ class Lines(Telemetry):
         super().settled(ended, seconds=seconds)
         told = [told_line(one) for one in ended if one.claim.topic in _TOPICS]
         with suppress(OSError, ValueError):  # nobody reads any more: not a reason to stop
-            sys.stdout.write("".join(f"{_clock()} {line}\n" for line in told))
+            sys.stdout.write("".join(f"{_clock()} {escape_controls(line)}\n" for line in told))
             sys.stdout.flush()
 
 

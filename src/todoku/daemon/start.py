@@ -73,7 +73,7 @@ def checked_app(wanted: Wanted) -> tuple[str, App] | None:
     return name, box
 
 
-def up(wanted: Wanted, say: Callable[[str], None]) -> int:
+def up(wanted: Wanted, say: Callable[..., None]) -> int:
     """Everything by one command: migrate, worker processes, HTTP. Without an App, the demonstration."""
     found = checked_app(wanted)
     if found is None:  # others' messages are not the demonstration's to give up on
@@ -90,9 +90,7 @@ def up(wanted: Wanted, say: Callable[[str], None]) -> int:
             lock.say(f"pid {os.getpid()}, {daemon.address}")
         if found is None and is_new:
             daemon.when_opened(Demonstration(box).run)
-        daemon.when_opened(
-            lambda: say("\n".join([*greeting(daemon, file, demo=found is None, new=is_new), *daemon.made]))
-        )
+        daemon.when_opened(lambda: say(*greeting(daemon, file, demo=found is None, new=is_new), *daemon.made))
         return daemon.run()
 
 

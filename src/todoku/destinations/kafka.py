@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Unpack
 
 from todoku.core.failure import Reasons
 from todoku.core.outcome import Abort, Retry
+from todoku.destinations.aiokafka_producer import drop_waiting, is_lost, mark_closed
 from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options, together
 
 
@@ -36,13 +36,12 @@ class Kafka(Broker[Any]):
             await producer.start()
         except BaseException:
             await producer.client.close()
-            producer._closed = True  # it never began, so that `stop` would wait for a sender that is not there
+            mark_closed(producer)
             raise
         return producer
 
     def _is_lost(self, connection: Any) -> bool:
-        sender = connection._sender.sender_task
-        return bool(connection._closed or sender is None or sender.done())
+        return is_lost(connection)
 
     async def _publish(self, connection: Any, parcels: Sequence[Parcel]) -> None:
         topics: dict[str, list[Parcel]] = {}
@@ -86,12 +85,7 @@ class Kafka(Broker[Any]):
         await connection.client.fetch_all_metadata()
 
     async def _close(self, connection: Any) -> None:
-        # What still waits in it must not be sent after we said that it was not; the library would wait until it is.
-        waiting = connection._message_accumulator
-        for batch in (*chain.from_iterable(waiting._batches.values()), *waiting._pending_batches):
-            batch.future.cancel()
-        if connection._sender.sender_task is not None:
-            connection._sender.sender_task.cancel()
+        drop_waiting(connection)  # it must not be sent any more: its outcome was "not sent"
         try:
             await connection.stop()
         finally:

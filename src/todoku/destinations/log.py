@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from todoku.core.controls import escape_controls
 from todoku.core.destination import Outgoing
 
 
@@ -26,7 +27,7 @@ class Printer:
 
     def _line(self, message: Outgoing) -> str:
         payload = f" {message.payload.decode('utf-8', 'replace')}" if self._payload else ""
-        return f"PUBLISH {message.topic} {message.key or '-'} {message.message_id}{payload}\n"
+        return escape_controls(f"PUBLISH {message.topic} {message.key or '-'} {message.message_id}{payload}") + "\n"
 
 
 def log(name: str = "log", *, payload: bool = False, stream: TextIO | None = None) -> Printer:

@@ -19,6 +19,7 @@ from todoku.api.auth import Access, Guarded, bearer_of
 from todoku.api.body import read_json, refuse_body
 from todoku.api.context import Context
 from todoku.api.problem import NOT_STORED, Refused
+from todoku.core.controls import encode_json
 
 PREFIX: Final = "/api/v1"
 _CONVERTOR: Final = re.compile(r"\{(\w+):path\}")
@@ -74,7 +75,7 @@ def route(declared: Operation, context: Context) -> Guarded:
     async def endpoint(request: Request) -> Response:
         given = await _given(declared, request, context)
         done = await asyncio.to_thread(declared.run, **given)
-        return Response(msgspec.json.encode(done), declared.status, NOT_STORED, "application/json")
+        return Response(encode_json(done), declared.status, NOT_STORED, "application/json")
 
     endpoint.__name__ = declared.name
     return Guarded(

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from todoku.api.problem import NOT_STORED
+from todoku.core.controls import encode_json
 from todoku.core.outcome import Response as Received
 from todoku.core.request import Callback, Flow, HttpRequest
 from todoku.engine.http.dead import DeadLetter
@@ -126,7 +127,7 @@ class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def json(body: object, status: int = 200) -> Response:
     """An answer."""
-    return Response(msgspec.json.encode(body), status, dict(NOT_STORED), "application/json")
+    return Response(encode_json(body), status, dict(NOT_STORED), "application/json")
 
 
 def done() -> Response:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.controls import escape_controls, escape_json
 from todoku.core.mask import MASKED, STARS, mask, telling
 
 LOGGER: Final = logging.getLogger("todoku")
@@ -186,10 +187,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
         event = record.msg
-        text = str(event) if isinstance(event, Event) else _printable(_message(record))
+        text = str(event) if isinstance(event, Event) else escape_controls(_message(record))
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         error = " ".join(f"{name}={value}" for name, value in _error(record).items())
-        return f"{at} {_level(record).upper():7} {text}" + (f" {_printable(error)}" if error else "")
+        return f"{at} {_level(record).upper():7} {text}" + (f" {escape_controls(error)}" if error else "")
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -222,9 +223,9 @@ def _error(record: logging.LogRecord) -> Fields:
 
 def _encoded(line: Fields) -> str:
     try:
-        return _ENCODER.encode(line).decode()
+        return escape_json(_ENCODER.encode(line)).decode()
     except (TypeError, ValueError):  # half a surrogate pair
-        return _ENCODER.encode({_clean(name): _clean(value) for name, value in line.items()}).decode()
+        return escape_json(_ENCODER.encode({_clean(name): _clean(value) for name, value in line.items()})).decode()
 
 
 def _clean(value: object) -> str:
@@ -237,12 +238,7 @@ def _clean(value: object) -> str:
 
 def _as_text(name: str, fields: Fields) -> str:
     shown = "".join(f" {key}={_clean(value)}" for key, value in fields.items() if value is not None)
-    return _printable(name + shown)
-
-
-def _printable(text: str) -> str:
-    """`text` on one line, without what moves a terminal's cursor: nobody forges a line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escape_controls(name + shown)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -259,7 +255,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
     def write_lines(self, lines: Lines) -> None:
         """Write a batch of lines as JSON, in as few writes as processes that share a pipe can make whole."""
         try:
-            pieces = _pieces([_ENCODER.encode(line) for line in lines])
+            pieces = _pieces([escape_json(_ENCODER.encode(line)) for line in lines])
             with self.lock:  # type: ignore[union-attr]
                 for piece in pieces:
                     self.stream.write(piece)

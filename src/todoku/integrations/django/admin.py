@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 
+from todoku.core.controls import escape_controls
 from todoku.core.mask import mask
 from todoku.core.sealed import shown
 from todoku.engine import operate
@@ -23,18 +25,31 @@ class WhyForm(ActionForm):
     why = forms.CharField(required=False, label="Why", max_length=200)
 
 
+def _inert(field: str) -> Callable[[Delivery], str | None]:
+    """A column that shows the control characters of a field instead of obeying them."""
+
+    def shown_field(row: Delivery) -> str | None:
+        value = getattr(row, field)
+        return None if value is None else escape_controls(str(value))
+
+    column: Callable[[Delivery], str | None] = admin.display(description=field, ordering=field)(shown_field)
+    return column
+
+
 class Looking(admin.ModelAdmin):
     """Read-only, whatever the user may do elsewhere."""
 
     action_form = WhyForm
-    list_display: ClassVar = ["id", "topic", "destination", "queue", "status", "attempts", "reason", "next_run_at"]
+    list_display: ClassVar = [
+        "id", "topic", _inert("destination"), _inert("queue"), "status", "attempts", _inert("reason"), "next_run_at",
+    ]  # fmt: skip
     list_filter: ClassVar = ["status", "destination", "queue", "reason"]
     search_fields: ClassVar = ["message__topic", "message__key", "destination", "error"]
     list_select_related: ClassVar = ["message"]
     show_full_result_count = False
     fields: ClassVar = [
-        "id", "topic", "key", "inside", "destination", "queue", "priority", "status", "attempts", "max_attempts",
-        "lost", "replay_count", "next_run_at", "updated_at", "reason", "error",
+        "id", "topic", "key", "inside", _inert("destination"), _inert("queue"), "priority", "status", "attempts",
+        "max_attempts", "lost", "replay_count", "next_run_at", "updated_at", _inert("reason"), _inert("error"),
     ]  # fmt: skip
     readonly_fields = fields
 
@@ -53,12 +68,12 @@ class Looking(admin.ModelAdmin):
     @admin.display(ordering="message__topic")
     def topic(self, row: Delivery) -> str:
         """The topic of its message."""
-        return str(row.message.topic)
+        return escape_controls(str(row.message.topic))
 
     @admin.display
     def key(self, row: Delivery) -> str | None:
         """The key of its message."""
-        return row.message.key  # type: ignore[no-any-return]
+        return None if row.message.key is None else escape_controls(row.message.key)
 
     @admin.display(description="payload")
     def inside(self, row: Delivery) -> str:
@@ -68,7 +83,8 @@ class Looking(admin.ModelAdmin):
         if found is None or found.payload is None:
             return "-" if found is None else shown(found.content_type, found.size)
         masked = mask(json.loads(found.payload), frozenset(box.settings.mask_fields))
-        return json.dumps(masked, ensure_ascii=False, indent=2)
+        lines = json.dumps(masked, ensure_ascii=False, indent=2).split("\n")
+        return "\n".join(map(escape_controls, lines))
 
     def _acted(self, request: Any, queryset: Any, act: Any) -> operate.Done | operate.Replayed | None:
         why = request.POST.get("why", "").strip()

@@ -1,0 +1,1 @@
+"""Hostile requests to every route of the daemon, and hostile answers of receivers: seeded, bounded, repeatable."""
