@@ -91,7 +91,7 @@ def registered(path: str) -> Any:
     that only looks like a task.
     """
     module, _, _name = path.rpartition(".")
-    if module in sys.modules or module.partition(".")[0] in _packages():
+    if module in sys.modules or any(f"{module}.".startswith(f"{package}.") for package in _packages()):
         with suppress(ImportError, ValueError):
             found = import_string(path)
             if isinstance(found, _values.Task) and found.module_path == path:
@@ -102,8 +102,8 @@ def registered(path: str) -> Any:
 def _packages() -> set[str]:
     """The packages that a project's tasks are in: those of its applications, and the one of its settings and URLs."""
     own = (os.environ.get("DJANGO_SETTINGS_MODULE", ""), getattr(settings, "ROOT_URLCONF", None) or "")
-    names = (*own, *(each.name for each in apps.get_app_configs()))
-    return {name.partition(".")[0] for name in names} - {""}
+    names = {name.partition(".")[0] for name in own} | {each.name for each in apps.get_app_configs()}
+    return names - {""}
 
 
 class TodokuBackend(_Backend):
