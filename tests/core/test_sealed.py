@@ -31,7 +31,7 @@ def test_what_is_packed_is_unpacked() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\x01short", b"\x02" + bytes(100), b'{"name": "not sealed at all, but long enough"}']
+    "raw", [b"", b"\x01short", b"\x03" + bytes(100), b'{"name": "not sealed at all, but long enough"}']
 )
 def test_what_is_no_sealed_bytes_is_not_taken_for_it(raw: bytes) -> None:
     assert unpacked(raw) is None
@@ -47,7 +47,9 @@ def test_every_place_has_associated_data_of_its_own() -> None:
         Place("payload", str(ID), "a.b", "application/octet-stream"),
         Place("payload", str(ID) + "a", ".b"),
     ]
-    assert all(one.associated() != other.associated() for one, other in combinations(places, 2))
+    for version in (1, 2):
+        bound = [place.associated(version) for place in places]
+        assert all(one != other for one, other in combinations(bound, 2))
 
 
 def test_a_wrapped_key_is_bound_to_its_day_and_master_key() -> None:

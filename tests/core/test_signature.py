@@ -19,6 +19,7 @@ from qstash.errors import SignatureError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.core.making import any_text, quick
+from todoku.core.blank import is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.signature import upstash_signature, verify_upstash, verify_webhook, webhook_headers, webhook_secret
 
@@ -70,7 +71,8 @@ def test_each_of_the_keys_verifies() -> None:
         assert verify_upstash(token(1000, key=key), BODY, keys=(CURRENT, NEXT), now=1000, url=URL)
     assert not verify_upstash(token(1000, key=OTHER), BODY, keys=(CURRENT, NEXT), now=1000)
     assert not verify_upstash(token(1000, key=OTHER), BODY, keys=(), now=1000)
-    assert not verify_upstash(token(1000, key=""), BODY, keys=("",), now=1000), "an empty key proves nothing"
+    with pytest.raises(InvalidSetting, match="empty"):
+        token(1000, key="")
 
 
 def test_no_byte_of_the_token_may_change() -> None:
@@ -236,7 +238,7 @@ def test_nothing_is_sent_unsigned() -> None:
 
 
 @quick
-@given(st.binary(max_size=200), st.binary(min_size=1, max_size=64))
+@given(st.binary(max_size=200), st.binary(min_size=1, max_size=64).filter(lambda key: not is_blank_key(key)))
 def test_any_bytes_and_any_secret_verify_again(body: bytes, key: bytes) -> None:
     for secret in (f"whsec_{base64.b64encode(key).decode()}", base64.b64encode(key).decode().rstrip("=")):
         assert verify_webhook(webhook_headers(ID, body, secrets=[secret], now=5), body, secrets=[secret], now=5)

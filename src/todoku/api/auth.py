@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from todoku.api.connections import network_of
 from todoku.api.failures import Failures
 from todoku.api.problem import Refused
 from todoku.api.rate import Buckets, Taken, rate_headers
@@ -99,7 +100,7 @@ class Gate:
         """Whoever asks, if they may."""
         caller = self._caller(request)
         setattr(request.state, _CALLER, caller)
-        address, plain = _counted_by(caller), _presented(request)
+        address, plain = network_of(caller), _presented(request)
         if plain is None:
             hint = "send Authorization: Bearer …; `todoku tokens create` makes one"
             raise self._failed(_unknown("a token is needed", hint), address)
@@ -224,11 +225,6 @@ def _presented(request: Request) -> str | None:
     if not request.scope["path"].startswith("/v2/"):
         return None
     return dict(parse_qsl(request.scope["query_string"].decode("latin-1"))).get(_IN_QUERY)
-
-
-def _counted_by(host: str) -> str:
-    """The name by which wrong tokens of an address are counted. Of IPv6 the network: an attacker has all of it."""
-    return ":".join(host.split(":")[:4]) if ":" in host else host
 
 
 def _unknown(message: str, hint: str) -> Refused:

@@ -116,7 +116,10 @@ class Connections:
 
 
 def network_of(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 of an IPv6 address; however it is written."""
+    """What counts as one client: an IPv4 address, or the /64 of an IPv6 address, of which an attacker has all.
+
+    However it is written, so that `2001:db8::1` is in the same network as `2001:db8:0:0:1::1`.
+    """
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

@@ -16,7 +16,7 @@ from todoku.core.ending import Ending
 from todoku.core.errors import CannotOpen, DatabaseBusy, DatabaseUnavailable, InvalidAct, QueueRefused, QueueUnavailable
 from todoku.core.identity import key_hash, publish_scope
 from todoku.core.message import Draft, Idempotency, Message
-from todoku.core.redact import redacted, redacted_body
+from todoku.core.redact import redacted, redacted_body, redacted_headers
 from todoku.core.request import RETRIES, Callback, HttpRequest, dead_id, dead_ref, origin, request_of
 from todoku.core.route import Route, resolve
 from todoku.engine import operate
@@ -202,7 +202,7 @@ class Embedded:
             # An event that was enqueued has its queue's name as its key.
             name = message.key if message.key is not None and queue == _place(message.key) else None
             return Queued(
-                id=str(message.id), to=message.topic, queue=name, headers=headers, body=body,
+                id=str(message.id), to=message.topic, queue=name, headers=redacted_headers(headers), body=body,
                 created_at=message.created_at,
             )  # fmt: skip
         shown = redacted(request)

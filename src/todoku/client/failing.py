@@ -18,9 +18,10 @@ from todoku.client.embedded import Embedded
 from todoku.client.queue import Queue
 from todoku.core.ending import Ending
 from todoku.core.errors import InvalidAct, NoSuchMessage, QueueRefused
-from todoku.core.httpheaders import SECRET, forwardable
+from todoku.core.httpheaders import forwardable, is_secret
 from todoku.core.learned import learned
 from todoku.core.outcome import error_text
+from todoku.core.redact import is_redacted
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job
 from todoku.store import failed
@@ -59,10 +60,14 @@ def usual_id(letter: DeadLetter) -> str:
 
 
 def event_of(letter: DeadLetter, event_id: EventId = usual_id) -> FailedEvent:
-    """A dead letter as a row. Secrets among its headers are left out."""
+    """A dead letter as a row. Secrets among its headers are left out, and what its publisher redacted."""
     message = letter.message
     text = _text(message.body)
-    headers = {name: value for name, value in message.headers.items() if name not in SECRET and forwardable(name)}
+    headers = {
+        name: value
+        for name, value in message.headers.items()
+        if not is_secret(name) and not is_redacted(value) and forwardable(name)
+    }
     request = _Request(message.to, message.method, headers, message.queue, coded=text is None)
     return FailedEvent(
         event_id=event_id(letter),

@@ -6,9 +6,10 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.httpheaders import SECRET
+from todoku.core.httpheaders import is_secret
 from todoku.core.message import Draft, Leg
 from todoku.core.outcome import Response
+from todoku.core.redact import redacted_answer, redacted_body, redacted_headers
 from todoku.core.request import CALLBACK_TOPIC, HTTP, QUEUE, SECRETS, Callback, HttpRequest, carried, dead_id, origin
 
 
@@ -28,7 +29,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The last answer. None: there was none."""
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _Telling(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The body of a callback. `header` and `sourceHeader` have lists for values; bytes are base64, times unix ms."""
 
     status: int
@@ -60,7 +61,8 @@ def callback_of(request: HttpRequest, *, succeeded: bool) -> Callback | None:
 def callback_draft(id: UUID, ended: Ended, to: Callback, trace: dict[str, str]) -> Draft:
     """The message that tells of an end. It has retries of its own, and belongs to the same trace.
 
-    Its secret headers stay as they were sealed when the request was published: for that message, and for this URL.
+    Its secret headers stay as they were sealed when the request was published: for that message, for this
+    URL and method, and for this kind of end.
     """
     request = HttpRequest(
         url=to.url,
@@ -72,6 +74,7 @@ def callback_draft(id: UUID, ended: Ended, to: Callback, trace: dict[str, str]) 
         labels=ended.request.labels,
         redact=ended.request.redact,
         source=ended.message_id,
+        kind="callback" if ended.succeeded else "failure_callback",
     )
     closed = {} if to.sealed is None else {SECRETS: to.sealed}
     leg = Leg(
@@ -95,20 +98,19 @@ def callback_body(ended: Ended) -> bytes:
     request, response = ended.request, ended.response or Response(0)
     created = round(ended.created_at * 1000)
     return msgspec.json.encode(
-        _Told(
+        _Telling(
             status=response.status,
-            header=_listed(response.headers),
+            header=_listed(_told(redacted_answer(response.headers, request.redact))),
             body=response.body,
             retried=max(0, ended.attempts - 1),
             max_retries=request.retries,
             source_message_id=ended.message_id,
             url=request.url,
             method=request.method,
-            # What authorises at the receiver is not the business of whoever is told.
-            source_header=_listed({name: value for name, value in request.headers.items() if name not in SECRET}),
+            source_header=_listed(_told(redacted_headers(request.headers, request.redact))),
             created_at=created,
             not_before=created,
-            source_body=ended.body,
+            source_body=None if ended.body is None else redacted_body(request, ended.body),
             dlq_id=None if ended.succeeded else dead_id(ended.delivery_id, ended.replay_count),
             topic_name=request.group,
             endpoint_name=request.endpoint,
@@ -116,6 +118,11 @@ def callback_body(ended: Ended) -> bytes:
             caller_ip=request.caller_ip,
         )
     )
+
+
+def _told(headers: dict[str, str]) -> dict[str, str]:
+    """Headers without those that authorise at the receiver, which are not the business of whoever is told."""
+    return {name: value for name, value in headers.items() if not is_secret(name)}
 
 
 def _listed(headers: dict[str, str]) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from todoku.core.errors import InvalidMessage
@@ -25,11 +26,26 @@ _OURS: Final = frozenset({
 _OUR_PREFIXES: Final = ("proxy-", "upstash-", "webhook-")
 """Proxies' own, and what a receiver trusts because only we say it: signatures, ids, counts."""
 
-SECRET: Final = frozenset({
-    "Api-Key", "Authorization", "Cookie", "Private-Token", "Proxy-Authorization", "Set-Cookie", "X-Access-Token",
-    "X-Amz-Security-Token", "X-Api-Key", "X-Auth-Token", "X-Goog-Api-Key",
+_SECRET_WORDS: Final = frozenset({
+    "apikey", "authorization", "cookie", "cookie2", "credential", "credentials", "jwt", "passwd", "password", "secret",
+    "token",
 })  # fmt: skip
-"""Headers that are forwarded but never shown, and sealed where there is a master key."""
+"""The last word of a header's name by which it is a secret: `Authorization`, `Set-Cookie`, `X-Vault-Token`."""
+
+_NO_SECRETS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
+"""They end as secrets do, and are names of events: dead letters are told apart by them."""
+
+
+@lru_cache(maxsize=4096)
+def is_secret(name: str) -> bool:
+    """Whether a header of this name holds a secret: it is forwarded, never shown, and sealed by a master key.
+
+    This is the only list of them. A header whose name ends in -key is a secret too. Neither case nor underscores
+    matter, because they do not to many who read headers.
+    """
+    plain = name.strip().lower().replace("_", "-")
+    before, dash, last = plain.rpartition("-")
+    return plain not in _NO_SECRETS and (last in _SECRET_WORDS or (last == "key" and bool(dash and before)))
 
 
 def canonical(name: str) -> str:

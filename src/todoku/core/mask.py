@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from todoku.core.httpheaders import is_secret
+
 STARS: Final = "***"
 MASKED: Final = (
     "password", "passwd", "passphrase", "secret", "token", "authorization", "api_key", "apikey", "private_key",
@@ -35,7 +37,12 @@ def mask(value: object, fields: frozenset[str]) -> object:
 
 @lru_cache(maxsize=4096)
 def telling(name: str, fields: frozenset[str]) -> bool:
-    """Whether a field called `name` holds what is to be masked."""
+    """Whether a field called `name` holds what is to be masked: by its words, or as the secret header it may be.
+
+    Only headers have dashes in their names. So a field `primary_key` is shown, and a header `X-Signing-Key` is not.
+    """
+    if "-" in name and is_secret(name):
+        return True
     words = _words(name)
     return any(f"-{field}-" in words for field in (_words(field)[1:-1] for field in fields) if field)
 

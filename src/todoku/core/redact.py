@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.httpheaders import SECRET
+from todoku.core.httpheaders import is_secret
 from todoku.core.request import Callback, HttpRequest
 from todoku.core.sealed import kept_in
 
@@ -19,9 +19,13 @@ _KIND: Final = "Content-Type"
 _FIELD: Final = re.compile(r"body|header|header\[([^\[\]\s]{1,256})\]", re.IGNORECASE)
 
 
+REDACTED: Final = "REDACTED"
+"""What every value begins with that is shown in place of another."""
+
+
 def hidden(value: bytes) -> str:
     """What is shown instead: two that are equal can be told to be equal, and nothing else."""
-    return f"REDACTED:{hashlib.sha256(value).hexdigest()}"
+    return f"{REDACTED}:{hashlib.sha256(value).hexdigest()}"
 
 
 def redacted(request: HttpRequest) -> HttpRequest:
@@ -71,13 +75,23 @@ def redacted_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> d
 
 def _digest(value: str) -> str:
     """Of what is sealed there is none here."""
-    return hidden(value.encode()) if value and kept_in(value) is None else "REDACTED"
+    return hidden(value.encode()) if value and kept_in(value) is None else REDACTED
 
 
 def _unseen(headers: dict[str, str], redact: tuple[str, ...]) -> set[str]:
     names = {found[1].lower() for field in redact if (found := _FIELD.fullmatch(field)) and found[1]}
     everything = any(field.lower() == "header" for field in redact)
-    return {name for name in headers if everything or name.title() in SECRET or name.lower() in names}
+    return {name for name in headers if everything or is_secret(name) or name.lower() in names}
+
+
+def redacted_answer(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
+    """Headers of an answer as people may see them. `header`, for all, means those of the request."""
+    return redacted_headers(headers, tuple(field for field in redact if field.lower() != "header"))
+
+
+def is_redacted(value: str) -> bool:
+    """Whether this is shown in place of a value, and not the value itself."""
+    return value == REDACTED or value.startswith(f"{REDACTED}:")
 
 
 def redacted_body(request: HttpRequest, body: bytes) -> bytes:

@@ -13,6 +13,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.learned import learned
+from todoku.core.sealed import RequestKind
 
 HTTP: Final = "todoku-http"
 """The header of a message that is an HTTP request."""
@@ -51,7 +52,7 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_delay: str | None = None
     delay: float = 0.0
     sealed: str | None = None
-    """The values of its secret headers, sealed for the request's message and this URL; in `headers` they are empty."""
+    """The values of its secret headers, sealed for the request's message, this URL and method. Empty in `headers`."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,6 +78,8 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     caller_ip: str | None = None
     source: str | None = None
     """The message whose end this request tells of: it is a callback."""
+    kind: RequestKind = "request"
+    """Whether it is a callback, and of which end. Those of 0.1 do not say so; `source` does."""
 
 
 learned(HttpRequest)

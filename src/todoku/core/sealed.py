@@ -17,6 +17,12 @@ import msgspec
 
 SEALED: Final = "application/vnd.todoku.sealed"
 VERSION: Final = 1
+HEADERS_VERSION: Final = 2
+"""That of secret headers. Those of version 1 were bound to their message and URL, not to their kind and method."""
+
+_BINDING: Final = 8
+"""The version of the UUIDs of data keys that seal headers by version 2 alone; older data keys have random ones (4)."""
+
 NONCE_BYTES: Final = 12
 
 _KIND: Final = re.compile(rf"{re.escape(SEALED)}(?:;key=(?P<key>[0-9a-f-]{{36}}))?;of=(?P<inner>.+)")
@@ -24,6 +30,10 @@ _KEPT: Final = "todoku.kept:"
 _HEADER: Final = 1 + 16 + NONCE_BYTES
 _TAG: Final = 16
 _RESULT: Final = re.compile(r'\{"todoku\.sealed":"(?P<box>[A-Za-z0-9+/=]+)"\}')
+
+
+RequestKind = Literal["request", "callback", "failure_callback"]
+"""Which of the requests of a message: itself, or who is told of its end."""
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
@@ -41,6 +51,7 @@ class Sealed(msgspec.Struct, frozen=True):
     key_id: UUID
     nonce: bytes
     box: bytes
+    version: int = VERSION
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -63,17 +74,37 @@ class Kind(msgspec.Struct, frozen=True):
 
 class Place(msgspec.Struct, frozen=True):
     """Where sealed bytes belong: they open nowhere else. `name` is the topic, the destination of a result, or the URL
-    that secret headers are for."""
+    that secret headers are for; of those also which request of the message sends them, and by which method."""
 
     what: Literal["payload", "result", "headers"]
     message_id: str
     name: str
     content_type: str = "application/json"
+    kind: RequestKind | None = None
+    method: str = ""
 
-    def associated(self) -> bytes:
+    @property
+    def version(self) -> int:
+        """The version by which something is sealed for this place."""
+        return HEADERS_VERSION if self.what == "headers" else VERSION
+
+    def associated(self, version: int) -> bytes:
         """The data that is authenticated with the ciphertext: each part with its length, so that none can shift."""
-        parts = (f"todoku sealed {VERSION}", self.what, self.message_id, self.name, self.content_type)
+        parts = [f"todoku sealed {version}", self.what, self.message_id, self.name, self.content_type]
+        if version >= HEADERS_VERSION:
+            parts += [self.kind or "", self.method]
         return b"".join(len(part).to_bytes(4) + part for part in (part.encode() for part in parts))
+
+
+def data_key_id(raw: bytes) -> UUID:
+    """The id of a new data key, of 16 random bytes. It is bound to the wrapped key, and says what that may open."""
+    number = int.from_bytes(raw) & ~(0xF << 76) & ~(0x3 << 62)
+    return UUID(int=number | _BINDING << 76 | 0x2 << 62)
+
+
+def is_binding(key_id: UUID) -> bool:
+    """Whether a data key has sealed headers by version 2 alone, so that whatever claims to be older is forged."""
+    return key_id.version == _BINDING
 
 
 def kind_of(content_type: str) -> Kind | None:
@@ -90,14 +121,14 @@ def inner_type(content_type: str) -> str:
 
 def packed(sealed: Sealed) -> bytes:
     """The parts as they are stored."""
-    return bytes([VERSION]) + sealed.key_id.bytes + sealed.nonce + sealed.box
+    return bytes([sealed.version]) + sealed.key_id.bytes + sealed.nonce + sealed.box
 
 
 def unpacked(raw: bytes) -> Sealed | None:
     """The parts of what is stored; None: these are no sealed bytes."""
-    if len(raw) < _HEADER + _TAG or raw[0] != VERSION:
+    if len(raw) < _HEADER + _TAG or raw[0] not in (VERSION, HEADERS_VERSION):
         return None
-    return Sealed(UUID(bytes=raw[1:17]), raw[17:_HEADER], raw[_HEADER:])
+    return Sealed(UUID(bytes=raw[1:17]), raw[17:_HEADER], raw[_HEADER:], raw[0])
 
 
 def key_associated(key_id: UUID, day: str, master_key_id: str) -> bytes:

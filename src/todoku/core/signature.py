@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from todoku.core.blank import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.learned import learned
 
@@ -64,7 +65,12 @@ learned(_Header, _Claims)
 
 
 def upstash_signature(url: str, body: bytes, *, key: str, now: float, jti: str) -> str:
-    """The token for one attempt to send `body` to `url`; `now` in seconds since 1970, `jti` unlike any other."""
+    """The token for one attempt to send `body` to `url`; `now` in seconds since 1970, `jti` unlike any other.
+
+    InvalidSetting if the key is empty: anybody could sign with that.
+    """
+    if is_blank(key):
+        raise InvalidSetting("the signing key is empty", hint="`todoku signing-keys rotate` makes new ones")
     issued = int(now) - BACKDATED
     claims = _Claims(iss=ISSUER, sub=url, exp=int(now) + LASTS, nbf=0, iat=issued, jti=jti, body=_hash(body))
     signed = f"{_HEADER}.{_base64url(msgspec.json.encode(claims))}"
@@ -77,7 +83,7 @@ def verify_upstash(
     """Whether one of the keys signed exactly this body (for exactly this URL, if one is given) and not long ago."""
     signed, _, signature = token.rpartition(".")
     # Text against text: of base64 that decodes to the same bytes in several spellings, only one is ours.
-    matches = [_same(_hs256(key, signed), signature) for key in keys if key]
+    matches = [_same(_hs256(key, signed), signature) for key in keys if not is_blank(key)]
     if not any(matches):
         return False
     header, _, payload = signed.partition(".")
@@ -149,8 +155,8 @@ def webhook_key(secret: str) -> bytes:
         key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not key:
-        raise InvalidSetting("a secret of Standard Webhooks cannot be read", hint="whsec_ and base64")
+    if is_blank_key(key):
+        raise InvalidSetting("a secret of Standard Webhooks is empty, or cannot be read", hint="whsec_ and base64")
     return key
 
 

@@ -88,9 +88,7 @@ def http(
     """
     checked_url = check_url(url, what="url")
     parts = urlsplit(checked_url)
-    secrets = (secret,) if isinstance(secret, str) else tuple(secret or ())
-    for each in secrets:
-        webhook_key(each)
+    secrets = () if secret is None else _secrets(secret)
     return Endpoint(
         checked_url,
         name=name or f"http:{parts.netloc}{parts.path}",
@@ -100,6 +98,18 @@ def http(
         secrets=secrets,
         source=check_source(source),
     )
+
+
+def _secrets(given: str | Sequence[str]) -> tuple[str, ...]:
+    """What a destination signs with. An empty list is a mistake: it would send everything unsigned."""
+    secrets = (given,) if isinstance(given, str) else tuple(given)
+    if not secrets:
+        raise InvalidSetting(
+            "secret is an empty list", hint="whsec_ and base64; leave it out to send without a signature"
+        )
+    for each in secrets:
+        webhook_key(each)
+    return secrets
 
 
 def _method(method: str) -> str:

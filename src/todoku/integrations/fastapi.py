@@ -23,7 +23,8 @@ from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Job
 from todoku.engine.ledger import Answer
-from todoku.integrations.idempotency import Scope, asker, by_authorization, request_of
+from todoku.integrations.idempotency import request_of
+from todoku.integrations.principal import Principal, asker, stated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,14 +87,16 @@ def once(
     session: Callable[..., Any],
     *,
     scope: str,
-    principal: Callable[[Scope], str] = by_authorization,
+    principal: Principal | None = None,
     conflict: int = 422,
 ) -> Callable[..., AsyncIterator[Answer]]:
     """A dependency: `Idempotency-Key` in the session of the request. The endpoint looks at `first`, and stores.
 
     `if not done.first: return done.response`, else do it and `done.store(response)`. Both commit with the session,
     which its own dependency commits. 400: no key. 409: another request has it. `conflict`: it was another request's.
+    `principal`: who asks, as for `IdempotencyMiddleware`; an answer is given to nobody else.
     """
+    known = stated(principal, scope)
 
     async def answered(
         request: Request,
@@ -101,7 +104,7 @@ def once(
         idempotency_key: str | None = Header(None),
     ) -> AsyncIterator[Answer]:
         body = request_of(request.scope, await request.body())
-        where = f"{scope}:{asker(request.scope, principal)}"
+        where = f"{scope}:{asker(request.scope, known)}"
         async with AsyncExitStack() as stack:
             # Only what the key itself meets is told so: an error of the endpoint stays what it is.
             try:

@@ -7,7 +7,6 @@ with its key is told so (409). A server error is not stored, and frees the key: 
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ import msgspec
 from todoku.app import App
 from todoku.core.digest import digest, digest_bytes
 from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage, InvalidSetting
+from todoku.integrations.principal import Principal, Scope, asker, stated
 
-Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -25,6 +24,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 LARGEST: Final = 1 << 20
+
+_NEVER_KEPT: Final = frozenset({b"set-cookie", b"set-cookie2"})
+"""A cookie is given to whoever logged in, once: who asks again is not logged in by an old answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -35,8 +37,9 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes
 
     def stored(self) -> dict[str, object]:
-        """As it is kept in the ledger: every byte of it."""
-        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in self.headers]
+        """As it is kept in the ledger: every byte of it, but for cookies that it sets."""
+        kept = ((name, value) for name, value in self.headers if name.lower() not in _NEVER_KEPT)
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in kept]
         return {"headers": headers, "body": base64.b64encode(self.body).decode()}
 
 
@@ -52,16 +55,12 @@ class _ClientGone(Exception):
     """The client left before it had sent its whole request."""
 
 
-def by_authorization(scope: Scope) -> str:
-    """Who asks, by the request's Authorization header; without one, everybody is one and the same."""
-    return _header(scope, b"authorization") or ""
-
-
 class IdempotencyMiddleware:
     """Wraps an ASGI application: `app.add_middleware(IdempotencyMiddleware, box=box)`.
 
     `methods`: the ones that are looked at. `paths`: only under these prefixes. `required`: a request without the header
-    is refused (400), else it goes through as it is. `principal`: who asks; an answer is given to nobody else.
+    is refused (400), else it goes through as it is. `principal`: who asks; an answer is given to nobody else
+    (`by_credentials`, the default; `by_authorization`, `by_cookie("session")`, or a function of the ASGI scope).
     `conflict`: the status for a key that was used with another request, 422 or 409. `hold`: seconds after which the key
     of a request whose process died is free. Bodies and answers of more than `largest` bytes: 413, and not kept.
     """
@@ -74,7 +73,7 @@ class IdempotencyMiddleware:
         methods: Collection[str] = ("POST", "PATCH"),
         paths: Sequence[str] = ("/",),
         required: bool = True,
-        principal: Callable[[Scope], str] = by_authorization,
+        principal: Principal | None = None,
         conflict: int = 422,
         hold: float = 60.0,
         largest: int = LARGEST,
@@ -86,7 +85,7 @@ class IdempotencyMiddleware:
         self._methods = frozenset(method.upper() for method in methods)
         self._paths = tuple(paths)
         self._required = required
-        self._principal = principal
+        self._principal = stated(principal, ", ".join(self._paths))
         self._conflict = conflict
         self._hold = hold
         self._largest = largest
@@ -162,11 +161,6 @@ class IdempotencyMiddleware:
         return Reply(start["status"], headers, b"".join(parts))
 
 
-def asker(scope: Scope, principal: Callable[[Scope], str]) -> str:
-    """Who asks, as it is stored: a hash, so that no credential is."""
-    return hashlib.sha256(principal(scope).encode()).hexdigest()
-
-
 def request_of(scope: Scope, body: bytes) -> dict[str, str]:
     """What makes two requests the same one: method, path, query, and the body by its digest."""
     where = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
@@ -181,8 +175,10 @@ def problem(status: int, title: str, detail: str, *headers: Header) -> Reply:
 
 
 def _kept(status: int, stored: Any) -> Reply:
-    headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"])
-    return Reply(status, headers, base64.b64decode(stored["body"]))
+    headers = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"])
+    # An older todoku kept cookies, too.
+    kept = tuple((name, value) for name, value in headers if name.lower() not in _NEVER_KEPT)
+    return Reply(status, kept, base64.b64decode(stored["body"]))
 
 
 def _not_kept() -> Reply:

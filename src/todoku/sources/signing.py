@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from hmac import compare_digest
 from typing import Final
 
+from todoku.core.blank import is_blank
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import Held, Secret
 from todoku.core.signature import mac
@@ -31,7 +32,7 @@ def checked(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
         raise InvalidSetting("secrets is empty", hint=_HINT)
     for place, secret in enumerate(kept):
         if isinstance(secret, str):
-            if not secret.strip() or secret != secret.strip():
+            if is_blank(secret) or secret != secret.strip():
                 raise InvalidSetting(f"secrets[{place}] is empty or has spaces around it", hint=_HINT)
         elif not isinstance(secret, Held):
             raise InvalidSetting(f"secrets[{place}] is {type(secret).__name__}", hint='a text, or todoku.Ref("env:…")')

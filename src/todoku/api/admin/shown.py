@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.httpheaders import SECRET
+from todoku.core.httpheaders import is_secret
 from todoku.core.mask import STARS, mask
 from todoku.core.outcome import Response
 from todoku.store.values import AttemptRow
@@ -56,7 +56,7 @@ def attempt(row: AttemptRow, fields: frozenset[str]) -> Attempt:
 
 def masked_headers(headers: dict[str, str], fields: frozenset[str]) -> dict[str, str]:
     """Headers with stars in place of secrets."""
-    hidden = {name: STARS if name in SECRET else value for name, value in headers.items()}
+    hidden = {name: STARS if is_secret(name) else value for name, value in headers.items()}
     return msgspec.convert(mask(hidden, fields), dict[str, str])
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.mask import mask
+from todoku.core.httpheaders import is_secret
+from todoku.core.mask import STARS, mask
 from todoku.core.redact import redacted
 from todoku.core.request import HTTP, SECRETS, request_of
 from todoku.core.sealed import sealed_result
@@ -22,14 +23,14 @@ def masked(text: str | None, fields: Iterable[str]) -> object:
 
 def masked_headers(text: str | None, fields: Iterable[str]) -> object:
     """The headers of a message, with stars where nobody may look. A request has none of its secrets in it."""
-    if text is None or HTTP not in text:
-        return masked(text, fields)
+    if text is None:
+        return None
     try:
         request = request_of(text)
     except InvalidMessage:  # somebody else wrote it
         request = None
-    headers = msgspec.json.decode(text, type=dict[str, object])
-    headers.pop(SECRETS, None)
+    found = msgspec.json.decode(text, type=dict[str, object])
+    headers = {name: STARS if is_secret(name) else value for name, value in found.items() if name != SECRETS}
     if request is not None:
         headers[HTTP] = msgspec.to_builtins(redacted(request))
     return mask(headers, frozenset(fields))

@@ -17,7 +17,7 @@ from todoku.core.outcome import Response
 from todoku.core.request import dead_id, dead_ref, request_of
 from todoku.core.wanted import EVERYTHING, Wanted
 from todoku.engine.http.insisting import insisted
-from todoku.engine.http.requests import CANCELLED, Request, in_range, shown
+from todoku.engine.http.requests import CANCELLED, Request, in_range, shown, shown_answer
 from todoku.engine.outbox import Outbox
 from todoku.store.port import Store
 from todoku.store.requests import LAST, RequestRow, TriedRow
@@ -189,7 +189,7 @@ def _letters(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[DeadLetter, ..
         DeadLetter(
             id=dead_id(each.delivery_id, each.replay_count),
             request=each,
-            response=last[each.delivery_id].response if each.delivery_id in last else None,
+            response=shown_answer(last[each.delivery_id].response) if each.delivery_id in last else None,
         )
         for each in shown(outbox, rows)
     )

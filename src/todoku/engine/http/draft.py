@@ -12,7 +12,9 @@ from todoku.core.digest import digest_bytes
 from todoku.core.errors import InvalidMessage
 from todoku.core.identity import key_hash, lane_id
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency, Leg
-from todoku.core.request import CALLBACK_TOPIC, HTTP, TOPIC, HttpRequest, carried, origin, queue_name
+from todoku.core.redact import parted
+from todoku.core.request import CALLBACK_TOPIC, HTTP, TOPIC, Callback, HttpRequest, carried, origin, queue_name
+from todoku.core.sealed import SEALED
 from todoku.engine.publish import check_text, encode
 
 DEDUPLICATED_FOR: Final = 600.0
@@ -44,8 +46,12 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
     if len(body) > max_payload_bytes:
         hint = "send a reference to it instead, or raise TODOKU_MAX_PAYLOAD_BYTES"
         raise InvalidMessage(f"the body has {len(body)} bytes, {max_payload_bytes} are allowed", hint=hint)
+    for each in (request, request.callback, request.failure_callback):
+        _refuse_sealed(each)
     # What the caller calls it goes through to the receiver, and into the logs: before any name of ours.
-    named = {name.lower(): request.headers[name] for name in _NAMED if name in request.headers}
+    # What is redacted stays in the request, where it is hidden and can be sealed.
+    clear = parted(request.headers, request.redact)[0]
+    named = {name.lower(): clear[name] for name in _NAMED if clear.get(name)}
     headers = encode({**posting.trace, **named, HTTP: carried(request)})
     if len(headers.encode()) > MAX_HEADERS_BYTES:
         raise InvalidMessage("the headers are too large", hint=f"{MAX_HEADERS_BYTES} bytes are allowed for all of them")
@@ -64,6 +70,12 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
         delay=posting.delay,
         at=posting.at,
     )
+
+
+def _refuse_sealed(sent: HttpRequest | Callback | None) -> None:
+    """InvalidMessage if a content type says that its body was sealed by us: only what seals may say so."""
+    if sent is not None and sent.headers.get("Content-Type", "").lower().startswith(SEALED):
+        raise InvalidMessage(f"the Content-Type {SEALED} is todoku's own", hint="name the type of the body as it is")
 
 
 def content_id(request: HttpRequest, body: bytes) -> str:

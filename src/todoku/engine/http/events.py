@@ -18,7 +18,7 @@ from todoku.core.outcome import Response
 from todoku.core.redact import redacted
 from todoku.core.request import HttpRequest, request_of
 from todoku.core.wanted import EVERYTHING, Wanted
-from todoku.engine.http.requests import in_range
+from todoku.engine.http.requests import in_range, shown_answer
 from todoku.engine.outbox import Outbox
 from todoku.store.events import HIGHEST, CreatedRow, Kind, Past, Position, created_at, micros
 from todoku.store.port import Store
@@ -234,7 +234,7 @@ def _states(row: RequestRow) -> Iterator[tuple[State, datetime]]:
 def _with(base: HttpEvent, told: TriedRow | RequestRow) -> HttpEvent:
     if isinstance(told, TriedRow):
         return msgspec.structs.replace(
-            base, attempt=told.number, reason=told.reason, error=told.error, response=told.response
+            base, attempt=told.number, reason=told.reason, error=told.error, response=shown_answer(told.response)
         )
     return msgspec.structs.replace(base, attempt=told.attempts, reason=told.reason, error=told.error)
 
@@ -244,7 +244,7 @@ def _with_answers(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEvent,
     died = _KINDS.index("died")
     last = store.requests.last_attempts([event.key[2] for event in events if event.key[1] == died])
     return tuple(
-        msgspec.structs.replace(event, response=last[event.key[2]].response)
+        msgspec.structs.replace(event, response=shown_answer(last[event.key[2]].response))
         if event.key[1] == died and event.state == "FAILED" and event.key[2] in last
         else event
         for event in events

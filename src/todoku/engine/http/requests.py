@@ -10,7 +10,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
-from todoku.core.redact import redacted, redacted_body
+from todoku.core.outcome import Response
+from todoku.core.redact import redacted, redacted_answer, redacted_body
 from todoku.core.request import HttpRequest, request_of
 from todoku.core.wanted import Wanted
 from todoku.engine.http.insisting import insisted
@@ -172,3 +173,8 @@ def _bodies(outbox: Outbox, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         except CannotOpen:
             continue
     return found
+
+
+def shown_answer(answer: Response | None) -> Response | None:
+    """What a receiver answered, as people may see it: without the cookies that it set."""
+    return None if answer is None else msgspec.structs.replace(answer, headers=redacted_answer(answer.headers))

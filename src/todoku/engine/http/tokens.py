@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidAct, StoreError
+from todoku.core.errors import InvalidAct, InvalidMessage, StoreError
 from todoku.core.identity import base62
 from todoku.core.scope import Scope, Secret, allows, known, scopes
 from todoku.core.settings import Settings
@@ -165,6 +165,10 @@ def hashed(text: str) -> str:
 def _made(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, ...]]:
     checked = scopes(given)
     check_text(name, "name of a token", _LONGEST_NAME)
+    if not name.isprintable():
+        raise InvalidMessage(
+            f"a token cannot be called {name!r}", hint="no line breaks, control or invisible characters"
+        )
     id = new_id()
     return id, f"{_prefix(id)}_{base62(os.urandom(24))}", checked
 

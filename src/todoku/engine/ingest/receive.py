@@ -58,6 +58,7 @@ class Ingest:
         self._moulds = Moulds(outbox, routes)
         self._together = together
         self._keys = Keys(outbox.secrets)
+        self._keys.refuse_empty(sources.values())
         self._reminded: dict[str, float] = {}
 
     def visit(self, name: str, request_id: str) -> Visit:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from todoku.core.blank import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import Template, Verifier, checked_path, template
 from todoku.core.outcome import Duration
@@ -72,6 +73,9 @@ class IngestDeclarations:
             raise InvalidSetting(
                 f"{source}: {type(verifier).__name__} verifies nothing", hint="todoku.stripe(secrets=[…]), for example"
             )
+        for secret in verifier.secrets:
+            if isinstance(secret, str) and (is_blank(secret) or is_blank_key(verifier.key(secret))):
+                raise InvalidSetting(f"{source}: a secret is empty", hint="what the source signs with")
         self.sources.add(
             Source(
                 name=source,

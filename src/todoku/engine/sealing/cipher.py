@@ -9,7 +9,7 @@ from uuid import UUID
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.master import KEY_BYTES, MasterKey
-from todoku.core.sealed import NONCE_BYTES, Place, Sealed, WrappedKey, key_associated
+from todoku.core.sealed import NONCE_BYTES, Place, Sealed, WrappedKey, data_key_id, is_binding, key_associated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +60,17 @@ class DataKey:
         """Seal for one place, with a nonce of chance: the number of seals is bounded where keys are made."""
         nonce = chance(NONCE_BYTES)
         self.seals += 1
-        return Sealed(self.row.id, nonce, self._cipher.encrypt(nonce, plain, place.associated()))
+        box = self._cipher.encrypt(nonce, plain, place.associated(place.version))
+        return Sealed(self.row.id, nonce, box, place.version)
 
     def open(self, sealed: Sealed, place: Place) -> bytes:
-        """What was sealed for this place; WrongTag: it was not, or it was changed."""
-        return self._cipher.decrypt(sealed.nonce, sealed.box, place.associated())
+        """What was sealed for this place; WrongTag: it was not, or it was changed.
+
+        What an older version sealed opens by an older data key only: so nothing that is sealed now can pass for it.
+        """
+        if sealed.version < place.version and is_binding(self.row.id):
+            raise WrongTag
+        return self._cipher.decrypt(sealed.nonce, sealed.box, place.associated(sealed.version))
 
 
 def require_cryptography() -> None:
@@ -77,7 +83,7 @@ def require_cryptography() -> None:
 
 def new_data_key(master: MasterKey, day: date, chance: Callable[[int], bytes]) -> DataKey:
     """A fresh data key for a day, wrapped by the master key."""
-    key, id = chance(KEY_BYTES), UUID(bytes=chance(16), version=4)
+    key, id = chance(KEY_BYTES), data_key_id(chance(16))
     return DataKey(wrapped(id, day.isoformat(), master, key, chance), key)
 
 

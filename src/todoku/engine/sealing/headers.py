@@ -1,7 +1,8 @@
 """The secret headers of requests: sealed when they are published, opened when they are sent, and kept out of answers.
 
-They are sealed for their message and their URL: in another row, or sent elsewhere, they open nothing. Those of a
-callback are sealed with the request, and travel on as they are: the transaction that publishes it opens nothing.
+They are sealed for their message, URL and method, and for which of the message's requests they are: in another row,
+moved from a callback to the request, or sent otherwise, they open nothing. Those of a callback are sealed with the
+request, and travel on as they are: the transaction that publishes it opens nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from todoku.core.errors import CannotOpen, InvalidMessage
 from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.redact import parted
-from todoku.core.request import HTTP, SECRETS, Callback, HttpRequest, carried, request_of
-from todoku.core.sealed import Place, sealed_in, sealed_text
+from todoku.core.request import HTTP, SECRETS, TOPIC, Callback, HttpRequest, carried, request_of
+from todoku.core.sealed import Place, RequestKind, sealed_in, sealed_text
 
 Seal = Callable[[bytes, Place], bytes]
 
@@ -33,27 +34,33 @@ def closed_headers(draft: Draft, seal: Seal) -> Draft:
         return draft
     id = str(draft.id)
     clear, secrets = parted(request.headers, request.redact)
-    callback = _closed(request.callback, request.redact, id, seal)
-    failure = _closed(request.failure_callback, request.redact, id, seal)
+    callback = _closed(request.callback, request.redact, seal, id, "callback")
+    failure = _closed(request.failure_callback, request.redact, seal, id, "failure_callback")
     if not secrets and callback is request.callback and failure is request.failure_callback:
         return draft
     made = msgspec.structs.replace(request, headers=clear, callback=callback, failure_callback=failure)
     # Also where only a callback has secrets: so what needs a data key is found by this header alone.
-    own = _decoded(draft.headers) | {SECRETS: _text(secrets, id, request.url, seal), HTTP: carried(made)}
+    own = _decoded(draft.headers) | {SECRETS: _text(secrets, _place(id, request, "request"), seal), HTTP: carried(made)}
     return msgspec.structs.replace(draft, headers=msgspec.json.encode(own).decode())
 
 
-def _closed(callback: Callback | None, redact: tuple[str, ...], id: str, seal: Seal) -> Callback | None:
+def _closed(
+    callback: Callback | None, redact: tuple[str, ...], seal: Seal, id: str, kind: RequestKind
+) -> Callback | None:
     if callback is None:
         return None
     clear, secrets = parted(callback.headers, redact)
     if not secrets:
         return callback
-    return msgspec.structs.replace(callback, headers=clear, sealed=_text(secrets, id, callback.url, seal))
+    return msgspec.structs.replace(callback, headers=clear, sealed=_text(secrets, _place(id, callback, kind), seal))
 
 
-def _text(secrets: dict[str, str], id: str, url: str, seal: Seal) -> str:
-    return sealed_text(seal(msgspec.json.encode(secrets), Place("headers", id, url)))
+def _text(secrets: dict[str, str], place: Place, seal: Seal) -> str:
+    return sealed_text(seal(msgspec.json.encode(secrets), place))
+
+
+def _place(id: str, sent: HttpRequest | Callback, kind: RequestKind) -> Place:
+    return Place("headers", id, sent.url, kind=kind, method=sent.method)
 
 
 def has_closed_headers(claim: Claimed) -> bool:
@@ -71,7 +78,9 @@ def closed_of(claim: Claimed) -> tuple[bytes, Place] | None:
         raise CannotOpen(f"its headers cannot be read: {error}", hint="restore them from a backup") from None
     if text is None or request is None:
         return None
-    return sealed_in(text), Place("headers", request.source or claim.message_id, request.url)
+    if (request.source is None) != (claim.topic == TOPIC) or request.source == claim.message_id:
+        raise CannotOpen("it says of itself that it is another request", hint="restore its headers from a backup")
+    return sealed_in(text), _place(request.source or claim.message_id, request, request.kind)
 
 
 def with_secrets(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
@@ -79,6 +88,17 @@ def with_secrets(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict
     request = msgspec.json.decode(headers[HTTP], type=HttpRequest)
     whole = msgspec.structs.replace(request, headers={**request.headers, **secrets})
     return {name: value for name, value in headers.items() if name != SECRETS} | {HTTP: carried(whole)}
+
+
+def secrets_of(claim: Claimed) -> Mapping[str, str]:
+    """The secret headers of a claim's request: as they were opened, or as they are where nothing is sealed."""
+    if claim.secrets is not None:
+        return claim.secrets
+    try:
+        request = request_of(claim.headers)
+    except (InvalidMessage, msgspec.DecodeError):  # somebody else wrote it, and it was not sent
+        return {}
+    return {} if request is None else parted(request.headers, request.redact)[1]
 
 
 def without_secrets(outcome: Outcome, secrets: Mapping[str, str]) -> Outcome:

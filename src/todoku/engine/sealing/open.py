@@ -32,7 +32,7 @@ from todoku.core.sealed import (
     unpacked,
 )
 from todoku.engine.sealing.cipher import DataKey, WrongTag, require_cryptography, unwrapped
-from todoku.engine.sealing.headers import closed_of, has_closed_headers, without_secrets
+from todoku.engine.sealing.headers import closed_of, has_closed_headers, secrets_of, without_secrets
 from todoku.engine.telling.log import Log
 from todoku.store.port import Store
 from todoku.store.values import StoredMessage
@@ -106,9 +106,10 @@ class Opener:
         )
 
     def closed(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
-        """What may be stored of the outcome of a sealed claim; of any other, the outcome."""
-        if claim.secrets:
-            outcome = without_secrets(outcome, claim.secrets)
+        """What may be stored of the outcome of a claim that is sealed, or was sent with secret headers; of any other,
+        the outcome."""
+        if secrets := secrets_of(claim):
+            outcome = without_secrets(outcome, secrets)
         kind = kind_of(claim.content_type)
         if kind is None:
             return outcome

@@ -10,11 +10,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+from todoku.core.blank import is_blank
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting
+from todoku.core.failure import DeliveryError
 from todoku.engine.secrets.providers import Resolve, of_directory, of_entry_point, of_environment
 
 _ID: Final = re.compile(r"(?P<provider>[A-Za-z][A-Za-z0-9_.-]{0,63}):(?P<path>[^\x00-\x1f\x7f]{1,1024})")
+_LOCAL: Final = frozenset({"env", "file"})
 _near: ContextVar[Secrets | None] = ContextVar("todoku_secrets", default=None)
+
+
+class EmptySecret(DeliveryError):
+    """A provider answered, and there is nothing in its answer. It was asked for a secret, and this is none."""
+
+    def __init__(self, called: str) -> None:
+        super().__init__("SECRET_EMPTY", f"{called} is empty")
 
 
 class Secrets:
@@ -59,6 +69,7 @@ _ANYWHERE: Final = Secrets()
 class Ref:
     """A secret by its id, `provider:path`: all that is stored of it. `get()` or `await aget()` asks for the value.
 
+    One that is empty is none: EmptySecret, a DeliveryError with the reason SECRET_EMPTY.
     Providers are `env`, `file` (below the setting `secrets_dir`), what `box.secrets(name, resolve)` registered, and
     entry points of the group `todoku.secrets`.
     """
@@ -118,6 +129,11 @@ class Ref:
         return self.id
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is read on this machine, so that it can be asked for at once: `env`, `file`."""
+        return self._provider in _LOCAL
+
+    @property
     def _provider(self) -> str:
         return self.id.partition(":")[0]
 
@@ -134,6 +150,8 @@ class Ref:
     def _checked(self, value: object) -> str:
         if not isinstance(value, str):
             raise InvalidSetting(f"the provider of {self.id} gave {type(value).__name__}", hint="it must return text")
+        if is_blank(value):
+            raise EmptySecret(self.id)
         return value
 
     @classmethod

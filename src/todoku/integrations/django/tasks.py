@@ -8,7 +8,10 @@ A task is one message whose topic is the task's path, on its way to the destinat
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from importlib import import_module
@@ -17,6 +20,8 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 import msgspec
+from django.apps import apps
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -70,14 +75,35 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     run_after: datetime | None = None
 
     def found(self) -> Any:
-        """The Task itself, as it was when it was enqueued."""
-        known = import_string(self.task)
-        return known.using(
+        """The Task itself, as it was when it was enqueued; Abort if there is no task of that name."""
+        return registered(self.task).using(
             priority=self.priority, queue_name=self.queue, run_after=self.run_after, backend=self.backend
         )  # fmt: skip
 
 
 learned(Stored)
+
+
+def registered(path: str) -> Any:
+    """The task at a path, or Abort: only a task of this project is imported and called.
+
+    A name that somebody else wrote must neither load a module of their choice, for loading runs it, nor reach an object
+    that only looks like a task.
+    """
+    module, _, _name = path.rpartition(".")
+    if module in sys.modules or any(f"{module}.".startswith(f"{package}.") for package in _packages()):
+        with suppress(ImportError, ValueError):
+            found = import_string(path)
+            if isinstance(found, _values.Task) and found.module_path == path:
+                return found
+    raise Abort("UNKNOWN_TASK", f"there is no task {path!r} in this project")
+
+
+def _packages() -> set[str]:
+    """The packages that a project's tasks are in: those of its applications, and the one of its settings and URLs."""
+    own = (os.environ.get("DJANGO_SETTINGS_MODULE", ""), getattr(settings, "ROOT_URLCONF", None) or "")
+    names = {name.partition(".")[0] for name in own} | {each.name for each in apps.get_app_configs()}
+    return names - {""}
 
 
 class TodokuBackend(_Backend):
@@ -120,9 +146,13 @@ class TodokuBackend(_Backend):
             raise _NoResult(result_id)
         opener = the_box().outbox.opener
         stored = _decode(opener.text(story.message) or "")
+        try:
+            task = stored.found()
+        except Abort:
+            raise _NoResult(result_id) from None
         tried = [each for each in story.attempts if each.replay == delivery.replay_count]
         result = _result(
-            stored.found(), result_id, stored.backend, stored,
+            task, result_id, stored.backend, stored,
             status=_STATUSES[delivery.status], enqueued_at=story.message.created_at,
             errors=[_error(each) for each in tried], worker_ids=_workers(delivery, tried), **_times(delivery, tried),
         )  # fmt: skip
