@@ -145,7 +145,7 @@ def costly_scans(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost(
     world: World, crew: Crew, costly_scans: None
 ) -> None:
-    """The first look of a worker took 15 to 30 ms, so a notice asked only the places that the worker knew: none."""
+    """H25: the first look of a worker took 15 to 30 ms, so a notice asked only the places that it knew: none."""
     crew.handles("warehouse")
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
         if world.backend == "postgres":
@@ -160,7 +160,7 @@ def test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost(
 def test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more(
     world: World, crew: Crew, costly_scans: None
 ) -> None:
-    """A publisher commits while the worker writes "idle": it saw nobody asleep, so it gives no notice."""
+    """H25: a publisher commits while the worker writes "idle": it saw nobody asleep, so it gives no notice."""
     crew.handles("warehouse")
     published: list[None] = []
 
@@ -180,7 +180,7 @@ def test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more(
 def test_MEND_3_a_worker_polls_soon_after_it_has_said_that_it_sleeps(
     world: World, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A publisher that looked for sleepers before there was one and commits after the last look is found by these."""
+    """H25: these find a publisher that looked for sleepers before there was one and commits after the last look."""
     crew.handles("warehouse")
     happened: list[str | float] = []
     soonest = Claimer._soonest

@@ -12,16 +12,14 @@ import todoku
 from tests.daemon.running import until
 from tests.ingest.conftest import STRIPE
 from tests.ingest.signers import event
-from tests.support.serving import Server, received, serving
+from tests.support.serving import Server, received, serving_events
 from tests.support.world import World
 from todoku.api.ingest import Endpoint
 
 
 @pytest.fixture
 def server(box: todoku.App) -> Iterator[Server]:
-    box.ingest("stripe", STRIPE.verifier(), topic="stripe.{type}")
-    box.route("**", to="warehouse")
-    with serving(box) as server:
+    with serving_events(box, STRIPE.verifier()) as server:
         yield server
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 import todoku
+from tests.api.conftest import server
 from tests.daemon.running import Shop, shop_at
 from tests.support.migrated import copy_migrated
-from tests.support.serving import Server, serving
 from tests.support.world import Backend
+
+__all__ = ["server"]
+"""A fixture as it is there: the daemon's HTTP server over `box`, in this process."""
 
 
 @pytest.fixture
@@ -23,13 +26,6 @@ def box(backend: Backend, url: str) -> Iterator[todoku.App]:
     box.migrate()
     yield box
     box.close()
-
-
-@pytest.fixture
-def server(box: todoku.App) -> Iterator[Server]:
-    """The daemon's HTTP server over that App, in this process."""
-    with serving(box) as server:
-        yield server
 
 
 @pytest.fixture

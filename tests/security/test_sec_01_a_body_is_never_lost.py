@@ -11,7 +11,7 @@ import pytest
 import todoku
 from tests.ingest.signers import KINDS, event
 from tests.support.raw_http import Answer, RawConnection, request
-from tests.support.serving import Server, serving
+from tests.support.serving import Server, serving_events
 from todoku.api.wire import LARGEST_HEAD
 from todoku.store.values import Filter
 
@@ -25,9 +25,7 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 @pytest.fixture
 def server(box: todoku.App) -> Iterator[Server]:
-    box.ingest("stripe", STRIPE.verifier(), topic="stripe.{type}")
-    box.route("**", to="warehouse")
-    with serving(box) as server:
+    with serving_events(box, STRIPE.verifier()) as server:
         yield server
 
 

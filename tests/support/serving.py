@@ -12,6 +12,7 @@ import httpx
 from todoku.api.condition import Check, Condition
 from todoku.api.server import server_app
 from todoku.app import App
+from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
 from todoku.daemon.serve import Http, bound, url_of
 from todoku.engine.http import tokens
@@ -89,6 +90,15 @@ def received(connection: socket.socket) -> bytes:
     while part := connection.recv(65_536):
         parts.append(part)
     return b"".join(parts)
+
+
+@contextmanager
+def serving_events(box: App, verifier: Verifier) -> Iterator[Server]:
+    """A server that takes events at `/ingest/stripe`."""
+    box.ingest("stripe", verifier, topic="stripe.{type}")
+    box.route("**", to="warehouse")
+    with serving(box) as server:
+        yield server
 
 
 @contextmanager
