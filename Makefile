@@ -8,6 +8,9 @@ USERS ?= 10000
 KILLS ?= 50
 PAYMENTS ?= 200
 MESSAGES ?= 10000
+POSTGRES ?= debian
+# What another server could change: the store, its plans, locks and notices, transactions of callers, kills, settings.
+ON_POSTGRES ?= tests/conformance tests/plans tests/postgres tests/transactions tests/crash tests/engine/test_wakeup.py tests/engine/test_transactional.py
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -17,7 +20,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test stranger test-fast test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test stranger test-fast test-postgres test-api model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -92,6 +95,9 @@ stranger: setup ## `make up` and a part of `make test` in a private directory wi
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
 
+test-postgres: setup ## the tests that depend on the server, on POSTGRES=debian (Debian's own, default configuration), 16 or 18
+	TODOKU_TEST_POSTGRES_VERSION=$(POSTGRES) $(PYTEST) -m postgres $(ON_POSTGRES)
+
 test-api: setup ## ask the admin API EXAMPLES=200 times per operation what its description allows, and what it does not
 	TODOKU_TEST_EXAMPLES=$(or $(EXAMPLES),200) $(PYTEST) tests/api/admin/test_openapi.py
 
@@ -107,6 +113,9 @@ bench-store: setup ## the store beside a bare SQL loop, one line per bar
 bench-engine: setup ## workers through the public API beside a bare SQL loop, one line per bar
 	$(PY) -m bench.engine
 
+bench-idle: setup ## an idle worker beside a bare NOTIFY loop, and what an idle daemon costs (BENCH_POSTGRES=dsn: your server)
+	$(PY) -m bench.idle
+
 bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and limits under load, one line per bar
 	$(PY) -m bench.jobs
 	@if [ -f bench/limits.py ]; then $(PY) -m bench.limits; fi
@@ -121,7 +130,7 @@ bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon besi
 	$(PY) -m bench.relay
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@sh tests/support/packages.sh pgbouncer rabbitmq-server curl prometheus default-jre-headless maven nodejs npm
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm
 
 kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
 	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \

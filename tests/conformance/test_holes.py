@@ -245,6 +245,9 @@ HOLES: dict[str, Hole] = {
             "engine/test_wakeup.py::test_MEND_3_a_renewal_meets_the_claimer_on_the_row",
             "engine/test_wakeup.py::test_MEND_3_a_new_incarnation_announces_its_sleep_anew",
             "engine/test_wakeup.py::test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again",
+            "engine/test_wakeup.py::test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost",
+            "engine/test_wakeup.py::test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more",
+            "engine/test_wakeup.py::test_MEND_3_a_worker_polls_soon_after_it_has_said_that_it_sleeps",
         ),
     ),
     "H26": Hole(

@@ -43,6 +43,8 @@ STEPS = [
     (6, "schedules"),
     (7, "inbox"),
     (8, "http"),
+    (9, "plans"),
+    (10, "partitions"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

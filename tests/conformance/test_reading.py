@@ -320,3 +320,14 @@ def test_reading_changes_nothing(world: World) -> None:
         world.store.story(row.message_id)
     world.store.replay(Filter(), SOMEBODY, dry_run=True)
     assert (world.deliveries(), world.history()) == before
+
+
+# ------------------------------------------------------------------------------------------------- tail
+
+
+def test_the_tail_shows_the_latest_acts_of_people(world: World) -> None:
+    """The newest twelve by their number, not by its digits: the tenth comes after the ninth."""
+    for number in range(12):
+        world.store.set_queue(f"q{number}", SOMEBODY, paused=True)
+    acts = [event.destination for event in world.store.tail(since=0, limit=3)]
+    assert acts == ["queue:q9", "queue:q10", "queue:q11"]

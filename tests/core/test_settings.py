@@ -117,6 +117,8 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]
     if name == "span_ratio":
         text, value = "0.25", 0.25
+    if name == "trusted_proxies":
+        text, value = "10.0.0.5, 10.1.0.0/16", ("10.0.0.5", "10.1.0.0/16")
     assert getattr(read_settings({f"TODOKU_{name.upper()}": text}), name) == value
 
 

@@ -17,19 +17,13 @@ class OwnServer:
 
     def __init__(self, home: Path, options: str) -> None:
         self._home = home
-        self._data = home / "data"
-        self._options = options
-        self.url = postgres._start(home, options)
+        self.url = postgres.start(home, options)
 
     def stop(self) -> None:
-        self._control("-m", "immediate", "-w", "stop")
+        postgres.stop_at_once(self._home)
 
     def start(self) -> None:
-        flags = f"{self._options} -c listen_addresses= -k {self._data}"
-        self._control("-w", "-l", str(self._data / "log"), "-o", flags, "start")
-
-    def _control(self, *command: str) -> None:
-        postgres._run(self._home, postgres._binaries(self._home) / "pg_ctl", "-D", self._data, *command)
+        postgres.start_again(self._home)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def metrics_of(expression: str) -> set[str]:
     asked = set()
     assert expression.count("(") == expression.count(")"), expression
     for name, selector in re.findall(
-        r"(?<![\w:])((?:outbox|idempo|idempotency|queue|destination|ingest|schedule)_\w+)(\{[^}]*\})?", expression
+        r"(?<![\w:])((?:outbox|idempo|idempotency|queue|destination|ingest|schedule|api)_\w+)(\{[^}]*\})?", expression
     ):
         label, known = LABELS[name]
         asked.add(name)

@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from tests.support.crew import Crew, until
 from tests.support.world import World
+from todoku.engine import claim
+from todoku.engine.work.claimer import Claimer
 from todoku.engine.worker import Worker
 from todoku.store.failpoint import armed, lose
+from todoku.store.store import SqlStore
+from todoku.store.values import Waiting
 
 A_MINUTE = 60.0
 """The poll interval of these tests: what does not wake a worker is found by no poll."""
@@ -34,6 +38,21 @@ def asleep(world: World, worker: Worker) -> None:
     until(lambda: state_of(world, worker) == "idle", what="sleep")
 
 
+@contextmanager
+def held_back(name: str, begin: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Whoever reaches this failpoint waits there until the event is set. `begin`: makes somebody reach it."""
+    reached, go = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        reached.set()
+        assert go.wait(60)
+
+    with armed(name, hold_back):
+        begin()
+        assert reached.wait(60)
+        yield go
+
+
 def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
     """H25: a heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
     worker = world.worker(lease=60)
@@ -46,17 +65,10 @@ def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
 def test_MEND_3_a_renewal_meets_the_claimer_on_the_row(world: World, crew: Crew) -> None:
     """H25: a renewal holds the row while the claimer wants to write its state: in the end the state stands there."""
     crew.handles("warehouse")
-    beating, go = threading.Event(), threading.Event()
-
-    def hold_back() -> None:
-        beating.set()
-        assert go.wait(60)
-
     waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=8) as worker:
         asleep(world, worker)
-        with armed("renew.before_commit", hold_back):
-            assert beating.wait(60)
+        with held_back("renew.before_commit") as go:
             world.publish()
             until(lambda: world.sql(waits) == [(1,)], what="the claimer that waits for the row")
             go.set()
@@ -116,25 +128,94 @@ def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
                 asleep(world, worker)
 
 
-@announcing
-def test_MEND_3_a_publisher_that_commits_after_the_last_look_is_found_by_a_soon_poll(world: World, crew: Crew) -> None:
-    """The publisher looked for sleepers before there was one, so it gives no notice: soon polls find it."""
+@pytest.fixture
+def costly_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each full scan has cost so much that the next one is an hour away, unless something else asks for it."""
+    look = SqlStore.waiting
+
+    def look_at_great_cost(store: SqlStore, destinations: Sequence[str] | None) -> Waiting:
+        found = look(store, destinations)
+        store.claiming_seconds += 3600.0
+        return found
+
+    monkeypatch.setattr(SqlStore, "waiting", look_at_great_cost)
+    monkeypatch.setattr(claim, "_IDLE", 3600.0)
+
+
+def test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost(
+    world: World, crew: Crew, costly_scans: None
+) -> None:
+    """The first look of a worker took 15 to 30 ms, so a notice asked only the places that the worker knew: none."""
     crew.handles("warehouse")
-    published, go = threading.Event(), threading.Event()
-
-    def hold_back() -> None:
-        published.set()
-        assert go.wait(60)
-
-    with armed("publish.before_commit", hold_back):
-        publisher = threading.Thread(target=world.publish)
-        publisher.start()
-        assert published.wait(60)
-        with crew.running(poll_interval_sec=A_MINUTE) as worker:
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        if world.backend == "postgres":
             asleep(world, worker)
-            go.set()
-            until(lambda: len(crew.seen) == 1, what="the message without a notice")
-            publisher.join()
+        else:
+            until(lambda: worker.health().database_ok, what="the first beat")
+        world.publish()
+        until(lambda: len(crew.seen) == 1, what="waking up")
+
+
+@announcing
+def test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more(
+    world: World, crew: Crew, costly_scans: None
+) -> None:
+    """A publisher commits while the worker writes "idle": it saw nobody asleep, so it gives no notice."""
+    crew.handles("warehouse")
+    published: list[None] = []
+
+    def publish_once() -> None:
+        if not published:
+            published.append(None)
+            world.publish()
+
+    with (
+        armed("set_state.before_commit", publish_once),
+        crew.running(poll_interval_sec=A_MINUTE, lease_sec=600),
+    ):
+        until(lambda: len(crew.seen) == 1, what="the message without a notice")
+
+
+@announcing
+def test_MEND_3_a_worker_polls_soon_after_it_has_said_that_it_sleeps(
+    world: World, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that looked for sleepers before there was one and commits after the last look is found by these."""
+    crew.handles("warehouse")
+    happened: list[str | float] = []
+    soonest = Claimer._soonest
+
+    def noted(claimer: Claimer) -> float:
+        happened.append(claimer._wait)
+        return soonest(claimer)
+
+    monkeypatch.setattr(Claimer, "_soonest", noted)
+    with (
+        armed("set_state.after_commit", lambda: happened.append("idle")),
+        crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker,
+    ):
+        asleep(world, worker)
+        until(lambda: happened[-1] != "idle", what="the first sleep")
+    said = happened.index("idle")
+    waits = [wait for wait in happened if isinstance(wait, float)]
+    assert happened[said + 1] == min(waits), "it starts again with the shortest wait"
+
+
+@announcing
+def test_MEND_3_a_publisher_that_commits_while_the_worker_sleeps_is_found_without_a_notice(
+    world: World, crew: Crew
+) -> None:
+    """The publisher looked for sleepers before there was one, so it gives no notice: polls find it."""
+    crew.handles("warehouse")
+    publisher = threading.Thread(target=world.publish)
+    with (
+        held_back("publish.before_commit", publisher.start) as go,
+        crew.running(poll_interval_sec=A_MINUTE) as worker,
+    ):
+        asleep(world, worker)
+        go.set()
+        until(lambda: len(crew.seen) == 1, what="the message without a notice")
+    publisher.join()
 
 
 @announcing

@@ -15,10 +15,11 @@ from uuid import uuid4
 import pytest
 from orders_example.application import Application
 from orders_example.broker import Execution
-from orders_example.order import ORDERS, Order
+from orders_example.order import ORDERS, TOPIC, Order
 from orders_example.reasons import AdapterError, Reason
 
 from tests.examples.orders_at_work import KEY, an_order, ledger, orders_at, outbox, rows, todoku
+from todoku import IdempotencyConflict
 from todoku.core.decide import SUCCEEDED
 from todoku.store.values import Slice
 
@@ -172,7 +173,7 @@ def test_settling_by_hand(orders: Application) -> None:
 
 
 def test_the_outbox_has_the_seeds_columns_and_types(orders: Application, backend: str) -> None:
-    """S0-8 … S0-21, by their names, and on PostgreSQL by their types; S0-9, S0-31: an order is one row."""
+    """S0-8 … S0-21, by their names, and on PostgreSQL by their types; S0-9, S0-31: a key has one row."""
     if backend == "sqlite":
         columns = [(name, "") for (name,) in rows(orders, "select name from pragma_table_info('outbox_orders')")]
         assert columns == [(name, "") for name in OUTBOX_COLUMNS]
@@ -180,8 +181,14 @@ def test_the_outbox_has_the_seeds_columns_and_types(orders: Application, backend
         columns = rows(orders, "select column_name, udt_name from information_schema.columns"
                                " where table_name = 'outbox_orders' order by ordinal_position")  # fmt: skip
         assert columns == list(zip(OUTBOX_COLUMNS, OUTBOX_TYPES, strict=True))
-    orders.accepting.accept(an_order())
-    assert rows(orders, "select idempotency_key from outbox_orders group by 1 having count(*) > 1") == []
+    order, another = (an_order(idempotency_key="one-row-1", qty=qty) for qty in (3, 4))
+    assert [orders.accepting.accept(order).status for _ in range(2)] == [201, 200]
+    for _ in range(2):  # while it waits, and when it has succeeded
+        with pytest.raises(IdempotencyConflict):
+            orders.accepting.accept(another)
+        assert orders.box.publish(TOPIC, order, tx=None, key="one-row-1", idempotency_key="one-row-1").duplicate
+        assert rows(orders, "select count(*) from outbox_orders where idempotency_key = 'one-row-1'") == [(1,)]
+        orders.box.drain()
 
 
 def test_a_row_says_who_holds_it_and_then_when_it_is_due(

@@ -110,6 +110,19 @@ def nodes(plan: Plan, above: tuple[Plan, ...] = ()) -> Iterator[tuple[Plan, tupl
         yield from nodes(child, (*above, plan))
 
 
+def disabled(plan: Plan) -> list[str]:
+    """The nodes that the planner took although a setting disables them.
+
+    PostgreSQL 18 says so of each; before, it shows as a cost of 1e10 in the node and in all above it.
+    """
+    return [
+        f"{node['Node Type']} on {node.get('Relation Name', '?')}"
+        for node, _ in nodes(plan)
+        if node.get("Disabled")
+        or (node["Total Cost"] >= 1e9 and not any(below["Total Cost"] >= 1e9 for below in node.get("Plans", ())))
+    ]
+
+
 # ------------------------------------------------------------------------------------------------ SQLite
 
 
@@ -144,8 +157,8 @@ class ExplainingSqlite(SqliteDatabase):
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
         return super().write(operation, lambda tx: work(self._explaining(tx)))
 
-    def read(self, work: Callable[[Tx], T]) -> T:
-        return super().read(lambda tx: work(self._explaining(tx)))
+    def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
+        return super().read(lambda tx: work(self._explaining(tx)), pinned=pinned)
 
     def _explaining(self, tx: Tx) -> Tx:
         inner = cast("SqliteTx", tx)

@@ -45,7 +45,7 @@ def seconds(interval: str) -> float:
 
 @pytest.mark.slow
 def test_lab_1_a_killed_worker_heals(backend: str, url: str, tmp_path: Path) -> None:
-    """v1, S2-3, S2-4, S2-7, W-103: what it held runs again before its lease would have ended; everything arrives once.
+    """v1, S2-3, S2-4, W-103: what it held runs again before its lease would have ended; everything arrives once.
 
     Every invariant holds that `todoku verify` can see.
     """

@@ -54,7 +54,7 @@ def test_W_102_a_timeout_is_failed_with_next_run_at_ahead_and_the_second_attempt
 
 
 def test_W_103_after_a_worker_died_another_takes_over_when_its_lease_has_ended(world: World, crew: Crew) -> None:
-    """W-103, S2-5: a running worker finds the dead one's claim once its lease is over, and runs it again, once."""
+    """W-103, S2-5, S2-7: a running worker finds the dead one's claim once its lease is over, and runs it again."""
     crew.handles("warehouse")
     world.publish()
     dead = world.worker(lease=30)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import todoku
-from tests.support.rawhttp import Raw, ask
+from tests.support.raw_http import Answer, ask
 from tests.support.requesting import Requesting, answered
 from tests.support.serving import Server, serving
 from tests.support.world import World
@@ -36,10 +36,10 @@ def server(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def delete(server: Server) -> Callable[..., Raw]:
+def delete(server: Server) -> Callable[..., Answer]:
     """Send a DELETE, as bytes on a socket."""
 
-    def deleted(target: str, *headers: str, body: bytes = b"") -> Raw:
+    def deleted(target: str, *headers: str, body: bytes = b"") -> Answer:
         return ask(server.port, f"DELETE {target}", *headers, body=body, token=TOKEN)
 
     return deleted
@@ -65,14 +65,14 @@ SLIPS = [
 
 @pytest.mark.parametrize("where", ["/v2/messages", "/v2/dlq"])
 def test_a_query_that_is_not_understood_is_refused(
-    requesting: Requesting, world: World, delete: Callable[..., Raw], where: str
+    requesting: Requesting, world: World, delete: Callable[..., Answer], where: str
 ) -> None:
     requesting.post()
     requesting.run(answered(500, dead=True))
     ids = [requesting.post() for _ in range(2)]
     answers = {slip: delete(f"{where}?{slip}") for slip in SLIPS}
     assert {slip: answer.status for slip, answer in answers.items() if answer.status != 422} == {}
-    assert all(answer.json["error"] for answer in answers.values())
+    assert all(answer.json()["error"] for answer in answers.values())
     assert (waiting(requesting, ids), dead(world)) == (2, 1)
 
 
@@ -86,7 +86,7 @@ def test_a_query_that_is_not_understood_is_refused(
 )  # fmt: skip
 @pytest.mark.parametrize("query", ["", "?all=true", "?count=10"])
 def test_an_empty_body_that_was_announced_is_refused(
-    requesting: Requesting, delete: Callable[..., Raw], headers: tuple[str, ...], query: str
+    requesting: Requesting, delete: Callable[..., Answer], headers: tuple[str, ...], query: str
 ) -> None:
     ids = [requesting.post() for _ in range(2)]
     for where in ("/v2/messages", "/v2/dlq"):
@@ -110,25 +110,25 @@ def test_all_is_said_by_nothing_or_by_all(requesting: Requesting, server: Server
     ids = [requesting.post() for _ in range(3)]
     token = None if "qstash_token" in query else TOKEN
     answer = ask(server.port, f"DELETE /v2/messages{query}", token=token)
-    assert (answer.status, answer.json) == (200, {"cancelled": 3})
+    assert (answer.status, answer.json()) == (200, {"cancelled": 3})
     assert waiting(requesting, ids) == 0
 
 
-def test_count_limits_and_a_cursor_goes_on(requesting: Requesting, delete: Callable[..., Raw]) -> None:
+def test_count_limits_and_a_cursor_goes_on(requesting: Requesting, delete: Callable[..., Answer]) -> None:
     ids = [requesting.post(labels=("red",)) for _ in range(5)]
-    first = delete("/v2/messages?count=2").json
+    first = delete("/v2/messages?count=2").json()
     assert first["cancelled"] == 2
     assert waiting(requesting, ids) == 3
     assert waiting(requesting, ids[:2]) == 0, "the oldest first"
-    second = delete(f"/v2/messages?label=red&count=2&cursor={first['cursor']}").json
+    second = delete(f"/v2/messages?label=red&count=2&cursor={first['cursor']}").json()
     assert second["cancelled"] == 2
-    assert delete(f"/v2/messages?all=true&count=2&cursor={second['cursor']}").json == {"cancelled": 1}
+    assert delete(f"/v2/messages?all=true&count=2&cursor={second['cursor']}").json() == {"cancelled": 1}
     assert waiting(requesting, ids) == 0
     assert delete("/v2/messages?count=2&cursor=x").status == 422
 
 
 def test_dead_letters_go_by_count_or_all_and_never_by_nothing(
-    requesting: Requesting, world: World, delete: Callable[..., Raw], server: Server
+    requesting: Requesting, world: World, delete: Callable[..., Answer], server: Server
 ) -> None:
     for _ in range(3):
         requesting.post()
@@ -137,17 +137,17 @@ def test_dead_letters_go_by_count_or_all_and_never_by_nothing(
         assert delete(f"/v2/dlq{target}").status == 422
         assert ask(server.port, f"POST /v2/dlq/retry{target}", token=TOKEN).status == 422
     assert dead(world) == 3
-    first = delete("/v2/dlq?count=1").json
+    first = delete("/v2/dlq?count=1").json()
     assert (first["deleted"], dead(world)) == (1, 2)
-    assert delete(f"/v2/dlq?all=true&count=1&cursor={first['cursor']}").json["deleted"] == 1
-    assert delete("/v2/dlq?all=true").json == {"deleted": 1}
+    assert delete(f"/v2/dlq?all=true&count=1&cursor={first['cursor']}").json()["deleted"] == 1
+    assert delete("/v2/dlq?all=true").json() == {"deleted": 1}
 
 
 PATHS = ["/v2/schedules/{schedule}", "/v2/messages/{message}", "/v2/dlq/{dead}", "/v2/queues/mails", "/v2/topics/shops"]
 
 
 def test_a_path_that_says_everything_takes_no_parameter_and_no_body(
-    requesting: Requesting, world: World, server: Server, delete: Callable[..., Raw]
+    requesting: Requesting, world: World, server: Server, delete: Callable[..., Answer]
 ) -> None:
     """`DELETE /v2/topics/shops` with a list of endpoints would otherwise delete the whole group."""
     requesting.post()

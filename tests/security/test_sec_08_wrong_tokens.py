@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import todoku
-from tests.support.rawhttp import parsed
-from tests.support.serving import Server, serving
+from tests.support.serving import Server
 from tests.support.world import World
 from todoku.api.failures import Failures
 from todoku.core.errors import InvalidSetting
@@ -32,19 +31,13 @@ def box(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[todoku.App]:
     box.close()
 
 
-@pytest.fixture
-def server(box: todoku.App) -> Iterator[Server]:
-    with serving(box) as server:
-        yield server
-
-
 async def status(server: Server, token: str, *, caller: str | None = None) -> int:
     """What a request with this token is answered with, on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     headers = [f"GET {PATH} HTTP/1.1", "Host: a", "Connection: close", f"Authorization: Bearer {token}"]
     headers += [] if caller is None else [f"X-Forwarded-For: {caller}"]
     writer.write("\r\n".join([*headers, "", ""]).encode())
-    found = parsed(await reader.read()).status
+    found = int((await reader.read()).split(b" ", 2)[1])
     writer.close()
     return found
 
@@ -106,17 +99,21 @@ def test_a_wrong_token_that_is_repeated_is_looked_up_once(
 
 
 def test_behind_a_proxy_each_caller_is_counted_by_itself(server: Server) -> None:
-    async def tried() -> tuple[list[int], int, int]:
-        guesser = [await status(server, f"wrong-{n}", caller="198.51.100.7, 203.0.113.9") for n in range(30)]
-        other = await status(server, "wrong-once", caller="203.0.113.9, 198.51.100.7")
-        spoofed = await status(server, "wrong-too", caller="198.51.100.99, 203.0.113.9")
-        return guesser, other, spoofed
+    async def tried(name: str, caller: str, number: int) -> Counter[int]:
+        return Counter(await asyncio.gather(*(status(server, f"{name}-{n}", caller=caller) for n in range(number))))
 
-    guesser, other, spoofed = asyncio.run(tried())
-    assert guesser[:20] == [401] * 20
-    assert 429 in guesser
-    assert other == 401, "another caller"
-    assert spoofed == 429, "what stands in front of the proxy's own entry is the caller's invention"
+    async def all_of_them() -> tuple[Counter[int], ...]:
+        return (
+            await tried("guess", "198.51.100.7, 203.0.113.9", 60),
+            await tried("once", "203.0.113.9, 198.51.100.7", 15),
+            await tried("spoofed", "198.51.100.99, 203.0.113.9", 15),
+        )
+
+    guesser, other, spoofed = asyncio.run(all_of_them())
+    assert guesser[401] >= 20
+    assert guesser[429] > 0
+    assert other == {401: 15}, "another caller"
+    assert spoofed[429] > 0, "what stands in front of the proxy's own entry is the caller's invention"
 
 
 @pytest.mark.parametrize(

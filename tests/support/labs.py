@@ -148,12 +148,10 @@ def query(sql: str) -> None:
 
 def server(act: str, home: str) -> None:
     """Stop or start the PostgreSQL server that lives in `home`."""
-    data = Path(home) / "data"
-    how = {
-        "stop": ("-m", "immediate", "-w", "stop"),
-        "start": ("-w", "-l", str(data / "log"), "-o", f"{postgres.FOR_TESTS} -c listen_addresses= -k {data}", "start"),
-    }
-    postgres._run(Path(home), postgres._binaries(Path(home)) / "pg_ctl", "-D", data, *how[act])
+    if act == "stop":
+        postgres.stop_at_once(Path(home))
+    else:
+        postgres.start_again(Path(home))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,6 +30,28 @@ def request(method: str, target: str, headers: Mapping[str, str] | None = None, 
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+
+
+def ask(
+    port: int, line: str, *headers: str, body: bytes = b"", token: str | None = None, host: str = "127.0.0.1"
+) -> Answer:
+    """The answer to `METHOD /target` with exactly these headers beside Host and Connection.
+
+    The request has a Content-Length only if it has a body.
+    """
+    own = [f"Host: {host}", "Connection: close", *headers]
+    own += [] if token is None else [f"Authorization: Bearer {token}"]
+    own += [f"Content-Length: {len(body)}"] if body else []
+    return send(port, line, own, body)
+
+
+def send(port: int, line: str, headers: Iterable[str], body: bytes = b"") -> Answer:
+    """The answer to a request line, these headers and nothing else; the server hangs up behind it."""
+    with RawConnection(port) as connection:
+        connection.send("\r\n".join([f"{line} HTTP/1.1", *headers, "", ""]).encode("latin-1") + body)
+        answer = connection.answer(to=line.split(maxsplit=1)[0])
+        assert connection.rest() == b"", "more than one answer"
+        return answer
 
 
 class RawConnection:

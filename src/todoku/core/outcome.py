@@ -32,8 +32,10 @@ LONGEST: Final = 10 * 365 * 86_400.0
 _LOOKED_AT: Final = 16 * ERROR_LENGTH
 """Of a text that is longer nobody sees the rest."""
 
-_USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#@'\"<>]*@", re.IGNORECASE)
-_QUERY: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s?#'\"<>]*)[?#][^\s'\"<>]*", re.IGNORECASE)
+_USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#'\"<>]*@", re.IGNORECASE)
+_WORD: Final = re.compile(r"(?:[^\s'\"<>]|'(?=[\w%&=]))+")
+"""What may hold a URL: up to a space or a quote. An apostrophe within a query does not end it."""
+
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
@@ -71,10 +73,21 @@ def error_text(text: str) -> str:
 
 def without_url_secrets(text: str) -> str:
     """`text` without the queries of URLs, and without the users and passwords in them: clients quote the URL they asked
-    for in their errors, and tokens are in both places."""
-    if "://" not in text:
+    for in their errors, and tokens are in both places. Costs as much as the text is long."""
+    if "/" not in text:
         return text
-    return _QUERY.sub(r"\1?…", _USER.sub(r"\1", text))
+    return _WORD.sub(_without_query, _USER.sub(r"\1", text))
+
+
+def _without_query(word: re.Match[str]) -> str:
+    """A word of a text, cut behind the path if it holds a URL, or a path alone: `requests` says "Max retries exceeded
+    with url: /hook?token=…"."""
+    found = word[0]
+    begins = found.find("/")
+    ends = found.find("?", begins) if begins >= 0 else -1
+    if "://" in found and (fragment := found.find("#", begins)) >= 0:
+        ends = fragment if ends < 0 else min(ends, fragment)
+    return found if ends < 0 or ends == len(found) - 1 else f"{found[:ends]}?…"
 
 
 def _storable(text: str) -> str:

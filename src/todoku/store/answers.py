@@ -41,7 +41,7 @@ class Answers:
         return self.database.read(lambda tx: reading.story(tx, message_id))
 
     def workers(self) -> tuple[WorkerRow, ...]:
-        return self.database.read(reading.workers)
+        return self.database.read(reading.workers, pinned=False)
 
     def result(self, delivery_id: int) -> str | None:
         rows = self.database.read(lambda tx: tx.rows("result", id=delivery_id))
@@ -67,7 +67,7 @@ class Answers:
         return self.database.read(looking.dead)
 
     def known(self) -> Known:
-        return self.database.read(looking.known)
+        return self.database.read(looking.known, pinned=False)
 
     def situation(self, delivery_id: int) -> Situation | None:
         return self.database.snapshot(lambda tx: looking.situation(tx, delivery_id))

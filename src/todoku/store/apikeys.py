@@ -58,16 +58,16 @@ class ApiKeys:
 
     def rows(self) -> tuple[ApiKeyRow, ...]:
         """All of them, the oldest first."""
-        return tuple(map(_row, self._database.read(lambda tx: tx.rows("api_keys"))))
+        return tuple(map(_row, self._database.read(lambda tx: tx.rows("api_keys"), pinned=False)))
 
     def revoke(self, id: UUID, signed: Signed) -> ApiKeyRow:
         """It opens nothing any more; its row stays. NotThere: there is none, or it was revoked before."""
 
         def work(tx: Tx) -> ApiKeyRow:
-            if not tx.rows("revoke_api_key", id=id):
+            if not (rows := tx.rows("revoke_api_key", id=id)):
                 raise NotThere(f"there is no token {id} to revoke", hint="`todoku tokens list` shows them")
             tx.rows("audit", by=signed.by, why=signed.why, action="revoke", targets=[f"token:{id}"])
-            return next(_row(row) for row in tx.rows("api_keys") if uuid(row[0]) == id)
+            return _row(rows[0])
 
         return self._database.write("api_key", work)
 

@@ -68,8 +68,12 @@ class Database(Protocol):
         DatabaseBusy: a lock was not to be had, nothing was changed. DatabaseUnavailable: unknown.
         """
 
-    def read(self, work: Callable[[Tx], T]) -> T:
-        """Run `work` in a transaction that only reads."""
+    def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
+        """Run `work` in a transaction that only reads.
+
+        `pinned`: its queries are written for one plan each, by indexes. Those that list a whole table leave the choice
+        of a plan to the database.
+        """
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
         """As `read`, but every statement sees the same moment, and may take as long as it needs."""

@@ -64,7 +64,7 @@ class DataKeys:
 
     def days(self) -> tuple[DayKeys, ...]:
         """How many there are by day and master key, the oldest day first."""
-        rows = self._database.read(lambda tx: tx.rows("data_key_days"))
+        rows = self._database.read(lambda tx: tx.rows("data_key_days"), pinned=False)
         return tuple(DayKeys(day, master, number, moment(since)) for day, master, number, since in rows)
 
     def rewrap(self, current: str, change: Rewrap, signed: Signed, *, after: int = 0, limit: int = 100) -> Rewrapped:

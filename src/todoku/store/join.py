@@ -7,7 +7,7 @@ first statement: otherwise message and deliveries would not be one commit (I2).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, nullcontext
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -40,9 +40,12 @@ def run(tx: object, dialect: DialectName, steps: Steps[T], *, twin: str = "the a
     try:
         statement = next(steps)
         while True:
-            statement = steps.send(joined.execute(statement))
+            statement = steps.send(_texts(joined.execute(statement)))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except Exception as error:
+        _say_what_to_do(error)
+        raise
 
 
 async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
@@ -53,9 +56,27 @@ async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
     try:
         statement = next(steps)
         while True:
-            statement = steps.send(await joined.execute_async(statement))
+            statement = steps.send(_texts(await joined.execute_async(statement)))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except Exception as error:
+        _say_what_to_do(error)
+        raise
+
+
+def _texts(rows: list[Row]) -> list[Row]:
+    """Rows with texts, where the caller's connection gives bytes: by its text_factory, or its encoding SQL_ASCII."""
+    return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
+
+
+def _say_what_to_do(error: Exception) -> None:
+    """Add what the caller can do to a driver's own error. Its type stays: a loop that tries again looks for that."""
+    told = (error, error.__cause__, getattr(error, "orig", None))  # SQLAlchemy and Django raise errors of their own
+    if any("40001" in (getattr(each, "sqlstate", None), getattr(each, "pgcode", None)) for each in told):
+        error.add_note(
+            "todoku: this transaction is repeatable read or serializable, and another one has changed what it uses;"
+            " nothing of this message is stored: roll back and run the whole transaction again"
+        )
 
 
 def join(tx: object, dialect: DialectName) -> Joined:
@@ -104,16 +125,11 @@ def _sqlite3(tx: Any) -> Joined:
         with closing(tx.cursor()) as cursor:
             cursor.row_factory = None  # the caller's makes rows of its own kind
             if isinstance(statement.values, Mapping):
-                return _texts(cursor.execute(statement.sql, statement.values))
+                return list(cursor.execute(statement.sql, statement.values))
             cursor.executemany(statement.sql, statement.values)
             return []
 
     return Joined("sqlite", execute=execute)
-
-
-def _texts(rows: Iterable[Row]) -> list[Row]:
-    """Rows as they are without the caller's text_factory, which may leave texts as bytes."""
-    return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 
 def _aiosqlite(tx: Any) -> Joined:
@@ -129,7 +145,7 @@ def _aiosqlite(tx: Any) -> Joined:
             cursor.row_factory = None  # the caller's makes rows of its own kind
             if isinstance(statement.values, Mapping):
                 await cursor.execute(statement.sql, statement.values)
-                return _texts(await cursor.fetchall())
+                return list(await cursor.fetchall())
             await cursor.executemany(statement.sql, statement.values)
             return []
 

@@ -44,8 +44,9 @@ def reserve(to: Publishing, wanted: Reservation) -> Steps[Found]:
     entry: dict[str, Value] = {**place, "digest": wanted.digest, "id": str(wanted.token), "lasts": wanted.lasts}
     while True:  # an entry may be pruned between the two statements, so look again
         yield _documented(to, "publish_reserve_for", entry)
-        if rows := (yield to.one("once_found", **place)):
-            digest, state, token, status, response, created_at = cast("tuple[Any, ...]", rows[0])
+        if rows := cast("list[tuple[Any, ...]]", (yield to.one("once_found", **place))):
+            # A caller's repeatable read may see two: its own, and one that was removed since it began. Its own counts.
+            digest, state, token, status, response, created_at = min(rows, key=lambda row: row[2] != str(wanted.token))
             mine = token == str(wanted.token)
             return Found(mine, digest, state, status, response, moment(created_at))
 

@@ -139,7 +139,7 @@ def counted(tx: Tx, draw: Callable[[], float]) -> Counts:
     ((some, first, last),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
     ((succeeded,),) = tx.rows("count_history")
     if some <= COUNTED_EXACTLY:
-        rows = tx.rows("count_deliveries")
+        rows = tx.rows("count_deliveries", most=COUNTED_EXACTLY)
         return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=succeeded <= COUNTED_EXACTLY)
     # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
     dead = [Count("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)]

@@ -120,5 +120,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pooled: bool | None = None
     shared_files: tuple[str, ...] | None = None
     """Files of the database, with their modes, that not only their owner may use."""
+    encoding: str = "UTF8"
+    """In which characters are stored."""
+    no_schema: bool = False
+    """Only the search path says where the tables are, and it names no schema that exists."""
+    schemas: tuple[str, ...] = ()
+    """Where there are tables of todoku, if nothing but the search path says which of them are meant."""
     stray: int = 0
     """History rows that found no partition of their day."""

@@ -33,7 +33,7 @@ def dead(client: QStash, message_id: str) -> DlqMessage:
 
 
 def test_publish_arrives_as_it_was_sent_and_signed(client: QStash, server: Server, path: str) -> None:
-    """S4-13, S4-22, S4-50: body and headers unchanged, and the client's own Receiver verifies the signature."""
+    """S4-13, the message id of S4-50: body and headers unchanged; the client's own Receiver verifies the signature."""
     answer = client.message.publish_json(
         url=server.to(f"{path}?a=1&b=2"), body={"hello": "wörld"}, headers={"test-header": "test-value"}
     )
@@ -88,7 +88,7 @@ def test_not_before_wins_over_delay(client: QStash, server: Server, path: str) -
 
 
 def test_a_repeated_id_is_answered_with_the_first_message(client: QStash, server: Server, path: str) -> None:
-    """S4-17, S4-27."""
+    """S4-17."""
     first, second = (
         client.message.publish(url=server.to(path), body=str(n), deduplication_id=f"id{path}") for n in range(2)
     )

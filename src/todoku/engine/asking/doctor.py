@@ -40,6 +40,7 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
         yield Finding("problem", "database", str(error), error.hint)
         return
     yield Finding("ok", "database", facts.describe)
+    yield from _texts(facts)
     yield from _kept(facts)
     yield from _connections(facts, settings)
     migrated = _migrated(facts)
@@ -56,9 +57,23 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
     yield from _keys(store, settings)
 
 
+def _texts(facts: Facts) -> Iterator[Finding]:
+    if facts.encoding != "UTF8":
+        text = f"this database has the encoding {facts.encoding}, and todoku needs UTF8"
+        todo = "use a database made with: create database … encoding 'UTF8' template template0"
+        yield Finding("problem", "encoding", text, todo)
+    if facts.no_schema:
+        text = "the search_path of this role names no schema that exists"
+        yield Finding("problem", "search path", text, "set `schema`, or create one of those that it names")
+    if len(facts.schemas) > 1:
+        text = f"there are tables of todoku in the schemas {', '.join(facts.schemas)}; the search path decides"
+        yield Finding("warn", "schema", text, "set `schema` to the one that is meant, for workers and publishers alike")
+
+
 def _kept(facts: Facts) -> Iterator[Finding]:
     if not facts.writable:
-        todo = "check who owns the file and its directory, or whether this server is a standby"
+        todo = "check who owns the file and its directory; or whether this server is a standby, or"
+        todo += " default_transaction_read_only is on for this role or database"
         yield Finding("problem", "writable", "the database cannot be written to", todo)
     if not facts.durable:
         todo = "set fsync = on and synchronous_commit = on"

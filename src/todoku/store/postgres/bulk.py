@@ -143,7 +143,8 @@ class PostgresBulk:
     def _transaction(self) -> Iterator[None]:
         # A table may take as long as it needs, a lock may not.
         self._connection.execute(
-            f"begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;"
+            f"begin isolation level read committed; set local statement_timeout = 0;"
+            f" set local idle_in_transaction_session_timeout = 0;"
             f" set local lock_timeout = {_PATIENCE}"
         )
         try:

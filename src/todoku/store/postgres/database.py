@@ -15,11 +15,10 @@ from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg import errors, sql
+from psycopg import sql
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
-from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
 from todoku.core.settings import Settings
 from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.failpoint import reach
@@ -28,6 +27,8 @@ from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.opened import HandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.plans import NO_JIT, PIN_PLANS, PLAN_ONCE
+from todoku.store.postgres.refused import refuse_encoding, translated
 from todoku.store.postgres.wakeup import PostgresListener
 from todoku.store.sql import load, quoted, styled
 from todoku.store.table import Bulk
@@ -36,16 +37,18 @@ from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
-_PIN_PLANS = "set local enable_seqscan = off; set local enable_bitmapscan = off"
-"""The queries of the line are written for one plan, and neither stale statistics nor a plan made while the tables were
-empty may talk the planner out of it. Sorting stays allowed: forbidden, it is avoided by walking whole indexes."""
+_BEGIN: Final = "begin isolation level read committed"
+"""Whatever the database's default is: each statement must see what was committed while the one before it waited."""
+
+_UNHURRIED: Final = (
+    "set local lock_timeout = 0; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
+)
+"""For what takes as long as it needs: the limits of the role or the database are meant for others."""
 
 _PATIENCE: Final = 5.0
 """How long a handler waits for a connection before its attempt is given back."""
 
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
-_PLAN_ONCE = "set local plan_cache_mode = force_generic_plan"
-"""The line's queries have one plan, so making it again each time (0.5 to 1.5 ms) buys nothing."""
 
 
 class PostgresTx:
@@ -88,10 +91,11 @@ class PostgresDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._begin = (
-            f"begin; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
+            f"{_BEGIN}; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
             f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
             # Cut off in the middle of a transaction, we must not hold our locks until the network gives up.
-            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f}"
+            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
+            f" {NO_JIT}"
         )
         self.queries = load(_PACKAGE, settings.schema)
         self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
@@ -100,15 +104,16 @@ class PostgresDatabase:
         self._pid = os.getpid()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        plans = f"{_PIN_PLANS}; {_PLAN_ONCE}" if operation in _PLANNED_ONCE else _PIN_PLANS
+        plans = f"{PIN_PLANS}; {PLAN_ONCE}" if operation in _PLANNED_ONCE else PIN_PLANS
         return self._transaction(operation, work, f"{self._begin}; {plans}")
 
-    def read(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, f"{self._begin}; {_PIN_PLANS}; set local transaction_read_only = on")
+    def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
+        plans = f"{PIN_PLANS}; " if pinned else ""
+        return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
 
     @contextmanager
     def opened(self, limit: float) -> Iterator[Opened]:
-        with self._translated(), self._of_its_own() as connection, opened(connection, limit):
+        with translated(), self._of_its_own() as connection, opened(connection, limit):
             yield PostgresOpened(connection, PostgresTx(connection, self._styled))
 
     @contextmanager
@@ -133,7 +138,7 @@ class PostgresDatabase:
     @contextmanager
     def bulk(self) -> Iterator[Bulk]:
         with (
-            self._translated(),
+            translated(),
             psycopg.connect(self._settings.database, connect_timeout=10, **self._options()) as connection,
         ):
             yield PostgresBulk(connection, PostgresTx(connection, self._styled), self._settings.schema)
@@ -142,7 +147,7 @@ class PostgresDatabase:
         return PostgresListener(self._settings.database, notice)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, "begin isolation level repeatable read, read only")
+        return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_UNHURRIED}")
 
     def now(self) -> int | None:
         return None
@@ -164,7 +169,7 @@ class PostgresDatabase:
         )
 
     def migrate(self) -> Migrated:
-        return self._transaction("migrate", self._migrate, "begin")
+        return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_UNHURRIED}")
 
     def describe(self) -> str:
         def work(tx: Tx) -> str:
@@ -175,12 +180,15 @@ class PostgresDatabase:
 
     def facts(self) -> Facts:
         def work(tx: Tx) -> Facts:
-            ((used, most, standby, commit, fsync, pid),) = tx.rows("server_facts")
+            ((used, most, read_only, commit, fsync, pid, encoding, nowhere, schemas),) = tx.rows("server_facts")
             return Facts(
                 describe=describe,
                 latest=migrations(_PACKAGE)[-1].version,
                 durable=commit != "off" and fsync == "on",
-                writable=not standby,
+                writable=not read_only,
+                encoding=encoding,
+                no_schema=nowhere and self._settings.schema is None,
+                schemas=tuple(schemas) if self._settings.schema is None else (),
                 connections_used=used,
                 connections_max=most,
                 pooled=cast("PostgresTx", tx)._connection.info.backend_pid != pid,
@@ -209,10 +217,10 @@ class PostgresDatabase:
         def work(tx: Tx) -> None:
             cast("PostgresTx", tx)._connection.execute(cast("sql.SQL", statement))
 
-        self._transaction("migrate", work, "begin")
+        self._transaction("migrate", work, f"{_BEGIN}; {_UNHURRIED}")
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
-        with self._translated(), self._begun(begin) as connection:
+        with translated(), self._begun(begin) as connection:
             try:
                 result = work(PostgresTx(connection, self._styled))
                 reach(f"{operation}.before_commit")
@@ -229,6 +237,7 @@ class PostgresDatabase:
             "autocommit": True,
             "prepare_threshold": 5 if self._settings.prepare_statements else None,
             "application_name": "todoku",
+            "client_encoding": "utf8",  # whatever the role's is: every text must get through
         }
 
     @contextmanager
@@ -289,32 +298,12 @@ class PostgresDatabase:
                 self._pool = None
         threading.Thread(target=pool.close, daemon=True).start()  # it is one of the pool's own threads that calls us
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Whatever psycopg raises, as an error of todoku that says what to do."""
-        try:
-            yield
-        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
-            raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again") from error
-        except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
-            raise SchemaError(
-                f"this database is not migrated: {_first_line(error)}", hint="run `todoku migrate`"
-            ) from error
-        except errors.ReadOnlySqlTransaction as error:
-            raise DatabaseUnavailable("PostgreSQL is read-only", hint="is this a standby?") from error
-        except _GONE as error:
-            raise DatabaseUnavailable(
-                f"PostgreSQL does not answer: {_first_line(error)}",
-                hint="check the database URL and the server",
-            ) from error
-        except psycopg.Error as error:
-            hint = "check the database URL; if that is right, this is a bug of todoku: please report it"
-            raise StoreError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
-
     # ------------------------------------------------------------------------------------- migrations
 
     def _migrate(self, tx: Tx) -> Migrated:
         connection = cast("PostgresTx", tx)._connection
+        ((encoding,),) = connection.execute("select current_setting('server_encoding')").fetchall()
+        refuse_encoding(encoding)
         # A transaction lock, because a session's would be left behind by PgBouncer.
         connection.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
         for line in self._preamble():
@@ -351,14 +340,6 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
 
 
-_GONE: Final = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    PoolTimeout,
-    errors.IdleInTransactionSessionTimeout,  # the server ends whoever stands still in a transaction, stopped or starved
-)
-
-
 def _cleaned(connection: HandlerConnection) -> None:
     """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
     connection.lent = False
@@ -371,7 +352,3 @@ _CLEAN: Final = (
     " discard temp; discard sequences"
 )
 """What DISCARD ALL does, except for prepared statements: psycopg would not always hear that they are gone."""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -12,6 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from todoku.store.database import HANDLER, Tx, ended_by_handler
 from todoku.store.failpoint import reach
+from todoku.store.postgres.plans import take_over
 
 
 class HandlerConnection(psycopg.Connection[Any]):
@@ -41,16 +42,18 @@ class PostgresOpened:
     def __init__(self, connection: psycopg.Connection[Any], tx: Tx) -> None:
         self.connection = connection
         self.tx = tx
+        self._give_back = ""
 
     def check(self) -> None:
         try:
-            self.connection.execute(cast("sql.SQL", f"release savepoint {HANDLER}"))
+            self._give_back = take_over(self.connection, f"release savepoint {HANDLER}")
         except (errors.InvalidSavepointSpecification, errors.NoActiveSqlTransaction) as error:
             raise ended_by_handler() from error
 
     def commit(self) -> None:
         reach("transact.before_commit")
-        self.connection.execute("commit")
+        # Deferred constraints run in the commit: they are the handler's part again, with the handler's settings.
+        self.connection.execute(cast("sql.SQL", f"{self._give_back}; commit"))
         reach("transact.after_commit")
 
 
@@ -58,8 +61,9 @@ class PostgresOpened:
 def opened(connection: HandlerConnection, limit: float) -> Iterator[None]:
     """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
     milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
+    # Read committed, whatever the default is: an old snapshot would not show the settle who published to this lane.
     begin = (
-        f"begin; set local idle_in_transaction_session_timeout = {milliseconds};"
+        f"begin isolation level read committed; set local idle_in_transaction_session_timeout = {milliseconds};"
         f" set local lock_timeout = {milliseconds}; savepoint {HANDLER}"
     )
     connection.execute(cast("sql.SQL", begin))

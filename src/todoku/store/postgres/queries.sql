@@ -28,12 +28,14 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todo
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
+-- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14). A caller's repeatable
+-- read may see two rows of a key, its own and one that was pruned since it began: its own goes first.
 select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coalesce(m.created_at, l.created_at)),
        m.payload::text
-  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text)
+  from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, id uuid)
  cross join lateral (select * from todoku_ledger
-                      where scope = s.scope and key_hash = s.key_hash limit 1) l
+                      where scope = s.scope and key_hash = s.key_hash
+                      order by message_id is distinct from s.id limit 1) l
   left join lateral (select payload, created_at from todoku_message where id = l.message_id limit 1) m on true
 
 -- name: publish_unreserve
@@ -287,8 +289,9 @@ update todoku_lane l set parked = true
 
 -- name: skips
 -- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+-- By `offset 0` the destination is looked up by its name, and never are all that skip read into a hash first.
 (strpos(l.destination, '://') > 0
-    or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
+    or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip' offset 0))
 
 ------------------------------------------------------------------------------------------- the line
 
@@ -1413,7 +1416,8 @@ select {api_key_columns}
 
 -- name: revoke_api_key
 -- One row, once: a token that was revoked stays so.
-update todoku_api_key set revoked_at = todoku_now() where id = :id and revoked_at is null returning id
+update todoku_api_key set revoked_at = todoku_now() where id = :id and revoked_at is null
+returning {api_key_columns}
 
 -- name: use_api_key
 -- One row, and seldom: nothing but people reads it.
@@ -1516,8 +1520,11 @@ delete from todoku_queue where name = any (array(
                         where d.queue = q.name and d.status in ('pending', 'failed')
                           and d.lane is null and d.lost > 0 offset 0)
        and not exists (select from todoku_delivery d where d.status = 'sending' and d.queue = q.name offset 0)
-       and not exists (select from todoku_lane l where l.queue = q.name offset 0)
-     limit :most))
+       and not exists (select from todoku_lane l
+                        where l.queue = q.name and l.worker_id is null and not l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.worker_id is not null offset 0)
+     order by q.name limit :most))
 returning 1
 
 -- name: groups
@@ -1740,10 +1747,15 @@ select current_setting('server_version'), current_setting('synchronous_commit')
 select max(version) from todoku_migration
 
 -- name: server_facts
--- Only reads: connections there are and may be, whether this is a standby, and who answers (a pooler lies about that).
+-- Only reads: connections there are and may be, whether nobody or not this role may write (a standby, or a setting that
+-- other transactions of ours begin with), who answers (a pooler lies about that), and every schema with tables of ours.
 select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
-       pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid()
+       pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean,
+       current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid(),
+       current_setting('server_encoding'), current_schema() is null,
+       array(select relnamespace::regnamespace::text from pg_class
+              where relname = 'todoku' || '_message' and relkind = 'r' order by 1)
 
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
@@ -1817,8 +1829,9 @@ select count(*), (select min(id) from todoku_delivery), (select max(id) from tod
   from (select from todoku_delivery limit :most) d
 
 -- name: count_deliveries
--- Only reads.
-select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
+-- Only reads. There are at most so many; saying so gives the planner a way through the primary key.
+select status, destination, coalesce(reason, ''), count(*)
+  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
 
 -- name: count_dead
 -- Only reads, at most so many rows, by the index of dead letters.
@@ -1904,7 +1917,8 @@ select case when few <= 100000 then few else (
 
 -- name: limits
 -- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
--- because every worker asks every second. A limit whose time is over says nothing.
+-- because every worker asks every second. A limit whose time is over says nothing. Each part repeats the condition of a
+-- partial index (todoku_queue_held, todoku_destination_held), so that the others are not walked.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0::float8, 0
   from todoku_queue
  where paused or {counts}
@@ -1912,14 +1926,15 @@ union all
 select 'destination', name, false, case when {counts} then "limit" end, case when {counts} then rate end,
        case when open_until > todoku_now() then date_part('epoch', open_until) else 0 end, failures
   from todoku_destination
- where open_until > todoku_now() or failures > 0 or {counts}
+ where (open_until > '-infinity' and open_until > todoku_now()) or failures > 0 or {counts}
 union all
 select 'worker', id::text, false, null, null, 0, 0 from todoku_worker where expires_at > todoku_now()
  order by 1, 2
 
 -- name: counts
--- A fragment: whether the limit of a row is in force.
-(("limit" is not null or rate is not null) and (limit_until is null or limit_until > todoku_now()))
+-- A fragment: whether the limit of a row is in force. Each part names one column of the partial indexes of `limits`.
+(("limit" is not null and (limit_until is null or limit_until > todoku_now()))
+        or (rate is not null and (limit_until is null or limit_until > todoku_now())))
 
 -- name: workers
 -- Only reads; what each holds is counted in the small index of rows in flight.
@@ -2053,8 +2068,8 @@ select date_part('epoch', at), what, delivery_id, message_id, topic, destination
       left join lateral (select * from todoku_delivery where id = a.delivery_id limit 1) d on true
       left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true
     union all
-    (select at, action, null, null, null, target, by || ': ' || why, id::text as mark, id as turn
-       from todoku_audit order by id desc limit :most)) events
+    (select at, action, null, null, null, target, by || ': ' || why, id::text, todoku_audit.id
+       from todoku_audit order by todoku_audit.id desc limit :most)) events
  where at > to_timestamp(:since)
  order by at, turn
 

@@ -140,7 +140,7 @@ class SqliteDatabase:
         with self._translated():
             return self._opened().write(operation, with_queries)
 
-    def read(self, work: Callable[[Tx], T]) -> T:
+    def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
         with self._translated():
             self._opened()  # before the lock: a fork takes both, in this order
             with self._reading:

@@ -1305,7 +1305,8 @@ select {api_key_columns}
 
 -- name: revoke_api_key
 -- One row, once: a token that was revoked stays so.
-update todoku_api_key set revoked_at = :now where id = :id and revoked_at is null returning id
+update todoku_api_key set revoked_at = :now where id = :id and revoked_at is null
+returning {api_key_columns}
 
 -- name: use_api_key
 -- One row, and seldom: nothing but people reads it.
@@ -1668,8 +1669,9 @@ select (select count(*) from (select 1 from todoku_delivery limit :most)),
        (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
 
 -- name: count_deliveries
--- Only reads.
-select status, destination, coalesce(reason, ''), count(*) from todoku_delivery group by 1, 2, 3
+-- Only reads, at most so many rows.
+select status, destination, coalesce(reason, ''), count(*)
+  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
 
 -- name: count_dead
 -- Only reads, at most so many rows, by the index of dead letters.

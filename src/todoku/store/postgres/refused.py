@@ -1,0 +1,62 @@
+"""What PostgreSQL refuses, as an error of todoku that says what to do; and what todoku refuses of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+from psycopg import errors
+from psycopg_pool import PoolTimeout
+
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, StoreError
+
+_GONE: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    PoolTimeout,
+    errors.IdleInTransactionSessionTimeout,  # the server ends whoever stands still in a transaction, stopped or starved
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Whatever psycopg raises, as an error of todoku that says what to do."""
+    try:
+        yield
+    except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+        raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again") from error
+    except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
+        hint = "run `todoku migrate`; if that was done, set `schema` to where its tables are"
+        raise SchemaError(f"this database is not migrated: {_first_line(error)}", hint=hint) from error
+    except errors.InvalidSchemaName as error:
+        hint = "the search_path of this role names no schema that exists: set `schema`, or create one of those"
+        raise SchemaError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
+    except errors.InsufficientPrivilege as error:
+        hint = "this role lacks a right: docs/postgresql.md lists those that `migrate`, workers and publishers need"
+        raise StoreError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
+    except errors.ReadOnlySqlTransaction as error:
+        hint = "is this a standby, or is default_transaction_read_only on for this role or database?"
+        raise DatabaseUnavailable("PostgreSQL is read-only", hint=hint) from error
+    except _GONE as error:
+        raise DatabaseUnavailable(
+            f"PostgreSQL does not answer: {_first_line(error)}",
+            hint="check the database URL and the server",
+        ) from error
+    except psycopg.Error as error:
+        hint = "check the database URL; if that is right, this is a bug of todoku: please report it"
+        raise StoreError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
+
+
+def refuse_encoding(encoding: str) -> None:
+    """SchemaError unless a database of this encoding can hold every text: only UTF8 can."""
+    if encoding != "UTF8":
+        raise SchemaError(
+            f"this database has the encoding {encoding}, and todoku needs UTF8",
+            hint="use a database made with: create database … encoding 'UTF8' template template0",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+-- Nothing to do: SQLite reads a small table whole at no extra cost. (PostgreSQL gets indexes here.)
