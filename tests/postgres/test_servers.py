@@ -27,7 +27,7 @@ PUBLISHERS, EACH = 16, 5
 
 
 @pytest.mark.skipif(
-    version() != postgres.DEBIAN, reason="PyPI's PostgreSQL has no contrib modules: make system-packages (as root)"
+    version() != postgres.DEBIAN, reason="PyPI's PostgreSQL has no contrib modules: `make system-packages`"
 )
 def test_MEND_1_every_statement_is_counted_and_explained(make_database: Make, open_shop: Open) -> None:
     """pg_stat_statements and auto_explain, with log_analyze, of nested statements too."""
