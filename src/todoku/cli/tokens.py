@@ -39,6 +39,7 @@ def create_token(
     """Make a token and print it. It is shown this once: only its hash is stored."""
     with opened(database, schema) as box:
         who = signed(by, why, dry_run=dry_run)
+        engine.check_name(name)
         if dry_run:
             say(f"would create {name}: {', '.join(scopes)}", err=True)
             return

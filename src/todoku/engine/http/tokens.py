@@ -162,13 +162,16 @@ def hashed(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _made(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, ...]]:
-    checked = scopes(given)
+def check_name(name: str) -> None:
+    """InvalidMessage unless a token may be called so. The name is printed wherever somebody acted with the token."""
     check_text(name, "name of a token", _LONGEST_NAME)
     if not name.isprintable():
-        raise InvalidMessage(
-            f"a token cannot be called {name!r}", hint="no line breaks, control or invisible characters"
-        )
+        raise InvalidMessage(f"a token cannot be called {name!r}", hint="no line breaks or invisible characters")
+
+
+def _made(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, ...]]:
+    checked = scopes(given)
+    check_name(name)
     id = new_id()
     return id, f"{_prefix(id)}_{base62(os.urandom(24))}", checked
 
