@@ -24,8 +24,7 @@ class UvicornProtocol(HttpToolsProtocol):
     def set_keep_alive(self, keep: bool) -> None:
         """Say whether the connection goes on after the answer to the newest request; the answer says the same.
 
-        uvicorn before 0.54 ends the connection without saying so,
-        and the client may have sent its next request by then.
+        uvicorn before 0.53 ends the connection without saying so, and the client may have sent another request by then.
         """
         headers = self.server_state.default_headers
         self.cycle.keep_alive = keep
