@@ -23,7 +23,8 @@ import msgspec
 
 Side = Literal["before", "after"]
 _STARTUP = (b"\0\x03\0\0", b"\0\x03\0\x02")  # protocols 3.0 and 3.2
-_COMMIT = re.compile(r"\s*commit\s*;?\s*", re.IGNORECASE)
+_COMMIT = re.compile(r"(?:.*;)?\s*commit\s*;?\s*", re.IGNORECASE | re.DOTALL)
+"""A commit, alone or as the last of several statements that travel together."""
 
 
 class Cut(msgspec.Struct, frozen=True):
