@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.postgres.conftest import Make, Open
+from tests.postgres.conftest import Make, Open, version
 from tests.postgres.shop import TEXT, live_a_day
-from tests.support.postgres import fresh_database
+from tests.support.postgres import DEBIAN, fresh_database
 from todoku import App
 from todoku.core.errors import SchemaError
 
@@ -31,6 +31,7 @@ def test_MEND_1_another_encoding_is_refused_in_one_sentence(
     assert shop.doctor()["encoding"].text == sentence
 
 
+@pytest.mark.skipif(version() != DEBIAN, reason="PyPI's PostgreSQL is built without ICU: `make system-packages`")
 @pytest.mark.parametrize("locale", ICU.values(), ids=ICU)
 def test_MEND_1_collations_of_ICU(locale: str, make_database: Make, open_shop: Open) -> None:
     """They order texts in their own way, also where texts that are not the same count as equal in a list."""
