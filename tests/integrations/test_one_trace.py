@@ -47,7 +47,7 @@ def box(url: str) -> Iterator[todoku.App]:
 
 def ingested(box: todoku.App, **headers: str) -> httpx.Response:
     """A signed event, posted to the App's own ingest."""
-    body = b'{"id": "evt_1", "card": "4000"}'
+    body = b'{"id": "evt_1", "card": "visa 4000"}'
     signature = hmac.digest(SECRET.encode(), body, "sha256").hex()
 
     async def post() -> httpx.Response:
@@ -77,7 +77,7 @@ def test_the_trace_of_the_webhook_is_the_handlers_in_sentry(box: todoku.App, sen
     assert event["contexts"]["trace"]["trace_id"] == transaction["contexts"]["trace"]["trace_id"] == TRACE
     assert transaction["contexts"]["trace"]["parent_span_id"] == SPAN
     assert (event["tags"]["event_id"], event["tags"]["correlation_id"]) == ("evt_1", "request-7")
-    assert "4000" not in str(event) + str(transaction)
+    assert "visa 4000" not in str(event) + str(transaction)
 
 
 def test_the_trace_of_the_webhook_is_the_handlers_in_opentelemetry(box: todoku.App) -> None:

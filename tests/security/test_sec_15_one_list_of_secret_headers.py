@@ -19,8 +19,8 @@ from tests.encryption.test_at_rest import stored_in
 from tests.encryption.test_requests import ask, drained, sending
 from tests.integrations.test_django import environment, manage
 from tests.security.test_sec_08_wrong_tokens import status
-from tests.support.rawhttp import Raw
-from tests.support.rawhttp import ask as ask_raw
+from tests.support.raw_http import Answer
+from tests.support.raw_http import ask as ask_raw
 from tests.support.serving import SOMEBODY, Server, serving
 from tests.support.world import World
 from todoku.cli.main import cli
@@ -206,7 +206,7 @@ def test_a_content_type_cannot_say_that_its_body_is_sealed(
     box = todoku.App(world.url)
     with serving(box) as server:
 
-        def post(path: str, *headers: str, body: bytes = b"x") -> Raw:
+        def post(path: str, *headers: str, body: bytes = b"x") -> Answer:
             return ask_raw(server.port, f"POST /v2{path}", *headers, body=body, token=TOKEN)
 
         url = "/publish/https://shop.example/hook"

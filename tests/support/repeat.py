@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     again = first
     if len(first) <= MOST:
         print(f"\n{len(first)} failed: once more, alone", flush=True)
-        repeated, again = run(["-n", "0", *first])
+        repeated, again = run(["-n", "0", "--continue-on-collection-errors", *first])
         if repeated not in (0, 1):
             again = first
     judged = judge(first, again)
