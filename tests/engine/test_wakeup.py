@@ -242,3 +242,19 @@ def test_a_draining_worker_says_so_at_once(world: World, crew: Crew) -> None:
         worker.drain()
         until(lambda: state_of(world, worker) == "draining", what="draining")
         go.set()
+
+
+@announcing
+def test_MEND_1_threads_without_work_do_not_wake_their_worker(
+    world: World, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle daemon costs next to nothing: a resting thread says once that it has room, not once a second."""
+    crew.handles("warehouse", lambda _: None, run="thread")
+    pokes: list[str] = []
+    poke = Claimer.poke
+    monkeypatch.setattr(Claimer, "poke", lambda claimer: (pokes.append(threading.current_thread().name), poke(claimer)))
+    with crew.running(poll_interval_sec=A_MINUTE) as worker:
+        asleep(world, worker)
+        before = len(pokes)
+        threading.Event().wait(2.5)  # nothing is to happen: more than two of the seconds after which threads look up
+        assert pokes[before:] == []

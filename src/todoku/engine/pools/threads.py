@@ -198,11 +198,11 @@ class ThreadPool:
             runner.close()
 
     def _rest(self, one: _Thread) -> None:
-        """Wait until there is work."""
+        """Say once that there is room, and wait until there is work."""
         one.resting = True
         self._on_done()
         with self._fed:
-            if not len(self._ready) and not self._stopped:
+            while not (len(self._ready) or self._stopped or one.abandoned):
                 self._fed.wait(timeout=1.0)
         one.resting = False
 
