@@ -38,7 +38,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Heard:
-    """When each message started, and an event for whoever waits for it."""
+    """When each message started, and an event for the publisher that waits for it."""
 
     def __init__(self) -> None:
         self.started: dict[int, float] = {}

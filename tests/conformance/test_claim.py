@@ -390,7 +390,7 @@ def test_when_positions_find_nothing_a_cheap_full_scan_follows_at_once(world: Wo
 
 
 def test_MEND_2_full_scans_of_a_busy_worker_take_at_most_a_twentieth_of_its_time(world: World) -> None:
-    """Claim: dead rows under somebody's old snapshot make a scan cost a second; rounds every 0.1 s do not repeat it,
+    """Claim: dead rows under another's old snapshot make a scan cost a second; rounds every 0.1 s do not repeat it,
     while other pools of the worker have work."""
     clock = Clock()
     claims, store = claiming(world, clock, cost=1.0)
@@ -433,7 +433,7 @@ def test_MEND_2_a_notice_makes_an_idle_worker_look_everywhere(world: World) -> N
 
 
 def test_MEND_2_waiting_for_a_lock_does_not_count_as_the_cost_of_a_scan(world: World) -> None:
-    """MEND-2: somebody held the write lock for three seconds. The next scans come as if nothing had been."""
+    """MEND-2: another connection held the write lock for three seconds. The next scans come as if nothing had been."""
     clock = Clock()
     claims, store = claiming(world, clock, cost=0.001, lock=3.0)
     for busy in (True, False):

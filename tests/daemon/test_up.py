@@ -144,7 +144,7 @@ def test_a_password_is_never_shown(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_a_page_on_the_internet_that_points_its_name_here_learns_nothing(sqlite_shop: Shop) -> None:
-    """Served to this machine alone; health is told under any name (SEC-5)."""
+    """Served to this machine alone; health checks pass under any name (SEC-5)."""
     daemon = sqlite_shop.start("up", "--app", "shop:box")
     daemon.until_ready()
     for path in ("/", "/api/messages", "/metrics", "/readyz?verbose"):

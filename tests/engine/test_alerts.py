@@ -173,7 +173,7 @@ class Away:
 def test_while_the_database_is_away_the_daemon_tells_what_its_own_counters_say(
     webhook: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S4-43: that is when publishing fails. It is told once it has lasted; here, at once."""
+    """S4-43: that is when publishing fails. The daemon sends the alert once it has lasted; here, at once."""
     monkeypatch.setitem(HOLDS, "publish_failure_ratio", 0.0)
     given = settings(alert_webhook=webhook.url)
     metrics = Metrics()

@@ -14,7 +14,7 @@ from todoku.engine.context import Context
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sqlite"])  # PostgreSQL has no such lock
-def test_MEND_2_a_new_type_does_not_wait_after_somebody_held_the_write_lock(world: World, crew: Crew) -> None:
+def test_MEND_2_a_new_type_does_not_wait_after_another_connection_held_the_write_lock(world: World, crew: Crew) -> None:
     """MEND-2: the lock was held for 3 s, so the worker's scan took 3 s, so the next one came 57 s later."""
     ran: list[str] = []
 

@@ -40,7 +40,7 @@ def asleep(world: World, worker: Worker) -> None:
 
 @contextmanager
 def held_back(name: str, begin: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Whoever reaches this failpoint waits there until the event is set. `begin`: makes somebody reach it."""
+    """A thread that reaches this failpoint waits there until the event is set. `begin` makes one reach it."""
     reached, go = threading.Event(), threading.Event()
 
     def hold_back() -> None:
@@ -160,7 +160,7 @@ def test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost(
 def test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more(
     world: World, crew: Crew, costly_scans: None
 ) -> None:
-    """H25: a publisher commits while the worker writes "idle": it saw nobody asleep, so it gives no notice."""
+    """H25: a publisher commits while the worker writes "idle": it saw no sleeping worker, so it gives no notice."""
     crew.handles("warehouse")
     published: list[None] = []
 

@@ -144,7 +144,7 @@ async def test_MEND_7_the_broker_forgets_an_order_whose_sender_hung_up_and_ends_
             await writer.drain()
             await client.get(url)  # it was sent after the order, and is answered: the order has arrived
             assert await asyncio.to_thread(stopped, broker) == -signal.SIGTERM
-            assert (await reader.readline()).split()[1] == b"503", "it is told that it was not executed"
+            assert (await reader.readline()).split()[1] == b"503", "the broker answers that it was not executed"
             writer.close()
     assert [noted.key for noted in read_log(tmp_path / "broker.jsonl")] == [KEY]
     assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
@@ -168,7 +168,7 @@ async def _until_served(client: httpx.AsyncClient, url: str) -> None:
 
 
 class Counting:
-    """A broker that answers only as many as it is told to, and counts who is there at once."""
+    """A broker that answers a given number of requests, and counts those that are open at once."""
 
     def __init__(self) -> None:
         self.came, self.here, self.most = 0, 0, 0

@@ -43,7 +43,7 @@ def hostile_answer(seed: int, number: int) -> Input:
         case 1:
             data = data[: chance.randrange(len(data))]
         case 2:
-            data += b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"  # an answer that nobody asked for
+            data += b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"  # an answer without a request
         case 3:
             data = b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 300_000
         case _:

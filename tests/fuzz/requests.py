@@ -140,7 +140,7 @@ def _storing(chance: Random, edge: str, nonce: str) -> tuple[str, bytes, tuple[b
 
 
 def _certain(chance: Random, target: str, lines: bytes, body: bytes) -> bytes:
-    """A request whose body ends where it says, whoever reads it."""
+    """A request whose body ends where its head says, for every parser."""
     head = f"POST {target} HTTP/1.1\r\n".encode() + lines
     if chance.random() < 0.5:
         return head + b"Content-Length: %d\r\n\r\n" % len(body) + body

@@ -26,7 +26,7 @@ box = todoku.App()
 box.ingest("stripe", KINDS[0].verifier(), topic="stripe.{type}")
 box.route("**", to="warehouse")
 """
-"""An ingest endpoint, and a destination that nobody serves: what is stored stays as it is."""
+"""An ingest endpoint, and a destination without a worker: what is stored stays as it is."""
 
 SETTINGS = {
     "TODOKU_TOKEN": TOKEN.decode(),

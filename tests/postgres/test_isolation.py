@@ -2,7 +2,7 @@
 
 Such a transaction sees the database as it was when it began. todoku's own transactions look again after they waited, so
 they are read committed whatever the default is. A caller's is what the caller wants; where that cannot be, the caller
-is told: nothing is lost, doubled or disordered (I1, I5, I10).
+is an error for the caller: nothing is lost, doubled or disordered (I1, I5, I10).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_MEND_1_what_is_published_to_a_lane_while_its_handler_runs_is_not_left_b
     url: str, open_shop: Open
 ) -> None:
     """I10: the settle removes a lane in which it sees nothing more. A handler's transaction that had begun before the
-    next message was published would not see it, and the message would wait in a lane that nobody knows of."""
+    next message was published would not see it, and the message would wait in a lane that no worker sees."""
     shop = open_shop(url)
     box, ran = shop.box, []
 
@@ -89,7 +89,7 @@ def test_MEND_1_what_is_published_to_a_lane_while_its_handler_runs_is_not_left_b
         until(lambda: ran == [1, 2], what="the second of the lane")
 
 
-def test_MEND_1_a_key_that_somebody_else_used_meanwhile_is_an_error_to_try_again_on(url: str, open_shop: Open) -> None:
+def test_MEND_1_a_key_that_another_used_meanwhile_is_an_error_to_try_again_on(url: str, open_shop: Open) -> None:
     """I5: the caller cannot see whose the key is, so it can neither be told "duplicate" nor publish a second."""
     box = open_shop(url).box
     order = {"fails": "never"}
@@ -162,7 +162,7 @@ def test_MEND_1_a_message_seen_meanwhile_is_not_seen_twice(url: str, open_shop: 
 
 
 def test_MEND_1_best_effort_goes_on_without_the_message(url: str, open_shop: Open) -> None:
-    """S3-72: the caller's own rows commit, and the caller is told that nothing was enqueued."""
+    """S3-72: the caller's own rows commit, and the handle says that nothing was enqueued."""
     box = open_shop(url).box
 
     @box.job
@@ -206,7 +206,7 @@ def test_MEND_1_many_publishers_at_once(url: str, open_shop: Open) -> None:
         return refused
 
     with shop.open(), ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(publish_all, range(4))) > 0, "nobody met anybody: nothing was tried"
+        assert sum(pool.map(publish_all, range(4))) > 0, "no two publishers met: nothing was tried"
         until(lambda: shop.standing() == {"succeeded": 4 * ROUNDS + ROUNDS}, what="everything")
     for who in range(4):
         assert [number for by, number in ran if by == who] == list(range(ROUNDS))

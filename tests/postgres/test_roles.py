@@ -1,4 +1,4 @@
-"""Roles that may do less than everything: what each needs, and what it is told where it lacks a right (MEND-1)."""
+"""Roles that may do less than everything: what each needs, and which error names a right that it lacks (MEND-1)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_MEND_1_the_owner_of_a_database_needs_nothing_else(role: str, make_datab
 
 
 def test_MEND_1_a_worker_needs_only_rights_on_rows(role: str, make_database: Make, open_shop: Open) -> None:
-    """Somebody else migrated and owns the tables. The partitions of the history come and go all the same."""
+    """Another role migrated and owns the tables. The partitions of the history come and go all the same."""
     url = make_database()
     open_shop(url)
     change(url, f"grant all on shop_book to {role}", *granted(role, "worker"))
@@ -161,7 +161,7 @@ def test_MEND_1_a_search_path_that_leads_nowhere(make_database: Make, open_shop:
 
 
 def test_MEND_1_another_table_of_that_name_comes_first(make_database: Make, open_shop: Open) -> None:
-    """Somebody's own todoku_message in a schema that the search path names first: an error, not a message in there; and
+    """A foreign todoku_message in a schema that the search path names first: an error, not a message in there; and
     `doctor` says in which schemas there are such tables."""
     url = make_database()
     open_shop(url)

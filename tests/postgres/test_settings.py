@@ -51,7 +51,7 @@ LIMITS = dict.fromkeys(("lock_timeout", "statement_timeout", "idle_in_transactio
 
 
 def test_MEND_1_migrate_waits_for_another_that_migrates(make_database: Make, open_shop: Open) -> None:
-    """The limits of the role are meant for others: whoever starts second waits as long as the first one takes."""
+    """The limits of the role are meant for others: the second `migrate` waits as long as the first one takes."""
     url = make_database(**LIMITS)
     waits = "select from pg_locks where locktype = 'advisory' and not granted"
     with psycopg.connect(url) as first, psycopg.connect(url, autocommit=True) as admin, ThreadPoolExecutor(1) as pool:

@@ -54,7 +54,7 @@ def test_hostile_answers_do_not_stop_a_worker(fuzzed: Target) -> None:
 
 
 def test_the_fuzzer_notices_a_body_that_is_not_what_was_sent(fuzzed: Target) -> None:
-    """Of an input that the daemon serves rightly the fuzzer is told to expect something else."""
+    """The daemon serves the input rightly, and the fuzzer expects something else of it."""
     right = next(each for each in (storing_request(SEED, number) for number in range(99)) if each.edge == "/v2/publish")
     tally = Tally()
     send_again(fuzzed, right, tally)

@@ -30,7 +30,7 @@ from todoku.core.signing import signing_keys
 from todoku.engine.ingest.keys import Keys, NoSecret
 
 BLANKS = ["", " ", "\n", "\t \r\n", "\0\0", "\ufeff", "\u200b", '""', "''", "whsec_", ' "whsec_" ']
-"""What a secret looks like that somebody forgot: unset in a compose file, in quotes, saved by an editor, cut off."""
+"""What a forgotten secret looks like: unset in a compose file, in quotes, saved by an editor, cut off."""
 
 STANDARD = next(kind for kind in KINDS if kind.name == "standard")
 PLAIN = [kind for kind in KINDS if kind is not STANDARD]
@@ -97,7 +97,7 @@ def test_a_key_of_zeros_is_the_empty_key(box: todoku.App, world: World, poster: 
 
 
 class Careless(msgspec.Struct, frozen=True):
-    """A verifier of somebody's own, that makes the empty key of anything."""
+    """A verifier of the user's own, that makes the empty key of anything."""
 
     secrets: tuple[str | todoku.Ref, ...]
     kept: tuple[str, ...] = ()

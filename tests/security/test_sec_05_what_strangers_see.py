@@ -229,7 +229,7 @@ def test_an_error_of_a_delivery_has_no_query_of_its_url(answer: bytes) -> None:
     ],
 )
 def test_an_error_text_is_stored_without_the_secrets_of_urls(text: str, stored: str) -> None:
-    """Whoever raises it: a handler's client quotes the URL it asked for, too."""
+    """Whatever raises it: a handler's own client quotes the URL it asked for, too."""
     assert error_text(text) == stored
     assert Abort("REFUSED", text).detail == stored
     assert len(error_text(f"https://a.example/?{'x' * 100_000} behind")) <= 512

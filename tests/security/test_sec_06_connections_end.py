@@ -1,4 +1,4 @@
-"""SEC-6: connections end. Whatever is idle, half-sent or half-read has a deadline, and held ones keep nobody out."""
+"""SEC-6: connections end. Idle, half-sent and half-read ones have a deadline, and held ones keep no client out."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_SEC_6_held_connections_do_not_keep_a_health_check_out(shop: Shop) -> No
 
 
 def test_SEC_6_a_burst_of_connections_does_not_either(shop: Shop) -> None:
-    """Nobody waits for one to be accepted before making the next: the server finds them all at once."""
+    """The clients connect without waiting for each other: the server finds them all at once."""
     with files_limited_to(200):
         daemon = shop.start("run", "--app", "shop:box", **{f"TODOKU_{name}": value for name, value in LONG.items()})
     daemon.until_ready()
@@ -201,7 +201,7 @@ def test_SEC_6_one_address_takes_the_room_of_itself_alone(serve: Serve) -> None:
 
 
 def test_SEC_6_who_is_being_answered_is_not_dropped(serve: Serve, backend: Backend, url: str) -> None:
-    """Where every connection is busy, health is served, and everything else is told to come back."""
+    """Where every connection is busy, health is served, and every other request gets 503."""
     server = serve(FEW | {"API_CONNECTIONS": "16", "API_CONNECTIONS_PER_ADDRESS": "16"})
     headers = bearer(server)
     with RawConnection(server.port) as connection:  # the token is known from here on

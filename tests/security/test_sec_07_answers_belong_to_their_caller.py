@@ -1,4 +1,4 @@
-"""SEC-7: an answer kept for an `Idempotency-Key` is given to whoever sent the first request, and to nobody else."""
+"""SEC-7: an answer kept for an `Idempotency-Key` is given to the caller of the first request alone."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_client_is_known_by_its_certificate(box: todoku.App, world: Worl
 
 
 async def test_two_authorizations_are_not_one(box: todoku.App, world: World) -> None:
-    """Which of them the application believes nobody here knows."""
+    """todoku does not know which of them the application believes."""
     bank = Bank(box, world)
     async with bank.client() as client:
         for other in (b"ada", b"bob"):

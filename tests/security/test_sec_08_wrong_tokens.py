@@ -43,7 +43,7 @@ async def status(server: Server, token: str, *, caller: str | None = None) -> in
 
 
 def test_right_tokens_pass_among_any_number_of_wrong_ones(server: Server) -> None:
-    """The right ones were never used before: nobody remembers them."""
+    """The right ones were never used before, so they are not in the cache."""
     right = [server.token("read", name=f"right {n}") for n in range(5)]
 
     async def flood() -> tuple[list[int], list[int]]:

@@ -94,7 +94,7 @@ def test_SEC_9_a_body_in_small_chunks_is_a_body(receiver: Receiver) -> None:
     assert send(outgoing(receiver.url)) == [Done()]
 
 
-def test_SEC_9_what_nobody_asked_for_is_not_read(receiver: Receiver) -> None:
+def test_SEC_9_bytes_without_a_request_are_not_read(receiver: Receiver) -> None:
     """Behind an answer, on a connection that is kept for the next request."""
     written = 0
 

@@ -115,7 +115,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
     "publish": ((HOSTILE, "{{}}", "--to", "shop"),),
     "schedule": (("pause", HOSTILE, *BY), ("run", HOSTILE, *BY)),
 }
-"""Commands that print what somebody else has named, and how they are called here."""
+"""Commands that print names from outside, and how they are called here."""
 
 NOTHING_OF_OTHERS = {
     "batch", "cancel", "clear", "copy", "dev", "dlq-rerun", "dlq-sync", "doctor", "encryption-keys", "enqueue", "hooks",

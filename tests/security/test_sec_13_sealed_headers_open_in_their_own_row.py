@@ -1,5 +1,5 @@
 """SEC-13: sealed headers open in their own row only: for their message, for the kind of request they are, its method
-and its URL. Whoever can write to the database, and has no key, cannot make a worker send them otherwise."""
+and its URL. A writer to the database who has no key cannot make a worker send them otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SEC-14: what is secret or redacted stays so in callbacks, dead letters and wherever else a request is told of, also
+"""SEC-14: what is secret or redacted stays so in callbacks, dead letters and wherever else a request is shown, also
 where no master key seals it."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_all_headers_may_be_redacted(box: todoku.App, receiver: Receiver) -> Non
     assert "not-to-be-seen" not in json.dumps(told) + base64.b64decode(told["body"]).decode()
 
 
-def test_a_redacted_body_is_told_to_nobody(box: todoku.App, receiver: Receiver) -> None:
+def test_a_redacted_body_is_in_no_callback(box: todoku.App, receiver: Receiver) -> None:
     send(box, receiver, "works", CANARY.encode(), redact_fields="body,header")
     (told,) = told_to(receiver)
     assert base64.b64decode(told["sourceBody"]).startswith(b"REDACTED:")
@@ -103,7 +103,7 @@ def test_what_a_receiver_answers_is_not_stored_with_a_secret_in_it(
     assert CANARY not in stored
 
 
-def test_a_cookie_that_a_receiver_sets_is_shown_to_nobody(box: todoku.App, receiver: Receiver) -> None:
+def test_a_cookie_that_a_receiver_sets_is_not_shown(box: todoku.App, receiver: Receiver) -> None:
     async def reply(_request: Any, writer: Any) -> None:
         writer.write(f"HTTP/1.1 500 X\r\nSet-Cookie: s={CANARY}\r\nContent-Length: 0\r\n\r\n".encode())
         await writer.drain()

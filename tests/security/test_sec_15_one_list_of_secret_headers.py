@@ -60,7 +60,7 @@ def test_these_are_secrets_in_any_spelling(name: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [[], ["a master key"]], ids=["plain", "sealed"])
-def test_whoever_shows_a_request_shows_none_of_them(
+def test_every_view_of_a_request_hides_them(
     boxes: Boxes, world: World, receiver: Receiver, keys: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """/v2, /api/v1, callbacks, the command line and logs; with a master key not even the database has them."""
@@ -149,7 +149,7 @@ def test_an_attacker_has_one_network_however_it_is_written(behind: Server) -> No
     theirs, other = asyncio.run(tried())
     assert theirs[:20] == [401] * 20
     assert set(theirs[22:]) == {429}
-    assert other == 401, "the next network is somebody else's"
+    assert other == 401, "the next network is another client's"
 
 
 def test_an_ipv4_address_inside_ipv6_is_that_address(behind: Server) -> None:

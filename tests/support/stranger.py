@@ -1,9 +1,9 @@
-"""`make stranger`: the README's two commands, as somebody has them who clones this into a private directory.
+"""`make stranger`: the README's two commands, as run by a user who clones this into a private directory.
 
-The last commit is cloned into a directory that only its owner may enter, in a path with a space: for whoever runs this
-and, if that is root, for `nobody`, too. There `make up` must serve until it is interrupted, and `make test` must pass
-the tests that depend most on where they are: those that start servers, workers and other users' processes. Packages are
-copied from this clone's .venv, so that nothing is fetched again.
+The last commit is cloned into a directory that only its owner may enter, in a path with a space: for the user who runs
+this and, if that is root, for `nobody`, too. There `make up` must serve until it is interrupted, and `make test` must
+pass the tests that depend most on where they are: those that start servers, workers and other users' processes.
+Packages are copied from this clone's .venv, so that nothing is fetched again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = (
 
 
 class Stranger:
-    """A user with a clone of his own; None: whoever runs this."""
+    """A user with a clone of their own; None: the user who runs this."""
 
     def __init__(self, user: str | None, place: Path) -> None:
         self.user = user

@@ -139,7 +139,7 @@ class _Posted:
     message_event = _NOBODY
     more_body = False
     response_started = True
-    """Nobody but `send` answers it."""
+    """Only `send` answers it."""
 
     def __init__(self, protocol: StraightProtocol) -> None:
         self._protocol = protocol

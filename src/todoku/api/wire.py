@@ -115,7 +115,7 @@ class BoundedProtocol(UvicornProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; or a trailer behind a body in chunks, which is no header, and nobody asks for it."""
+        """A header; or a trailer behind a body in chunks, which is no header, and which no handler reads."""
         if self._in_head:
             name = name.lower()
             if name in _NOTICED:
@@ -296,7 +296,7 @@ class BoundedProtocol(UvicornProtocol):
             if self._in_head and self._was_framed:  # what was asked before is certain: it is answered, and then the end
                 self.set_keep_alive(False)
                 return
-            self.cycle.disconnected = True  # its body is not certain: whoever reads it is told that it did not come
+            self.cycle.disconnected = True  # its body is not certain: the handler that reads it sees a disconnect
             self.cycle.message_event.set()
         if not self.answering or not (self.pipeline or getattr(self.cycle, "response_started", True)):
             self._write_refusal(status, detail)

@@ -1,4 +1,4 @@
-"""Secrets that are none. Whoever leaves one out by mistake (`STRIPE_SECRET=`) must not be left with an open door."""
+"""Secrets that are empty. A user who leaves one out by mistake (`STRIPE_SECRET=`) must not open a door by it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_blank(secret: str) -> bool:
     """Whether there is nothing in a secret: no visible character, but for quotes and the prefix `whsec_`.
 
     `docker run --env-file` keeps the quotes of `SECRET=""`. A file that an editor saved empty may hold a byte order
-    mark, which nobody sees.
+    mark, which editors do not show.
     """
     visible = "".join(letter for letter in secret if letter.isprintable() and not letter.isspace())
     return not _QUOTES.sub("", visible).removeprefix(_PREFIX)

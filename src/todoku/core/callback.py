@@ -121,7 +121,7 @@ def callback_body(ended: Ended) -> bytes:
 
 
 def _told(headers: dict[str, str]) -> dict[str, str]:
-    """Headers without those that authorise at the receiver, which are not the business of whoever is told."""
+    """Headers without those that authorise at the receiver: the receiver of a callback must not learn them."""
     return {name: value for name, value in headers.items() if not is_secret(name)}
 
 

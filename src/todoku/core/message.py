@@ -20,7 +20,7 @@ PRIORITIES: Final = range(16)
 MAX_KEY_LENGTH: Final = 512
 MAX_TOPIC_LENGTH: Final = 255
 USUAL_ATTEMPTS: Final = 6
-"""How often a delivery is tried if nobody says otherwise. Recorded with it, it means that its publisher did not."""
+"""How often a delivery is tried by default. Recorded with a delivery, it means that the publisher gave no number."""
 
 
 class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -30,7 +30,7 @@ LONGEST: Final = 10 * 365 * 86_400.0
 """Nobody waits longer than ten years: what overflows a timestamp would fail the settle of a whole batch."""
 
 _LOOKED_AT: Final = 16 * ERROR_LENGTH
-"""Of a text that is longer nobody sees the rest."""
+"""A longer text is cut here before it is searched for URLs."""
 
 _USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#'\"<>]*@", re.IGNORECASE)
 _WORD: Final = re.compile(r"(?:[^\s'\"<>]|'(?=[\w%&=]))+")

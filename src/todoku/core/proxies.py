@@ -19,8 +19,8 @@ class Proxies(msgspec.Struct, frozen=True):
     def caller(self, peer: str, forwarded: Iterable[str]) -> str:
         """The address of the caller, given that of the connection and the values of `X-Forwarded-For`.
 
-        Each proxy appends the address that it was asked from. So the list is read from its end, for as long as whoever
-        wrote an entry is trusted: what the caller itself put in front of the list is never reached.
+        Each proxy appends the address that it was asked from. So the list is read from its end, as long as the proxy
+        that wrote an entry is trusted: what the caller itself put in front of the list is never reached.
         """
         entries = [entry for value in forwarded for entry in value.split(",")] if self.networks else []
         found = peer

@@ -33,7 +33,7 @@ _RESULT: Final = re.compile(r'\{"todoku\.sealed":"(?P<box>[A-Za-z0-9+/=]+)"\}')
 
 
 RequestKind = Literal["request", "callback", "failure_callback"]
-"""Which of the requests of a message: itself, or who is told of its end."""
+"""Which request of a message: the request itself, or the callback that reports its end."""
 
 
 class WrappedKey(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trusted_proxies: tuple[str, ...] = ()
     """Networks of proxies whose `X-Forwarded-For` says whose a request is."""
     metrics_open: bool = False
-    """`/metrics` asks for no token, whoever can reach it."""
+    """`/metrics` asks no client for a token."""
     api_idle_sec: float = 5.0
     """How long a connection to the HTTP API may wait between two requests."""
     api_receive_sec: float = 10.0

@@ -66,7 +66,7 @@ class BoundedHandler(ResponseHandler):
         self._asked = False
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes. What nobody asked for, or what goes beyond a bound, ends the connection."""
+        """Some bytes. Those without a request, or beyond a bound, end the connection."""
         if not data:  # aiohttp's own sign that the parser may go on
             super().data_received(data)
         elif not self._asked:
@@ -85,7 +85,7 @@ class BoundedHandler(ResponseHandler):
                 self._check_body()
 
     def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
-        """The head of an answer; or one that only announces it, which nobody waits for."""
+        """The head of an answer; or an interim one (1xx), which the worker passes over."""
         code = data[0].code
         if 100 <= code <= 199 and code != 101:
             self._announced += 1
@@ -100,7 +100,7 @@ class BoundedHandler(ResponseHandler):
             self._fail(f"its head has more than {MAX_HEAD_BYTES} bytes")
 
     def _check_body(self) -> None:
-        """Whoever waits for a body that cannot be read is told so now, and not by the deadline."""
+        """Fails the read of a body that cannot be read at once, instead of at the deadline."""
         payload = self._payload
         if payload is None or payload.is_eof() or payload.exception() is not None:
             return

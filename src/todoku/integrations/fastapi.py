@@ -94,7 +94,7 @@ def once(
 
     `if not done.first: return done.response`, else do it and `done.store(response)`. Both commit with the session,
     which its own dependency commits. 400: no key. 409: another request has it. `conflict`: it was another request's.
-    `principal`: who asks, as for `IdempotencyMiddleware`; an answer is given to nobody else.
+    `principal`: who asks, as for `IdempotencyMiddleware`; no other caller gets the answer.
     """
     known = stated(principal, scope)
 

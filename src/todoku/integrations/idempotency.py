@@ -26,7 +26,7 @@ Header = tuple[bytes, bytes]
 LARGEST: Final = 1 << 20
 
 _NEVER_KEPT: Final = frozenset({b"set-cookie", b"set-cookie2"})
-"""A cookie is given to whoever logged in, once: who asks again is not logged in by an old answer."""
+"""A session cookie belongs to one login: a repeated request must not be logged in by a stored answer."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class IdempotencyMiddleware:
     """Wraps an ASGI application: `app.add_middleware(IdempotencyMiddleware, box=box)`.
 
     `methods`: the ones that are looked at. `paths`: only under these prefixes. `required`: a request without the header
-    is refused (400), else it goes through as it is. `principal`: who asks; an answer is given to nobody else
+    is refused (400), else it goes through as it is. `principal`: who asks; no other caller gets the answer
     (`by_credentials`, the default; `by_authorization`, `by_cookie("session")`, or a function of the ASGI scope).
     `conflict`: the status for a key that was used with another request, 422 or 409. `hold`: seconds after which the key
     of a request whose process died is free. Bodies and answers of more than `largest` bytes: 413, and not kept.

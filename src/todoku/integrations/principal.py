@@ -1,4 +1,4 @@
-"""Who asks: an answer that is kept for a repeated request belongs to whoever sent the first, and to nobody else."""
+"""Who asks: an answer that is kept for a repeated request belongs to the caller of the first one alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from todoku.engine.telling.log import Log
 
 Scope = MutableMapping[str, Any]
 Principal = Callable[[Scope], str]
-"""Who sends a request, as a text that is the same for all of theirs and for nobody else's. Empty: anybody."""
+"""The caller of a request, as a text that is the same for all requests of a caller. Empty: unknown."""
 
 _CREDENTIALS: Final = frozenset({
     "api-key", "authorization", "private-token", "proxy-authorization", "x-access-token", "x-api-key",
@@ -64,7 +64,7 @@ def by_cookie(*names: str) -> Principal:
 
 
 def stated(principal: Principal | None, where: str) -> Principal:
-    """The principal that an endpoint states. If it states none a line says so, at start: nobody has thought of it."""
+    """The principal that an endpoint states. If it states none, a log line at start says so."""
     if principal is not None:
         return principal
     todo = "callers without credentials are all one; state principal=by_credentials, by_cookie(…) or your own"

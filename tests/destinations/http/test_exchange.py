@@ -65,7 +65,7 @@ async def ask(exchange: Exchange, url: str, method: str = "POST", body: bytes = 
 
 
 def test_who_answers_before_the_end_of_a_request_is_heard_and_its_connection_ended() -> None:
-    """Nobody knows whether the rest will ever be read, so what comes next does not wait behind it."""
+    """The rest may never be read, so the next request does not wait behind it."""
 
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, url, body=bytes(64 << 20)), await ask(exchange, url)]

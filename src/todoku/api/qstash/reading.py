@@ -63,7 +63,7 @@ def segment(request: Request, name: str) -> str:
 def refuse_more_than_the_path(request: Request) -> None:
     """Refused: 422, if a request whose path says everything has a parameter or a body as well.
 
-    Whoever sent it meant something else: `DELETE /v2/topics/{name}` with a list of endpoints in its body would
+    The caller meant something else: `DELETE /v2/topics/{name}` with a list of endpoints in its body would
     otherwise delete the whole group.
     """
     Query(request, ())

@@ -163,7 +163,7 @@ def hashed(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """InvalidMessage unless a token may be called so. The name is printed wherever somebody acted with the token."""
+    """InvalidMessage unless a token may have this name, which is printed beside every act done with the token."""
     check_text(name, "name of a token", _LONGEST_NAME)
     if not name.isprintable():
         raise InvalidMessage(f"a token cannot be called {name!r}", hint="no line breaks or invisible characters")

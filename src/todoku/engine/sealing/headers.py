@@ -96,7 +96,7 @@ def secrets_of(claim: Claimed) -> Mapping[str, str]:
         return claim.secrets
     try:
         request = request_of(claim.headers)
-    except (InvalidMessage, msgspec.DecodeError):  # somebody else wrote it, and it was not sent
+    except (InvalidMessage, msgspec.DecodeError):  # not written by todoku, so it was not sent
         return {}
     return {} if request is None else parted(request.headers, request.redact)[1]
 

@@ -38,7 +38,7 @@ def initialised() -> bool:
 def flush() -> None:
     """Send what was captured and not sent yet. Blocks for at most the `shutdown_timeout` that Sentry was given."""
     if initialised():
-        import sentry_sdk  # noqa: PLC0415 - only where somebody uses it
+        import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
         sentry_sdk.flush()
 
@@ -47,7 +47,7 @@ def with_sentry(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`headers` with Sentry's trace in them, if there is one and they have none."""
     if not initialised() or any(name.lower() == SENTRY_TRACE for name in headers or ()):
         return headers
-    import sentry_sdk  # noqa: PLC0415 - only where somebody uses it
+    import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
     carried = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
     if SENTRY_TRACE not in carried:
@@ -92,7 +92,7 @@ def _called(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
 @contextmanager
 def _attempt(claim: Claimed) -> Iterator[None]:
     """A transaction for one attempt; what is raised in it is captured, unless it is an outcome, and raised on."""
-    import sentry_sdk  # noqa: PLC0415 - only where somebody uses it
+    import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
     headers = decoded(claim.headers)
     with sentry_sdk.isolation_scope() as scope:

@@ -87,7 +87,7 @@ learned(Stored)
 def registered(path: str) -> Any:
     """The task at a path, or Abort: only a task of this project is imported and called.
 
-    A name that somebody else wrote must neither load a module of their choice, for loading runs it, nor reach an object
+    A name that an attacker wrote must neither load a module of their choice, for loading runs it, nor reach an object
     that only looks like a task.
     """
     module, _, _name = path.rpartition(".")

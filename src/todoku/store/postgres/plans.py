@@ -22,7 +22,7 @@ _CHANGED: Final = ("jit", "enable_seqscan", "enable_bitmapscan")
 
 
 def take_over(connection: psycopg.Connection[Any], last: str) -> str:
-    """Run `last`, the end of somebody else's part of a transaction, and set ours. Returns what gives theirs back."""
+    """Run `last`, which ends the handler's part, then set ours. Returns what restores the handler's settings."""
     read = ", ".join(f"current_setting('{name}')" for name in _CHANGED)
     cursor = connection.execute(cast("sql.SQL", f"{last}; select {read}; {PIN_PLANS}; {NO_JIT}"))
     cursor.nextset()

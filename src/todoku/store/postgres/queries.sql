@@ -1747,7 +1747,7 @@ select current_setting('server_version'), current_setting('synchronous_commit')
 select max(version) from todoku_migration
 
 -- name: server_facts
--- Only reads: connections there are and may be, whether nobody or not this role may write (a standby, or a setting that
+-- Only reads: connections there are and may be, whether the server or this role is read-only (a standby, or a setting that
 -- other transactions of ours begin with), who answers (a pooler lies about that), and every schema with tables of ours.
 select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,

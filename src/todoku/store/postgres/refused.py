@@ -16,7 +16,7 @@ _GONE: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     PoolTimeout,
-    errors.IdleInTransactionSessionTimeout,  # the server ends whoever stands still in a transaction, stopped or starved
+    errors.IdleInTransactionSessionTimeout,  # the server ends a session that stands still in a transaction
 )
 
 
@@ -26,7 +26,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
-        raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint="somebody holds a row; try again") from error
+        hint = "another transaction holds a row; try again"
+        raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint=hint) from error
     except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
         hint = "run `todoku migrate`; if that was done, set `schema` to where its tables are"
         raise SchemaError(f"this database is not migrated: {_first_line(error)}", hint=hint) from error
