@@ -14,6 +14,7 @@ import pytest
 from tests.support.crew import Crew, until
 from tests.support.world import World
 from todoku.engine import claim
+from todoku.engine.context import Context
 from todoku.engine.work.claimer import Claimer
 from todoku.engine.worker import Worker
 from todoku.store.failpoint import armed, lose
@@ -36,6 +37,15 @@ def state_of(world: World, worker: Worker) -> str | None:
 def asleep(world: World, worker: Worker) -> None:
     """Wait until publishers can see that the worker sleeps."""
     until(lambda: state_of(world, worker) == "idle", what="sleep")
+
+
+def publish_until(world: World, met: Callable[[], bool]) -> int:
+    """Give the worker so much to do that it writes "running", which a single message does not. Returns how much."""
+    for number in range(1, 10_000):
+        world.publish()
+        if met():
+            return number
+    raise AssertionError("the worker was given 10,000 messages, and did not say that it is running")
 
 
 @contextmanager
@@ -69,12 +79,11 @@ def test_MEND_3_a_renewal_meets_the_claimer_on_the_row(world: World, crew: Crew)
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=8) as worker:
         asleep(world, worker)
         with held_back("renew.before_commit") as go:
-            world.publish()
-            until(lambda: world.sql(waits) == [(1,)], what="the claimer that waits for the row")
+            published = publish_until(world, lambda: world.sql(waits) == [(1,)])
             go.set()
             asleep(world, worker)
         world.publish()
-        until(lambda: len(crew.seen) == 2, what="waking up")
+        until(lambda: len(crew.seen) == published + 1, what="waking up")
 
 
 @announcing
@@ -119,12 +128,12 @@ def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
     """H25: whether the write was committed or not, in both directions: the worker's row says "idle" in the end."""
     crew.handles("warehouse")
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
-        for number in (1, 2):
+        published = 0
+        for _ in range(2):
             asleep(world, worker)
             with lost_once(f"set_state.{side}_commit") as lost:
-                world.publish()
-                until(lambda: len(crew.seen) == number, what="waking up")  # noqa: B023 - runs at once
-                assert lost.wait(60)
+                published += publish_until(world, lost.is_set)
+                until(lambda: len(crew.seen) == published, what="waking up")  # noqa: B023 - runs at once
                 asleep(world, worker)
 
 
@@ -258,3 +267,42 @@ def test_MEND_1_threads_without_work_do_not_wake_their_worker(
         before = len(pokes)
         threading.Event().wait(2.5)  # nothing is to happen: more than two of the seconds after which threads look up
         assert pokes[before:] == []
+
+
+@announcing
+def test_a_lone_message_does_not_change_what_the_worker_s_row_says(world: World, crew: Crew) -> None:
+    """H25: publishers go on giving notice. Two more transactions for each message would buy nothing."""
+    written: list[None] = []
+    crew.handles("warehouse")
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        asleep(world, worker)
+        with armed("set_state.before_commit", lambda: written.append(None)):
+            world.publish()
+            until(lambda: world.store.counts().of("succeeded") == 1, what="the settle")
+            assert written == []
+
+
+@announcing
+def test_a_worker_that_has_no_room_does_not_ask_to_be_woken(world: World, crew: Crew) -> None:
+    """H25: a full pool finds nothing because it asks for nothing, and has no use for a notice."""
+    go, renewals = threading.Event(), threading.Semaphore(0)
+
+    def wait(ctx: Context) -> None:
+        crew.seen.append(ctx)
+        assert go.wait(60)
+
+    crew.handles("warehouse", wait, run="thread")
+    world.publish(number=5)
+    with (
+        armed("renew.before_commit", renewals.release),
+        crew.running(poll_interval_sec=0.05, lease_sec=1, concurrency=1) as worker,
+    ):
+        until(lambda: crew.seen, what="the first of five")
+        for _ in range(3):  # a second, in which it could fall asleep many times
+            assert renewals.acquire(timeout=60)
+        try:
+            assert state_of(world, worker) == "running"
+        finally:
+            go.set()
+        until(lambda: len(crew.seen) == 5, what="the rest")
+        asleep(world, worker)

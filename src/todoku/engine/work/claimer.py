@@ -26,6 +26,9 @@ _SOONEST: Final = 0.001
 _ASLEEP: Final = 0.008
 """Idle for so long, a worker says that it sleeps and wants to be woken."""
 
+_AT_WORK: Final = 0.05
+"""Not idle for so long, a worker says that it need not be woken."""
+
 _LANES: Final = 50
 _GATES: Final = 50
 _EMPTYING: Final = 10.0
@@ -63,8 +66,9 @@ class Claimer:
         self._on_ambiguous = on_ambiguous
         self._on_idle = on_idle
         self._event = threading.Event()
-        self._stopping = self._unsure = self._noticed = False
+        self._stopping = self._unsure = self._noticed = self._has_room = False
         self._wait = _SOONEST
+        self._working_since: float | None = None
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
         self._next_suspect = 0.0
@@ -106,15 +110,11 @@ class Claimer:
             found = self._round() if self._may_claim() else 0
             if found:
                 self._wait = _SOONEST
-                self._set_state("running")
+                self._announce_work()
                 continue
             if self._is_idle():
                 return
-            if self._wait >= _ASLEEP and self._may_claim() and self._set_state("idle"):
-                # What was committed before gave no notice: look everywhere once more. What is committed later may have
-                # looked for sleepers before: poll soon, so that it waits no longer than this worker has slept (H25).
-                self._noticed = True
-                self._wait = _SOONEST
+            if self._wait >= _ASLEEP and self._has_room and self._may_claim() and self._announce_sleep():
                 continue
             woken = self._event.wait(min(self._wait, self._soonest()))
             # A place at a limit was given back: who looks for it passes over what others hold for a moment.
@@ -131,6 +131,7 @@ class Claimer:
 
     def _round(self) -> int:
         found = 0
+        self._has_room = False  # while every pool is full, a notice would be of no use
         self._looking.begin()
         if self._noticed:
             self._noticed = False  # before the look: a notice that comes later is for the next round
@@ -141,6 +142,7 @@ class Claimer:
                 break
             wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
+                self._has_room = True
                 found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
             elif self._limiting.most is None:
                 found += self._press(pool)
@@ -300,6 +302,27 @@ class Claimer:
             return True
         claiming = self._claiming(pool)
         return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
+
+    def _announce_sleep(self) -> bool:
+        """Ask publishers for notices. True: they did not know, so the claimer has to look once more before it sleeps.
+
+        What was committed before gave no notice: look everywhere. What is committed later may have looked for sleepers
+        before: poll soon, so that it waits no longer than this worker has slept (H25).
+        """
+        self._working_since = None
+        if not self._set_state("idle"):
+            return False
+        self._noticed = True
+        self._wait = _SOONEST
+        return True
+
+    def _announce_work(self) -> None:
+        """Ask publishers for no more notices, once work has come for a while: a few messages are not worth it."""
+        now = time.monotonic()
+        if self._working_since is None:
+            self._working_since = now
+        elif now - self._working_since >= _AT_WORK:
+            self._set_state("running")
 
     def _set_state(self, state: WorkerState) -> bool:
         """Write the state to this worker's row, unless it is known to stand there. True: it was written.
