@@ -1,6 +1,6 @@
 """One worker process: `python -m todoku.daemon.child`, started by a supervisor and never by hand.
 
-It says who it is before it claims, how it is every quarter of a second, and drains by itself when it is alone.
+It says who it is before it claims, how it is every second and when that changes, and drains by itself when it is alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from todoku.store.failpoint import arm_from
 
 T = TypeVar("T")
 
-REPORT_EVERY: Final = 0.25
-LOOK_EVERY: Final = 0.05
+REPORT_EVERY: Final = 1.0
+LOOK_EVERY: Final = 0.1
 """How often the worker is looked at: a change is reported at once."""
 MEASURE_EVERY: Final = 1.0
 STUCK: Final = 70

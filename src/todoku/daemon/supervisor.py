@@ -27,7 +27,7 @@ from todoku.engine.telling.metrics import Children
 from todoku.engine.telling.telemetry import Telemetry
 from todoku.store.port import Store
 
-TICK: Final = 0.1
+TICK: Final = 0.25
 MARGIN: Final = 5.0
 """Worker processes end by themselves within the grace; so much later they are ended."""
 

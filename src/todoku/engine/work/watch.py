@@ -73,6 +73,8 @@ class Watch:
             now = time.monotonic()
             for pool in self._pools:
                 pool.watch(now)
+                if not pool.waiting():
+                    continue
                 # What takes a place at a limit stays: no more of it is claimed than the slots can start.
                 self._give_back(pool.take(lambda claim: not self._presses(claim), before=now - PATIENCE))
                 self._give_back(pool.take(before=now - self._stale))

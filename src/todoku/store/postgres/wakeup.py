@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import Any, Final
 
 import psycopg
@@ -34,21 +35,23 @@ class PostgresListener:
         self._thread.join()
 
     def _run(self) -> None:
-        wait = 0.1
+        pause = 0.1
         while not self._closed.is_set():
             try:
                 with psycopg.connect(
                     self._url, autocommit=True, connect_timeout=10, application_name="todoku listener"
                 ) as connection:
                     connection.execute(f"listen {CHANNEL}")
-                    wait = 0.1
+                    pause = 0.1
                     self._listening.set()
                     self._hear(connection)
             except psycopg.Error:  # the server is gone; the heartbeat says so, and polling goes on
-                self._closed.wait(wait)
-                wait = min(wait * 2, _LONGEST)
+                self._closed.wait(pause)
+                pause = min(pause * 2, _LONGEST)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        # psycopg's own wait would wake this thread ten times a second.
         while not self._closed.is_set():
-            for _ in connection.notifies(timeout=_LOOK, stop_after=1):
+            for _ in connection.notifies(timeout=0):
                 self._notice()
+            wait([connection.fileno()], timeout=_LOOK)
