@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 
 import todoku
 from tests.ingest.signers import KINDS, Kind, event
-from tests.support.serving import serving
+from tests.support.serving import PLAIN, serving
 from tests.support.world import World
 
 T = TypeVar("T")
@@ -55,11 +56,23 @@ def mounted(app: Any) -> Poster:
     return Poster(lambda: httpx.AsyncClient(transport=transport, base_url="http://ingest"))
 
 
-@pytest.fixture(params=["mounted", "daemon"])
-def poster(box: todoku.App, request: pytest.FixtureRequest) -> Iterator[Poster]:
-    """An endpoint has two ways in, through ASGI and straight from the wire: what holds of one holds of the other."""
-    if request.param == "mounted":
+WAYS_IN = ("mounted", "daemon")
+"""An endpoint has two ways in, through ASGI and straight from the wire: what holds of one holds of the other."""
+
+
+@contextmanager
+def posting(box: todoku.App, way_in: str) -> Iterator[Poster]:
+    """Somebody who posts to this App."""
+    if way_in == "mounted":
         yield mounted(box.ingest_app)
         return
     with serving(box) as server:
-        yield Poster(lambda: httpx.AsyncClient(base_url=f"{server.url}/ingest", timeout=60, trust_env=False))
+        yield Poster(
+            lambda: httpx.AsyncClient(base_url=f"{server.url}/ingest", timeout=60, trust_env=False, verify=PLAIN)
+        )
+
+
+@pytest.fixture(params=WAYS_IN)
+def poster(box: todoku.App, request: pytest.FixtureRequest) -> Iterator[Poster]:
+    with posting(box, request.param) as poster:
+        yield poster

@@ -13,13 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import httpx
 import msgspec
 import pytest
 
 import todoku
 from tests.daemon.running import Shop
-from tests.ingest.conftest import Poster, mounted
+from tests.ingest.conftest import WAYS_IN, Poster, posting
 from tests.ingest.signers import KINDS, SECRET, Kind, event
 from tests.support.serving import Watching, serving
 from tests.support.world import World
@@ -46,14 +45,10 @@ def box(world: World) -> Iterator[todoku.App]:
     box.close()
 
 
-@pytest.fixture(params=["mounted", "daemon"])
+@pytest.fixture(params=WAYS_IN)
 def poster(box: todoku.App, request: pytest.FixtureRequest) -> Iterator[Poster]:
-    """Both ways in: through ASGI, and straight from the wire."""
-    if request.param == "mounted":
-        yield mounted(box.ingest_app)
-        return
-    with serving(box) as server:
-        yield Poster(lambda: httpx.AsyncClient(base_url=f"{server.url}/ingest", timeout=60, trust_env=False))
+    with posting(box, request.param) as poster:
+        yield poster
 
 
 def stored(world: World) -> int:

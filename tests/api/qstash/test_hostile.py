@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.qstash.conftest import TOKEN, Server
+from tests.support.serving import PLAIN
 from todoku.engine.http import tokens
 from todoku.store.values import Signed
 
@@ -53,7 +54,7 @@ def stored(server: Server) -> list[object]:
 )
 def test_nobody_without_a_known_token(server: Server, headers: dict[str, str], request_line: str) -> None:
     method, path = request_line.split()
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as anybody:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60, verify=PLAIN) as anybody:
         answer = anybody.request(method, path, headers=headers)
     # After many wrong ones the address is told to wait: as good as a refusal, and just as little is done.
     assert answer.status_code in (401, 429)
@@ -75,7 +76,11 @@ SCOPES = {
 def test_a_token_may_do_what_its_scope_says(server: Server, scope: str, name: str) -> None:
     _, text = tokens.create(server.box.store, Signed("a test", "to see"), name=name, scopes=[scope])
     with httpx.Client(
-        base_url=server.url, headers={"Authorization": f"Bearer {text}"}, trust_env=False, timeout=60
+        base_url=server.url,
+        headers={"Authorization": f"Bearer {text}"},
+        trust_env=False,
+        timeout=60,
+        verify=PLAIN,
     ) as client:
         for line, status in SCOPES[scope].items():
             method, path = line.split()
@@ -211,7 +216,7 @@ def test_a_body_too_large_is_refused_before_and_while_it_is_read(raw: httpx.Clie
     assert status == 413
     assert b"larger than" in answer
     endless = (b"x" * 65536 for _ in range(40))  # 2.5 MiB, and nobody says how much it will be
-    with httpx.Client(base_url=server.url, headers=raw.headers, trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=server.url, headers=raw.headers, trust_env=False, timeout=60, verify=PLAIN) as client:
         answer_ = client.post(f"/v2/publish/{server.to('/never')}", content=endless)
     assert answer_.status_code == 413
     assert not stored(server)
