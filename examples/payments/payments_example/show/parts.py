@@ -150,8 +150,12 @@ class Admin:
 
     def _asked(self, path: str, form: bytes | None = None) -> str:
         asked = urllib.request.Request(self._url + path, form, self._headers)  # noqa: S310 - our own address
-        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
-            return str(answer.read().decode())
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            error.add_note(f"{path}: {error.read().decode()}")
+            raise
 
 
 class Pager:

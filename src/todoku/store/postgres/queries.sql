@@ -2380,14 +2380,17 @@ select cast(statement_timestamp() as text)
 
 -- name: failed_event_add
 -- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
--- died again, and is open again.
+-- died again, and is open again. The dead letters of one message are numbered: a hook that was told of an earlier death
+-- and runs late leaves the later one.
 insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
 values (cast(:event_id as text), cast(:payload as text), cast(:error as text), statement_timestamp(),
         cast(:message_id as text), cast(:dlq_id as text), cast(:request as text))
     on conflict (event_id) do update
    set payload = excluded.payload, error = excluded.error, message_id = excluded.message_id,
        dlq_id = excluded.dlq_id, request = excluded.request, rerun_at = null, rerun_by = null, rerun_why = null
- where f.dlq_id <> excluded.dlq_id or f.rerun_at < cast(cast(:looked_at as text) as timestamptz)
+ where (f.dlq_id <> excluded.dlq_id or f.rerun_at < cast(cast(:looked_at as text) as timestamptz))
+   and (f.message_id <> excluded.message_id
+        or (length(f.dlq_id), f.dlq_id) <= (length(excluded.dlq_id), excluded.dlq_id))
 returning 1
 
 -- name: failed_event

@@ -2205,13 +2205,16 @@ select strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 
 -- name: failed_event_add
 -- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
--- died again, and is open again.
+-- died again, and is open again. The dead letters of one message are numbered: a hook that was told of an earlier death
+-- and runs late leaves the later one.
 insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
 values (:event_id, :payload, :error, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :message_id, :dlq_id, :request)
     on conflict (event_id) do update
    set payload = excluded.payload, error = excluded.error, message_id = excluded.message_id,
        dlq_id = excluded.dlq_id, request = excluded.request, rerun_at = null, rerun_by = null, rerun_why = null
- where f.dlq_id <> excluded.dlq_id or f.rerun_at < :looked_at
+ where (f.dlq_id <> excluded.dlq_id or f.rerun_at < :looked_at)
+   and (f.message_id <> excluded.message_id
+        or (length(f.dlq_id), f.dlq_id) <= (length(excluded.dlq_id), excluded.dlq_id))
 returning 1
 
 -- name: failed_event
