@@ -23,7 +23,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test stranger test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -89,8 +89,11 @@ format: setup ## write what `check` would ask for
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-test: setup ## every test (or TESTS=tests/core), then a table of what was skipped and what would make it run
-	$(PYTEST) $(TESTS)
+test: setup ## every test but the slow ones (or all of TESTS=tests/core), then a table of what was skipped and what would make it run
+	$(PYTEST) $(or $(TESTS),-m "not slow")
+
+test-slow: setup ## the slow ones: kills, labs, whole examples, large tables, deep searches; about ten minutes
+	$(PYTEST) -m slow
 
 stranger: setup ## `make up` and a part of `make test` in a private directory with a space in its path; as root for nobody, too
 	$(PY) -m tests.support.stranger $(TESTS)

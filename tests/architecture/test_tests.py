@@ -75,6 +75,7 @@ ALWAYS = "def test_it(): assert False"
         ("tests/api", "def test_it(): pass", 0, "1 passed"),
     ],
 )
+@pytest.mark.slow
 def test_a_run_is_judged_by_what_failed_twice(
     tmp_path: Path, directory: str, program: str, code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

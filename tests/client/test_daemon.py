@@ -86,6 +86,7 @@ def cared_for(queue: Queue, there: Receiver, shop: Shop) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_the_middle_of_a_thousand_publishes_has_each_once(
     tmp_path: Path, sqlite_url: str, there: Receiver
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.daemon.running import Daemon, Shop, until
 from tests.support.recording import post_office, recorder, sentry_recorder
 from tests.support.world import World, aborted
@@ -16,6 +18,7 @@ def let_die(shop: Shop) -> None:
         world.close()
 
 
+@pytest.mark.slow
 def test_two_daemons_tell_of_a_dead_letter_once_and_once_that_it_is_over(shop: Shop) -> None:
     job = shop.box.jobs["quick"].enqueue(1)
     let_die(shop)

@@ -157,6 +157,7 @@ async def test_many_sends_at_once_share_one_connection(kind: Kind, address: str)
     assert sorted(numbers(await kind.received(address))) == list(range(80))
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_down_is_tried_again_and_comes_back(kind: Kind, address: str) -> None:
     await kind.declare(address)
     destination: Any = kind.destination(address)

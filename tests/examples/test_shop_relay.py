@@ -110,6 +110,7 @@ def test_what_is_not_for_the_consumer_or_cannot_be_read_holds_nobody_up(points: 
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_publisher_killed_after_sending_sends_again_and_the_consumer_counts_once(
     broker: Broker, points: Points, sqlite_url: str
 ) -> None:
@@ -170,6 +171,7 @@ async def test_a_consumer_waits_for_a_broker_that_was_killed(
 
 @pytest.mark.crash
 @pytest.mark.postgres
+@pytest.mark.slow
 def test_the_naive_ways_lose_orders_and_tell_lies_and_the_outbox_does_neither(
     postgres_url: str, nats: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

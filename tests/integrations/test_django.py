@@ -36,6 +36,7 @@ def manage(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_the_projects_own_tests_pass(environment: dict[str, str]) -> None:
     """Jobs and tasks join atomic(), the admin acts signed, migrations are complete: see shop/tests.py."""
     done = manage(environment, "test", "--noinput")
@@ -52,6 +53,7 @@ def test_the_projects_own_tests_pass_in_a_schema(request: pytest.FixtureRequest)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_manage_py_migrates_runs_once_and_looks(tmp_path: Path) -> None:
     environment = {"SQLITE_NAME": str(tmp_path / "shop.sqlite3")}
     assert (done := manage(environment, "migrate")).returncode == 0, done.stderr

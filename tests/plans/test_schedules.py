@@ -30,6 +30,7 @@ def drive(table: Timetable) -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.slow
 def test_the_next_slot_is_found_by_the_index_on_postgresql(postgres_url: str) -> None:
     database = ExplainingPostgres(postgres_url)
     drive(Timetable(database))

@@ -81,6 +81,7 @@ def test_SEC_3_a_header_that_means_nothing_is_not_parsed(server: Server) -> None
     assert post(server, f"/v2/publish/{URL}", {"Upstash-Cron": "nonsense"}, b"x") == 200
 
 
+@pytest.mark.slow
 def test_SEC_3_the_worst_batch_lets_others_be_served(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of the longest retry expressions in each of a thousand messages. Others are served while these are read,
     not only when the batch waits for the database."""

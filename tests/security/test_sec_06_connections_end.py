@@ -146,6 +146,7 @@ def files_limited_to(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_SEC_6_held_connections_do_not_keep_a_health_check_out(shop: Shop) -> None:
     """230 of them, and the daemon may open 200 files."""
     with files_limited_to(200):

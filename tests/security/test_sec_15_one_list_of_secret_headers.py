@@ -252,6 +252,7 @@ disguised = Disguised()
 """
 
 
+@pytest.mark.slow
 def test_a_stored_task_is_a_task_of_the_project(environment: dict[str, str], tmp_path: Path) -> None:
     """What is stored may have been written by others: it loads no module of theirs, and calls nothing but tasks."""
     mark = tmp_path / "ran"

@@ -89,6 +89,7 @@ def said_by_pytest(project: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_projects_own_tests_run_each_in_a_database_of_its_own(backend: Backend, url: str, project: Path) -> None:
     where = [] if backend == "sqlite" else ["--todoku-database", url]
     code, said = said_by_pytest(project, *where)
@@ -101,6 +102,7 @@ def test_a_projects_own_tests_run_each_in_a_database_of_its_own(backend: Backend
     assert not (project / "production.db").exists()
 
 
+@pytest.mark.slow
 def test_the_app_may_be_named_by_pyproject_or_by_nobody(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (project / "test_shop.py").write_text(

@@ -60,6 +60,7 @@ def test_it_is_served_without_a_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
+@pytest.mark.slow
 def test_whatever_is_asked_the_answer_is_as_described(server: Server, world: World, mode: GenerationMode) -> None:
     """Never a 500, never a status or a body that the description does not have."""
     world.publish(3)

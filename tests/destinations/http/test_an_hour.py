@@ -23,6 +23,7 @@ def http(world: World) -> Requesting:
     return Requesting(world)
 
 
+@pytest.mark.slow
 def test_a_receiver_down_for_an_hour_loses_nothing(
     world: World, crew: Crew, http: Requesting, receiver: Receiver
 ) -> None:
