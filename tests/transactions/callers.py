@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -25,16 +26,16 @@ from todoku.core.message import Draft
 from todoku.store.sqlite.database import file_path
 
 
-class Caller:
+class Caller(ABC):
     """Somebody with a connection to the App's database. `autocommit`: it never opens a transaction."""
 
     backend: ClassVar[Backend]
     tx: Any
 
-    def __init__(self, url: str, *, autocommit: bool = False) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, url: str, *, autocommit: bool = False) -> None: ...
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 - most drivers begin by themselves
         """Begin, where the driver does not do it by itself."""
 
     def execute(self, statement: str) -> None:
@@ -82,8 +83,8 @@ class AsyncCaller(Caller):
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._runner.run(work)
 
-    async def open(self, url: str, *, autocommit: bool) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def open(self, url: str, *, autocommit: bool) -> None: ...
 
     async def shut(self) -> None:
         await self.tx.close()

@@ -50,7 +50,7 @@ class PostgresListener:
                 pause = min(pause * 2, _LONGEST)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
-        # psycopg's own wait would wake this thread ten times a second.
+        # psycopg's own wait would wake this thread ten times a second, and select() takes no descriptor above 1023.
         while not self._closed.is_set():
             for _ in connection.notifies(timeout=0):
                 self._notice()
