@@ -21,7 +21,7 @@ from bench.bars import Bar, compared, rate
 from bench.running import run
 from tests.support.postgres import fresh_database
 from todoku.app import App, new_id
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.core.identity import lane_id
 from todoku.core.message import Draft, Leg
 from todoku.engine.claim import Claiming

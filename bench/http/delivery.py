@@ -25,10 +25,10 @@ from bench.bars import Bar, compared
 from bench.engine import TEXT
 from todoku.app import new_id
 from todoku.core.destination import Outgoing
-from todoku.core.request import TOPIC, HttpRequest
-from todoku.core.signing import SigningKeys
-from todoku.destinations.requests import headers_of
-from todoku.engine.http.draft import Posting, request_draft
+from todoku.core.http_request import TOPIC, HttpRequest
+from todoku.core.signing_keys import SigningKeys
+from todoku.destinations.http_requests import headers_of
+from todoku.engine.http.request_draft import Posting, request_draft
 
 REQUIRED = 0.5
 SLOWER = 1.10

@@ -26,7 +26,7 @@ from todoku.core.outcome import Abort, Done, Retry, Snooze
 from todoku.core.status import Status
 from todoku.destinations.http import http
 from todoku.destinations.kafka import kafka
-from todoku.destinations.load import destination
+from todoku.destinations.loader import destination
 from todoku.destinations.log import log
 from todoku.destinations.nats import nats
 from todoku.destinations.pubsub import pubsub
@@ -34,12 +34,12 @@ from todoku.destinations.rabbitmq import rabbitmq
 from todoku.destinations.redis import redis
 from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
-from todoku.engine.jobs.batch import Batch
+from todoku.engine.encryption.secret_ref import Ref
+from todoku.engine.jobs.batches import Batch
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operate import Replayed
 from todoku.engine.schedules import Schedule
-from todoku.engine.secrets.ref import Ref
 from todoku.sources.github import github
 from todoku.sources.hmac import hmac
 from todoku.sources.shopify import shopify

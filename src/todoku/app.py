@@ -16,37 +16,37 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.alerting import SECRET_ALERTS
+from todoku.core.alert_settings import SECRET_ALERTS
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting, UnknownDatabase
+from todoku.core.http_request import QUEUE, SCHEMES
 from todoku.core.message import Draft, Message
 from todoku.core.outcome import Duration
-from todoku.core.request import QUEUE, SCHEMES
 from todoku.core.settings import Settings, read_settings
-from todoku.destinations.requests import Requests
-from todoku.destinations.sender import is_installed
+from todoku.destinations.http_requests import Requests
+from todoku.destinations.http_sender import is_installed
 from todoku.engine import operate
-from todoku.engine.asking.about import About, without_password
-from todoku.engine.block import Block
-from todoku.engine.embedded import beside, drained
-from todoku.engine.http.keys import KeyRing
+from todoku.engine.diagnostics.summary import About, without_password
+from todoku.engine.embedded_worker import beside, drained
+from todoku.engine.group_commit import Together
+from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.inbox import Inbox
 from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import IngestDeclarations, Sources
-from todoku.engine.jobs.after import HookDeclarations
-from todoku.engine.jobs.batch import Batches, without_tx
+from todoku.engine.jobs.batches import Batches, without_tx
 from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle, signed
+from todoku.engine.jobs.hooks import HookDeclarations
 from todoku.engine.jobs.job import Call
 from todoku.engine.ledger import Answer, Ledger
+from todoku.engine.observability.sentry import watch
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
 from todoku.engine.publish import Options
 from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
-from todoku.engine.telling.sentry import watch
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.together import Together
-from todoku.engine.worker import Worker
+from todoku.engine.transaction_block import Block
+from todoku.engine.worker.worker import Worker
 from todoku.store.database import Database
 from todoku.store.store import SqlStore
 from todoku.store.values import Filter, Migrated

@@ -9,7 +9,7 @@ import pytest
 
 import todoku
 from tests.support.world import World
-from todoku.engine.asking.explain import explain
+from todoku.engine.diagnostics.explanation import explain
 
 Made = Callable[..., todoku.App]
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import todoku
-from todoku.core.request import SCHEMES
+from todoku.core.http_request import SCHEMES
 
 if TYPE_CHECKING:
     from nowhere import Missing  # type: ignore[import-not-found]

@@ -12,7 +12,7 @@ import pytest
 
 import todoku
 from tests.support.world import World, aborted, failed
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.message import Claimed
 from todoku.core.status import Status
 

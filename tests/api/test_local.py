@@ -6,11 +6,11 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from todoku.api.frame import Framed
-from todoku.api.local import ThisMachine
-from todoku.core.development import KEYS, TOKEN, is_public
+from todoku.api.local_requests import ThisMachine
+from todoku.api.request_frame import Framed
+from todoku.core.development_credentials import KEYS, TOKEN, is_public
 from todoku.core.scope import Secret
-from todoku.core.signing import SigningKeys
+from todoku.core.signing_keys import SigningKeys
 
 OTHER = SigningKeys(current="sig_" + "a" * 28, next="sig_" + "b" * 28)
 

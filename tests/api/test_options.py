@@ -10,7 +10,7 @@ import pytest
 
 import todoku
 from tests.support.world import World
-from todoku.core.request import SCHEMES
+from todoku.core.http_request import SCHEMES
 from todoku.store.values import Filter
 
 

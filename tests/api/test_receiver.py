@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from todoku.api.frame import Framed
 from todoku.api.receiver import Receiver
-from todoku.core.development import KEYS
+from todoku.api.request_frame import Framed
+from todoku.core.development_credentials import KEYS
 from todoku.core.signature import upstash_signature
-from todoku.daemon.serve import Http, bound, url_of
+from todoku.daemon.http_thread import Http, bound, url_of
 
 
 @pytest.fixture(scope="module")

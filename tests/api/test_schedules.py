@@ -15,16 +15,16 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.errors import BlockingCall, DatabaseUnavailable, InvalidAct
-from todoku.core.master import written
+from todoku.core.master_keys import written
 from todoku.core.schedule import When, next_after
 from todoku.core.sealed import kind_of
-from todoku.engine.asking.doctor import examine
+from todoku.engine.diagnostics.doctor import examine
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.work.scheduling import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduling
 from todoku.store.failpoint import armed, lose
+from todoku.store.schedules import ScheduleRow
 from todoku.store.store import SqlStore
-from todoku.store.timetable import ScheduleRow
 
 HOUR = timedelta(hours=1)
 ADA = {"by": "ada", "why": "a test"}

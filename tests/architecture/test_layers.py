@@ -56,7 +56,7 @@ def place(path: Path, line: int) -> str:
 
 
 def layer_of(path: Path) -> str:
-    """`core` for core/decide.py, `app` for app.py, `__init__` for the package's own file."""
+    """`core` for core/decision.py, `app` for app.py, `__init__` for the package's own file."""
     return path.relative_to(ROOT).with_suffix("").parts[0]
 
 

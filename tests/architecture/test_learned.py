@@ -1,4 +1,4 @@
-"""What is decoded while threads run has been learned when its module was imported (todoku.core.learned)."""
+"""What is decoded while threads run has been learned when its module was imported (todoku.core.msgspec_warmup)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.program import Shop, misused, refused, rows, said
 from tests.support.world import SOMEBODY
-from todoku.cli.limiting import LIMITS
+from todoku.cli.queues import LIMITS
 from todoku.core.limit import Limit
 
 WHY = ("--why", "the warehouse is back")

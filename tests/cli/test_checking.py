@@ -95,7 +95,7 @@ def test_doctor_imports_the_app(shop: Shop, tmp_path: Path) -> None:
 def test_doctor_sees_that_the_clocks_differ(world: World, url: str) -> None:
     """The database's clock an hour ahead: on SQLite they are the same one."""
     from todoku.core.settings import Settings
-    from todoku.engine.asking.doctor import examine
+    from todoku.engine.diagnostics.doctor import examine
 
     world.advance(3600)
     found = {finding.what: finding for finding in examine(world.store, Settings())}

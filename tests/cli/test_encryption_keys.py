@@ -13,8 +13,8 @@ import pytest
 from tests.cli.program import Run, Shop, misused, refused, rows, said
 from tests.support.world import World
 from todoku.app import App
-from todoku.core.master import master_keys, written
-from todoku.engine.sealing.seal import Sealer, utc_today
+from todoku.core.master_keys import master_keys, written
+from todoku.engine.encryption.sealer import Sealer, utc_today
 
 T = TypeVar("T")
 YESTERDAY = utc_today() - timedelta(days=1)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.program import Shop, misused, rows, said
 from tests.support.world import SOMEBODY, failed
-from todoku.cli.printing import fitted
+from todoku.cli.output import fitted
 
 FIVE = ["pending", "sending", "succeeded", "failed", "aborted"]
 

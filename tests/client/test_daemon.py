@@ -19,7 +19,7 @@ from tests.daemon.running import Daemon, Shop, shop_at, until
 from tests.support.ports import free_port
 from tests.support.world import World
 from todoku.client import Queue, QueueRefused, connect
-from todoku.client.failing import FailedEvents
+from todoku.client.failed_events import FailedEvents
 
 TOKEN = "a-token-of-the-tests-0123456789"
 PUBLISHES = 1000

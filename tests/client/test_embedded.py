@@ -16,9 +16,9 @@ from tests.support.proxy import Proxy, Side
 from tests.support.world import World
 from todoku.client import Flow, Queue, QueueRefused, connect
 from todoku.core.errors import InvalidAct, NoRoute
-from todoku.core.request import request_of
+from todoku.core.http_request import request_of
 from todoku.engine import operate
-from todoku.engine.http import groups
+from todoku.engine.http import url_groups
 from todoku.store.values import Filter, Signed
 from todoku.testing import frozen
 
@@ -64,8 +64,8 @@ def test_a_url_is_a_request_with_everything_that_was_said(box: todoku.App, queue
 
 
 def test_a_url_group_of_that_name_gets_a_message_for_each_endpoint(box: todoku.App, queue: Queue) -> None:
-    endpoints = [groups.Named(url=f"{WORKER}{n}") for n in range(2)]
-    groups.put(box.store, "billing", endpoints, Signed("ada", "a test"))
+    endpoints = [url_groups.Named(url=f"{WORKER}{n}") for n in range(2)]
+    url_groups.put(box.store, "billing", endpoints, Signed("ada", "a test"))
     done = queue.publish("billing", 1)
     assert len(done.ids) == 2
     assert {queue.messages.get(id).to for id in done.ids} == {f"{WORKER}0", f"{WORKER}1"}

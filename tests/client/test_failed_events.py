@@ -20,9 +20,9 @@ from tests.daemon.running import until
 from tests.support.world import World
 from todoku.cli.main import cli
 from todoku.client import connect, failed_events
-from todoku.client.failing import FailedEvents, event_of
+from todoku.client.failed_events import FailedEvents, event_of
 from todoku.core.errors import InvalidSetting, TodokuError
-from todoku.store import failed
+from todoku.store import failed_event_table
 
 Program = Callable[..., Any]
 COLUMNS = "event_id, payload, error, dlq_id, rerun_by, rerun_why"
@@ -206,7 +206,9 @@ def test_an_app_fills_the_table_by_a_hook(world: World, box: todoku.App) -> None
     until(lambda: box.drain() == 0, "the hook has run, too")
     (again,) = queue.dlq.list(to="payment.succeeded").items
     assert rows(world)[0][3] == again.id != died.id
-    late = failed.added(box.outbox.publishing(), failed.TABLE, event_of(died), looked_at="9999-12-31")
+    late = failed_event_table.added(
+        box.outbox.publishing(), failed_event_table.TABLE, event_of(died), looked_at="9999-12-31"
+    )
     assert not box.store.run(late), "a hook that was told of the first death runs after that of the second"
     assert rows(world)[0][3] == again.id
 

@@ -15,7 +15,7 @@ import pytest
 from tests.api.qstash.receiving import receiver
 from tests.client.conftest import Elsewhere, fell_back
 from todoku.client import QueueUnavailable
-from todoku.client.connecting import WITHIN
+from todoku.client.connection import WITHIN
 from todoku.core.destination import Outgoing
 
 WORKER = "https://worker.example.com/x"

@@ -13,12 +13,12 @@ import pytest
 from tests.conformance.test_endings import by_cancel_while_it_waits, by_hand_as_aborted
 from tests.support.requesting import URL, Requesting, answered
 from tests.support.world import SOMEBODY, World, aborted
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
+from todoku.core.http_request import Callback, HttpRequest, request_of
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
-from todoku.core.request import Callback, HttpRequest, request_of
 from todoku.core.status import Status
-from todoku.engine.http.draft import Posting, request_draft
+from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import new_id
 from todoku.store.http import NewEndpoint
 from todoku.store.values import Filter

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
 from todoku.app import new_id
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.ending import BATCH, Ending, Following, Hook, NewBatch, batch_of, chained, member
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.message import Claimed, Draft

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.limit import Limit
-from todoku.engine.asking.explain import Because, explain
+from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.store.values import Filter
 
 HOUR = 3600.0

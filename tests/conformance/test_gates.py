@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.core.identity import gate_id
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed

@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.requesting import Requesting, answered
 from tests.support.world import World, aborted, failed
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
+from todoku.core.http_request import SCHEMES, served_as
 from todoku.core.message import Claimed
-from todoku.core.request import SCHEMES, served_as
-from todoku.engine.asking.doctor import examine
-from todoku.engine.asking.explain import explain
 from todoku.engine.claim import Claiming
-from todoku.engine.http.draft import Posting
+from todoku.engine.diagnostics.doctor import examine
+from todoku.engine.diagnostics.explanation import explain
+from todoku.engine.http.request_draft import Posting
 from todoku.engine.operate import limit
 from todoku.store.values import Signed, Slice, Waiting
 

@@ -9,10 +9,18 @@ import pytest
 
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
-from todoku.core.request import Flow
+from todoku.core.http_request import Flow
 from todoku.engine.copy import copy
-from todoku.engine.http import dead, events, flows, groups, keys, queues, tokens
-from todoku.engine.http.groups import Named
+from todoku.engine.http import (
+    api_tokens,
+    dead_letters,
+    flow_control,
+    request_events,
+    request_queues,
+    signing_keys,
+    url_groups,
+)
+from todoku.engine.http.url_groups import Named
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
 DAY = 86_400.0
@@ -22,18 +30,18 @@ def fill(world: World) -> str:
     """One of everything that HTTP stores; returns the text of a token."""
     requesting = Requesting(world)
     settings = world.settings(master_keys=MASTERS)
-    keys.rotate(world.store, settings, SOMEBODY)
-    groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
-    groups.set_headers(world.store, "shops", {"X-Ü": "ö"}, SOMEBODY)
-    groups.disable(world.store, "https://b.example/", "HTTP_GONE", SOMEBODY)
-    queues.upsert(world.store, "orders", SOMEBODY, parallelism=3, paused=True)
+    signing_keys.rotate(world.store, settings, SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
+    url_groups.set_headers(world.store, "shops", {"X-Ü": "ö"}, SOMEBODY)
+    url_groups.disable(world.store, "https://b.example/", "HTTP_GONE", SOMEBODY)
+    request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3, paused=True)
     requesting.post(flow=Flow(key="tenant", parallelism=2, rate=5, period=2.5))
     requesting.post(queue="fifo")
     requesting.post("", group="shops")
     requesting.run(answered(500, b"\x00\xff", dead=True))
-    flows.pin(world.store, "tenant", SOMEBODY, parallelism=1)
-    _, text = tokens.create(world.store, SOMEBODY, name="shop", scopes=["publish", "read"], lasts=DAY)
-    tokens.Tokens(world.store, settings).check(text)
+    flow_control.pin(world.store, "tenant", SOMEBODY, parallelism=1)
+    _, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["publish", "read"], lasts=DAY)
+    api_tokens.Tokens(world.store, settings).check(text)
     world.sql("delete from todoku_worker")
     return text
 
@@ -41,15 +49,17 @@ def fill(world: World) -> str:
 def seen(world: World) -> dict[str, object]:
     """All of it as people look at it."""
     requesting = Requesting(world)
-    made = keys.signing_keys(world.store, world.settings(master_keys=MASTERS))
+    made = signing_keys.signing_keys(world.store, world.settings(master_keys=MASTERS))
     return {
-        "queues": queues.listed(world.store),
-        "flows": [(each.key, each.parallelism_max, each.rate_max, each.period) for each in flows.listed(world.store)],
-        "groups": groups.listed(world.store),
-        "tokens": tokens.listed(world.store),
+        "queues": request_queues.listed(world.store),
+        "flows": [
+            (each.key, each.parallelism_max, each.rate_max, each.period) for each in flow_control.listed(world.store)
+        ],
+        "groups": url_groups.listed(world.store),
+        "tokens": api_tokens.listed(world.store),
         "keys": (made.current, made.next, made.old),
-        "dead": dead.listed(requesting.outbox),
-        "events": events.listed(requesting.outbox),
+        "dead": dead_letters.listed(requesting.outbox),
+        "events": request_events.listed(requesting.outbox),
     }
 
 
@@ -67,7 +77,7 @@ def test_everything_of_http_is_the_same_on_the_other_side(tmp_path: Path, postgr
         for what, value in before.items():
             assert after[what] == value, what
         assert len(before["dead"].items) == 4  # type: ignore[attr-defined]
-        found = tokens.Tokens(new.store, new.settings()).check(text)
+        found = api_tokens.Tokens(new.store, new.settings()).check(text)
         assert found is not None
         assert found.allows("publish")
         assert new.store.broken(history_ttl=DAY, ledger_ttl=DAY) == {}

@@ -10,9 +10,9 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.errors import InvalidMessage
-from todoku.core.request import Flow
+from todoku.core.http_request import Flow
 from todoku.core.wanted import Wanted
-from todoku.engine.http import dead
+from todoku.engine.http import dead_letters
 from todoku.store.values import Filter, moment
 
 
@@ -29,13 +29,13 @@ def kill(requesting: Requesting, status: int = 500) -> None:
 def test_a_dead_letter_has_its_request_its_body_and_what_was_answered_last(requesting: Requesting) -> None:
     id = requesting.post(body=b'{"n":1}', headers={"X-A": "b"}, labels=("red",))
     kill(requesting, 503)
-    (letter,) = dead.listed(requesting.outbox).items
+    (letter,) = dead_letters.listed(requesting.outbox).items
     assert letter.request.message_id == id
     assert letter.request.body == b'{"n":1}'
     assert letter.request.request.headers == {"X-A": "b"}
     assert letter.response is not None
     assert (letter.response.status, letter.response.body) == (503, b"no")
-    assert dead.get(requesting.outbox, letter.id) == letter
+    assert dead_letters.get(requesting.outbox, letter.id) == letter
 
 
 def test_what_was_cancelled_or_waits_or_belongs_to_a_job_is_no_dead_letter(
@@ -48,7 +48,7 @@ def test_what_was_cancelled_or_waits_or_belongs_to_a_job_is_no_dead_letter(
     cancelled = requesting.post()
     requesting.post()
     world.store.cancel(Filter(message_id=cancelled), SOMEBODY)
-    assert len(dead.listed(requesting.outbox).items) == 1
+    assert len(dead_letters.listed(requesting.outbox).items) == 1
 
 
 FILTERS = [
@@ -80,7 +80,7 @@ def test_several_values_mean_any_of_them_and_several_kinds_all_of_them(requestin
     requesting.post("https://c.example/z", labels=("red", "big"), flow=Flow(key="tenant"), schedule="nightly")
     requesting.run(aborted("CONNECT_TIMEOUT"))
     for wanted, expected in FILTERS:
-        found = {item.request.request.url[8] for item in dead.listed(requesting.outbox, wanted).items}
+        found = {item.request.request.url[8] for item in dead_letters.listed(requesting.outbox, wanted).items}
         assert found == expected, wanted
 
 
@@ -92,7 +92,7 @@ def test_dates_are_of_the_moment_it_died(requesting: Requesting, world: World) -
     requesting.post("https://b.example/")
     kill(requesting)
     urls = [
-        [item.request.request.url for item in dead.listed(requesting.outbox, wanted).items]
+        [item.request.request.url for item in dead_letters.listed(requesting.outbox, wanted).items]
         for wanted in (Wanted(since=between), Wanted(until=between))
     ]
     assert urls == [["https://b.example/"], ["https://a.example/"]]
@@ -103,7 +103,7 @@ def test_pages_go_on_where_the_last_one_ended_and_nothing_is_told_twice(requesti
     kill(requesting)  # one transaction: all of them died at the same moment
     seen, cursor = [], None
     while True:
-        page = dead.listed(requesting.outbox, Wanted(labels=("odd",)), cursor=cursor, limit=5)
+        page = dead_letters.listed(requesting.outbox, Wanted(labels=("odd",)), cursor=cursor, limit=5)
         seen += [item.request.message_id for item in page.items]
         assert len(page.items) <= 5
         if (cursor := page.cursor) is None:
@@ -116,15 +116,15 @@ def test_a_page_looks_at_a_bounded_number_and_says_where_to_go_on(
     requesting: Requesting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that one of a million passes must not read the million for one page."""
-    monkeypatch.setattr(dead, "CHUNK", 5)
-    monkeypatch.setattr(dead, "LOOKED_AT", 10)
+    monkeypatch.setattr(dead_letters, "CHUNK", 5)
+    monkeypatch.setattr(dead_letters, "LOOKED_AT", 10)
     rare = requesting.post(labels=("rare",))
     for _ in range(24):
         requesting.post()
     kill(requesting)
     pages, cursor = [], None
     while True:
-        page = dead.listed(requesting.outbox, Wanted(labels=("rare",)), cursor=cursor)
+        page = dead_letters.listed(requesting.outbox, Wanted(labels=("rare",)), cursor=cursor)
         pages.append([item.request.message_id for item in page.items])
         if (cursor := page.cursor) is None:
             break
@@ -134,44 +134,46 @@ def test_a_page_looks_at_a_bounded_number_and_says_where_to_go_on(
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1.x", "-1.2", "1.2.3", "9" * 30 + ".1"])
 def test_a_cursor_that_is_none_is_refused(requesting: Requesting, cursor: str) -> None:
     with pytest.raises(InvalidMessage, match="cursor"):
-        dead.listed(requesting.outbox, cursor=cursor)
+        dead_letters.listed(requesting.outbox, cursor=cursor)
 
 
 def test_a_retry_is_an_audited_replay_and_its_old_name_is_gone(requesting: Requesting, world: World) -> None:
     """I9: whoever sends it again is on record; dead again, it is another dead letter."""
     id = requesting.post()
     kill(requesting)
-    (letter,) = dead.listed(requesting.outbox).items
-    done = dead.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY)
+    (letter,) = dead_letters.listed(requesting.outbox).items
+    done = dead_letters.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY)
     assert done.message_ids == (id,)
-    assert dead.get(requesting.outbox, letter.id) is None
+    assert dead_letters.get(requesting.outbox, letter.id) is None
     story = world.store.story(id)
     assert story is not None
     assert [(row.by, row.action) for row in story.audit] == [("somebody", "replay")]
     kill(requesting)
-    (again,) = dead.listed(requesting.outbox).items
+    (again,) = dead_letters.listed(requesting.outbox).items
     assert again.id != letter.id
-    assert dead.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY).message_ids == ()
+    assert dead_letters.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY).message_ids == ()
 
 
 def test_what_is_meant_is_sent_again_page_by_page(requesting: Requesting) -> None:
     for n in range(7):
         requesting.post(labels=("red",) if n < 5 else ())
     kill(requesting)
-    first = dead.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3)
+    first = dead_letters.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3)
     assert len(first.message_ids) == 3
-    second = dead.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3, cursor=first.cursor)
+    second = dead_letters.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3, cursor=first.cursor)
     assert len(second.message_ids) == 2
-    assert len(dead.listed(requesting.outbox).items) == 2
+    assert len(dead_letters.listed(requesting.outbox).items) == 2
 
 
 def test_a_removed_dead_letter_is_gone_and_the_audit_says_who_did_it(requesting: Requesting, world: World) -> None:
     id = requesting.post()
     kill(requesting)
-    (letter,) = dead.listed(requesting.outbox).items
-    assert dead.remove(requesting.outbox, Wanted(dead_ids=(letter.id, "999-0", "x")), SOMEBODY).message_ids == (id,)
-    assert dead.get(requesting.outbox, letter.id) is None
-    assert dead.listed(requesting.outbox).items == ()
+    (letter,) = dead_letters.listed(requesting.outbox).items
+    assert dead_letters.remove(requesting.outbox, Wanted(dead_ids=(letter.id, "999-0", "x")), SOMEBODY).message_ids == (
+        id,
+    )
+    assert dead_letters.get(requesting.outbox, letter.id) is None
+    assert dead_letters.listed(requesting.outbox).items == ()
     assert ("purge", f"message:{id}") in world.sql("select action, target from todoku_audit")
 
 
@@ -180,7 +182,7 @@ def test_what_a_publisher_hides_is_shown_as_its_digest(requesting: Requesting) -
         body=b"secret", headers={"Authorization": "Bearer x", "X-A": "b"}, redact=("body", "header[Authorization]")
     )
     kill(requesting)
-    (letter,) = dead.listed(requesting.outbox).items
+    (letter,) = dead_letters.listed(requesting.outbox).items
     digest = hashlib.sha256(b"secret").hexdigest()
     assert letter.request.body == f"REDACTED:{digest}".encode()
     token = hashlib.sha256(b"Bearer x").hexdigest()

@@ -11,8 +11,8 @@ from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage
 from todoku.core.wanted import Wanted
-from todoku.engine.http import events, requests
-from todoku.engine.http.events import HttpEvent
+from todoku.engine.http import request_events, requests
+from todoku.engine.http.request_events import HttpEvent
 from todoku.store.values import Filter, moment
 
 
@@ -26,7 +26,7 @@ def everything(requesting: Requesting, wanted: Wanted | None = None, *, limit: i
     found: list[HttpEvent] = []
     cursor = None
     while True:
-        page = events.listed(requesting.outbox, wanted or Wanted(), cursor=cursor, limit=limit)
+        page = request_events.listed(requesting.outbox, wanted or Wanted(), cursor=cursor, limit=limit)
         assert len(page.items) <= limit
         found += page.items
         if (cursor := page.cursor) is None:
@@ -153,9 +153,9 @@ def test_a_filter_that_few_pass_gives_short_pages_and_ends(requesting: Requestin
 @pytest.mark.parametrize("cursor", ["", "1", "a.b.c.d.e", "1.2.3.4", "-1.0.0.0.0", "9" * 50 + ".0.0.0.0", "1.9.0.0.0"])
 def test_a_cursor_that_is_none_is_refused(requesting: Requesting, cursor: str) -> None:
     with pytest.raises(InvalidMessage, match="cursor"):
-        events.listed(requesting.outbox, cursor=cursor)
+        request_events.listed(requesting.outbox, cursor=cursor)
 
 
 def test_a_state_that_is_none_is_refused(requesting: Requesting) -> None:
     with pytest.raises(InvalidMessage, match="state"):
-        events.listed(requesting.outbox, Wanted(states=("CANCELLED",)))
+        request_events.listed(requesting.outbox, Wanted(states=("CANCELLED",)))

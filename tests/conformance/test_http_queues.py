@@ -9,9 +9,9 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage
-from todoku.core.request import Flow
-from todoku.engine.http import flows, groups, queues
-from todoku.engine.http.groups import Named
+from todoku.core.http_request import Flow
+from todoku.engine.http import flow_control, request_queues, url_groups
+from todoku.engine.http.url_groups import Named
 from todoku.store.values import Counted
 
 DAY = 86_400.0
@@ -27,30 +27,30 @@ def requesting(world: World) -> Requesting:
 
 def test_a_queue_is_made_changed_paused_listed_and_removed(world: World) -> None:
     store = world.store
-    queues.upsert(store, "orders", SOMEBODY, parallelism=5, paused=True)
-    made = queues.get(store, "orders")
+    request_queues.upsert(store, "orders", SOMEBODY, parallelism=5, paused=True)
+    made = request_queues.get(store, "orders")
     assert made is not None
     assert (made.parallelism, made.paused, made.lag) == (5, True, 0)
     world.advance(10)
-    queues.upsert(store, "orders", SOMEBODY, parallelism=2)
-    queues.pause(store, "orders", SOMEBODY, paused=False)
-    changed = queues.get(store, "orders")
+    request_queues.upsert(store, "orders", SOMEBODY, parallelism=2)
+    request_queues.pause(store, "orders", SOMEBODY, paused=False)
+    changed = request_queues.get(store, "orders")
     assert changed is not None
     assert (changed.parallelism, changed.paused, changed.created_at) == (2, False, made.created_at)
     assert changed.updated_at > made.updated_at
-    queues.upsert(store, "another", SOMEBODY)
-    assert [queue.name for queue in queues.listed(store)] == ["another", "orders"]
-    assert queues.remove(store, "orders", SOMEBODY)
-    assert not queues.remove(store, "orders", SOMEBODY)
-    assert queues.get(store, "orders") is None
+    request_queues.upsert(store, "another", SOMEBODY)
+    assert [queue.name for queue in request_queues.listed(store)] == ["another", "orders"]
+    assert request_queues.remove(store, "orders", SOMEBODY)
+    assert not request_queues.remove(store, "orders", SOMEBODY)
+    assert request_queues.get(store, "orders") is None
 
 
 def test_a_queue_of_jobs_or_one_that_was_only_paused_by_hand_is_none_of_these(world: World) -> None:
     world.store.set_queue("mail", SOMEBODY, paused=True)
     world.store.set_queue("http:orders", SOMEBODY, paused=True)
-    assert queues.listed(world.store) == ()
-    assert queues.ensure(world.store, "orders") == 1
-    found = queues.get(world.store, "orders")
+    assert request_queues.listed(world.store) == ()
+    assert request_queues.ensure(world.store, "orders") == 1
+    found = request_queues.get(world.store, "orders")
     assert found is not None
     assert found.paused
 
@@ -59,20 +59,20 @@ def test_the_lag_counts_what_waits_in_order_or_not_and_not_what_runs_or_ended(re
     store = requesting.world.store
     for _ in range(3):
         requesting.post(queue="fifo")
-    queues.upsert(store, "wide", SOMEBODY, parallelism=10)
+    request_queues.upsert(store, "wide", SOMEBODY, parallelism=10)
     for _ in range(4):
         requesting.post(queue="wide")
-    assert {queue.name: queue.lag for queue in queues.listed(store)} == {"fifo": 3, "wide": 4}
+    assert {queue.name: queue.lag for queue in request_queues.listed(store)} == {"fifo": 3, "wide": 4}
     requesting.world.settle(requesting.claim()[:1])
-    assert {queue.name: queue.lag for queue in queues.listed(store)} == {"fifo": 0, "wide": 0}
+    assert {queue.name: queue.lag for queue in request_queues.listed(store)} == {"fifo": 0, "wide": 0}
 
 
 def test_a_queue_that_is_narrowed_to_one_holds_back_what_was_outside_its_lane(requesting: Requesting) -> None:
     """Never two at once, also of messages that came while it was wide."""
     store = requesting.world.store
-    queues.upsert(store, "orders", SOMEBODY, parallelism=3)
+    request_queues.upsert(store, "orders", SOMEBODY, parallelism=3)
     requesting.post(queue="orders")
-    queues.upsert(store, "orders", SOMEBODY, parallelism=1)
+    request_queues.upsert(store, "orders", SOMEBODY, parallelism=1)
     requesting.posts.forget("orders")
     requesting.post(queue="orders")
     worker, counted = requesting.world.worker(), Counted(queues=frozenset({"http:orders"}))
@@ -83,8 +83,8 @@ def test_a_queue_that_is_narrowed_to_one_holds_back_what_was_outside_its_lane(re
 def test_many_who_use_a_new_queue_at_the_same_time_make_one(world: World) -> None:
     stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda store: queues.ensure(store, "orders"), stores)) == [1, 1, 1, 1]
-    assert len(queues.listed(world.store)) == 1
+        assert list(pool.map(lambda store: request_queues.ensure(store, "orders"), stores)) == [1, 1, 1, 1]
+    assert len(request_queues.listed(world.store)) == 1
 
 
 def test_a_dead_letter_does_not_stop_its_queue(requesting: Requesting) -> None:
@@ -99,7 +99,11 @@ def test_a_dead_letter_does_not_stop_its_queue(requesting: Requesting) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "x" * 201, "a\n"])
 def test_a_name_that_fits_no_url_is_refused(world: World, name: str) -> None:
-    for act in (queues.upsert, lambda store, name, by: flows.pause(store, name, by, paused=True), groups.delete):
+    for act in (
+        request_queues.upsert,
+        lambda store, name, by: flow_control.pause(store, name, by, paused=True),
+        url_groups.delete,
+    ):
         with pytest.raises(InvalidMessage):
             act(world.store, name, SOMEBODY)  # type: ignore[operator]
 
@@ -114,41 +118,41 @@ def test_a_flow_key_tells_what_it_allows_what_runs_and_what_waits(requesting: Re
         requesting.post(flow=flow)
     worker, counted = requesting.world.worker(), Counted(queues=frozenset({"flow:tenant"}))
     assert len(requesting.world.claim(worker, counted=counted)) == 1  # ten a minute are not two at once
-    found = flows.get(store, "tenant")
+    found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.parallelism_count, found.waiting) == (2, 1, 2)
     assert (found.rate_max, found.rate_count, found.period) == (10, 1, 60.0)
     assert requesting.world.claim(worker, counted=counted) == []
-    assert flows.reset_rate(store, "tenant", SOMEBODY)
+    assert flow_control.reset_rate(store, "tenant", SOMEBODY)
     assert len(requesting.world.claim(worker, counted=counted)) == 1
-    assert not flows.reset_rate(store, "nobody", SOMEBODY)
+    assert not flow_control.reset_rate(store, "nobody", SOMEBODY)
 
 
 def test_keys_are_listed_by_a_part_of_their_name(requesting: Requesting) -> None:
     for key in ("tenant-1", "tenant-2", "other"):
         requesting.post(flow=Flow(key=key, parallelism=1))
-    names = [flow.key for flow in flows.listed(requesting.world.store)]
+    names = [flow.key for flow in flow_control.listed(requesting.world.store)]
     assert names == ["other", "tenant-1", "tenant-2"]
-    assert [flow.key for flow in flows.listed(requesting.world.store, search="nant")] == ["tenant-1", "tenant-2"]
-    assert flows.listed(requesting.world.store, search="flow:") == ()
+    assert [flow.key for flow in flow_control.listed(requesting.world.store, search="nant")] == ["tenant-1", "tenant-2"]
+    assert flow_control.listed(requesting.world.store, search="flow:") == ()
 
 
 def test_the_last_publisher_says_what_a_key_allows_and_a_pin_goes_before_it(requesting: Requesting) -> None:
     store = requesting.world.store
     requesting.post(flow=Flow(key="tenant", rate=5))
     requesting.post(flow=Flow(key="tenant", parallelism=7, rate=6, period=2.0))
-    found = flows.get(store, "tenant")
+    found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period) == (7, 6, 2.0)
-    flows.pin(store, "tenant", SOMEBODY, rate=1, period=3600.0)
+    flow_control.pin(store, "tenant", SOMEBODY, rate=1, period=3600.0)
     requesting.post(flow=Flow(key="tenant", parallelism=8, rate=9))
-    found = flows.get(store, "tenant")
+    found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period, found.pinned_rate) == (8, 1, 3600.0, True)
-    flows.unpin(store, "tenant", SOMEBODY, parallelism=True, rate=False)
-    assert (flows.get(store, "tenant") or found).pinned_rate
-    flows.unpin(store, "tenant", SOMEBODY)
-    found = flows.get(store, "tenant")
+    flow_control.unpin(store, "tenant", SOMEBODY, parallelism=True, rate=False)
+    assert (flow_control.get(store, "tenant") or found).pinned_rate
+    flow_control.unpin(store, "tenant", SOMEBODY)
+    found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.rate_max, found.period, found.pinned_rate) == (9, 1.0, False)
 
@@ -157,21 +161,21 @@ def test_a_limit_that_a_person_set_by_hand_stays_until_publishers_say_something_
     store = requesting.world.store
     requesting.post(flow=Flow(key="tenant", parallelism=5))
     store.set_limit("flow:tenant", SOMEBODY, of="queue", concurrency=1, rate=None)
-    flows.ensure(store, Flow(key="tenant", parallelism=5))
+    flow_control.ensure(store, Flow(key="tenant", parallelism=5))
     assert [limit.concurrency for limit in store.limits().queues] == [1]
-    flows.ensure(store, Flow(key="tenant", parallelism=6))
+    flow_control.ensure(store, Flow(key="tenant", parallelism=6))
     assert [limit.concurrency for limit in store.limits().queues] == [6]
 
 
 def test_a_paused_key_sends_nothing_and_stays_paused_whatever_is_published(requesting: Requesting) -> None:
     store = requesting.world.store
-    flows.pause(store, "tenant", SOMEBODY, paused=True)
+    flow_control.pause(store, "tenant", SOMEBODY, paused=True)
     requesting.post(flow=Flow(key="tenant", parallelism=5))
-    found = flows.get(store, "tenant")
+    found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.paused, found.parallelism_max) == (True, 5)
     assert requesting.claim() == []
-    flows.pause(store, "tenant", SOMEBODY, paused=False)
+    flow_control.pause(store, "tenant", SOMEBODY, paused=False)
     assert len(requesting.claim()) == 1
 
 
@@ -179,8 +183,8 @@ def test_acts_of_people_are_audited_and_those_of_publishers_are_not(requesting: 
     requesting.post(flow=Flow(key="tenant", parallelism=5))
     requesting.post(queue="orders")
     assert requesting.world.sql("select action from todoku_audit") == []
-    flows.pin(requesting.world.store, "tenant", SOMEBODY, parallelism=1)
-    queues.upsert(requesting.world.store, "orders", SOMEBODY, parallelism=4)
+    flow_control.pin(requesting.world.store, "tenant", SOMEBODY, parallelism=1)
+    request_queues.upsert(requesting.world.store, "orders", SOMEBODY, parallelism=4)
     assert requesting.world.sql("select by, action, target from todoku_audit order by id") == [
         ("somebody", "pin", "queue:flow:tenant"),
         ("somebody", "parallelism 4", "queue:http:orders"),
@@ -193,22 +197,22 @@ def test_what_came_into_being_by_use_is_forgotten_when_nobody_uses_it(requesting
     requesting.post(queue="fifo")
     requesting.post(queue="gone")
     requesting.run()
-    flows.pin(world.store, "pinned", SOMEBODY, parallelism=1)
-    flows.pause(world.store, "paused", SOMEBODY, paused=True)
-    queues.upsert(world.store, "wanted", SOMEBODY)
+    flow_control.pin(world.store, "pinned", SOMEBODY, parallelism=1)
+    flow_control.pause(world.store, "paused", SOMEBODY, paused=True)
+    request_queues.upsert(world.store, "wanted", SOMEBODY)
     requesting.post(flow=Flow(key="waiting", parallelism=5))
     requesting.post(queue="fifo")
     world.advance(8 * DAY)
     assert world.store.prune(history_ttl=30 * DAY).queues == 2
-    assert [flow.key for flow in flows.listed(world.store)] == ["paused", "pinned", "waiting"]
-    assert [queue.name for queue in queues.listed(world.store)] == ["fifo", "wanted"]
+    assert [flow.key for flow in flow_control.listed(world.store)] == ["paused", "pinned", "waiting"]
+    assert [queue.name for queue in request_queues.listed(world.store)] == ["fifo", "wanted"]
 
 
 def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
     flow = Flow(key="tenant", parallelism=5)
     for _ in range(3):
-        flows.ensure(world.store, flow)
-        queues.ensure(world.store, "orders")
+        flow_control.ensure(world.store, flow)
+        request_queues.ensure(world.store, "orders")
         world.advance(5 * DAY)
     assert world.store.prune(history_ttl=30 * DAY).queues == 0
 
@@ -218,43 +222,43 @@ def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
 
 def test_a_group_is_its_endpoints_and_goes_with_the_last_of_them(world: World) -> None:
     store = world.store
-    groups.put(store, "shops", [Named("https://a.example/", "a")], SOMEBODY)
-    groups.put(store, "shops", [Named("https://a.example/", "first"), Named("https://b.example/")], SOMEBODY)
-    found = groups.get(store, "shops")
+    url_groups.put(store, "shops", [Named("https://a.example/", "a")], SOMEBODY)
+    url_groups.put(store, "shops", [Named("https://a.example/", "first"), Named("https://b.example/")], SOMEBODY)
+    found = url_groups.get(store, "shops")
     assert found is not None
     assert {(one.url, one.name, one.enabled) for one in found.endpoints} == {
         ("https://a.example/", "first", True),
         ("https://b.example/", None, True),
     }
-    assert groups.remove(store, "shops", [Named(name="first"), Named("https://nobody.example/")], SOMEBODY) == 1
-    assert groups.remove(store, "shops", [Named("https://b.example/")], SOMEBODY) == 1
-    assert groups.get(store, "shops") is None
-    assert not groups.delete(store, "shops", SOMEBODY)
+    assert url_groups.remove(store, "shops", [Named(name="first"), Named("https://nobody.example/")], SOMEBODY) == 1
+    assert url_groups.remove(store, "shops", [Named("https://b.example/")], SOMEBODY) == 1
+    assert url_groups.get(store, "shops") is None
+    assert not url_groups.delete(store, "shops", SOMEBODY)
 
 
 def test_the_same_url_may_be_in_two_groups_and_is_disabled_in_both(world: World) -> None:
     store, signed = world.store, SOMEBODY
-    groups.put(store, "one", [Named("https://a.example/")], signed)
-    groups.put(store, "two", [Named("https://a.example/")], signed)
-    assert groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
-    found = [endpoint for group in groups.listed(store) for endpoint in group.endpoints]
+    url_groups.put(store, "one", [Named("https://a.example/")], signed)
+    url_groups.put(store, "two", [Named("https://a.example/")], signed)
+    assert url_groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
+    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
     assert [(one.enabled, one.reason) for one in found] == [(False, "HTTP_GONE"), (False, "HTTP_GONE")]
-    assert not groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
-    assert groups.enable(store, "https://a.example/", signed, group="one")
-    found = [endpoint for group in groups.listed(store) for endpoint in group.endpoints]
+    assert not url_groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
+    assert url_groups.enable(store, "https://a.example/", signed, group="one")
+    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
     assert [(one.enabled, one.reason) for one in found] == [(True, None), (False, "HTTP_GONE")]
-    groups.put(store, "two", [Named("https://a.example/")], signed)
-    found = [endpoint for group in groups.listed(store) for endpoint in group.endpoints]
+    url_groups.put(store, "two", [Named("https://a.example/")], signed)
+    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
     assert [one.enabled for one in found] == [True, True]
-    assert groups.delete(store, "one", signed)
-    assert [group.name for group in groups.listed(store)] == ["two"]
+    assert url_groups.delete(store, "one", signed)
+    assert [group.name for group in url_groups.listed(store)] == ["two"]
 
 
 def test_a_group_keeps_its_headers_when_endpoints_come_and_go(world: World) -> None:
-    groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
-    groups.set_headers(world.store, "shops", {"X-A": "b"}, SOMEBODY)
-    groups.put(world.store, "shops", [Named("https://b.example/")], SOMEBODY)
-    found = groups.get(world.store, "shops")
+    url_groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
+    url_groups.set_headers(world.store, "shops", {"X-A": "b"}, SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://b.example/")], SOMEBODY)
+    found = url_groups.get(world.store, "shops")
     assert found is not None
     assert found.headers == {"X-A": "b"}
 
@@ -262,5 +266,5 @@ def test_a_group_keeps_its_headers_when_endpoints_come_and_go(world: World) -> N
 @pytest.mark.parametrize("endpoints", [[], [Named()], [Named(name="only")]])
 def test_endpoints_that_say_nothing_are_refused(world: World, endpoints: list[Named]) -> None:
     with pytest.raises(InvalidMessage, match="endpoint"):
-        groups.put(world.store, "shops", endpoints, SOMEBODY)
-    assert groups.listed(world.store) == ()
+        url_groups.put(world.store, "shops", endpoints, SOMEBODY)
+    assert url_groups.listed(world.store) == ()

@@ -11,10 +11,10 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage, NoSuchMessage
-from todoku.core.request import Flow
+from todoku.core.http_request import Flow
 from todoku.core.wanted import Wanted
 from todoku.engine.http import requests
-from todoku.engine.http.draft import Posting
+from todoku.engine.http.request_draft import Posting
 from todoku.store.values import Filter
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tests.support.ordering import Commits, Sent, order_problems
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.store.join import run
 from todoku.store.values import Filter

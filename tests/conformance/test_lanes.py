@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.identity import lane_id
 from todoku.core.message import Claimed, Draft

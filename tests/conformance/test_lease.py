@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, failed
-from todoku.core.decide import SUCCEEDED, decided_by_ledger
+from todoku.core.decision import SUCCEEDED, decided_by_ledger
 from todoku.core.errors import DatabaseUnavailable
 from todoku.store.failpoint import armed, lose
 from todoku.store.values import Filter, Reclaimed

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement, decided_by_ledger
+from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement, decided_by_ledger
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.identity import effect_scope, key_hash, publish_scope
 from todoku.core.message import Claimed, Draft, Message

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.store.values import Counted, Limit, Limits, Signed, Slice
 
 QUIET = Limits((), (), ())

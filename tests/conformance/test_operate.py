@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.identity import effect_scope, key_hash
 from todoku.core.message import Claimed
 from todoku.core.status import Status

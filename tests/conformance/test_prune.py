@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
 from todoku.core.status import Status

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.errors import InvalidMessage
 from todoku.core.status import Status
 from todoku.store.values import Counts, Delivery, Filter, Signed, moment

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.world import World, aborted, failed, snoozed
 from todoku.core.backoff import DEFAULT
-from todoku.core.decide import SNOOZE_LIMIT, SUCCEEDED, Settlement, decide
+from todoku.core.decision import SNOOZE_LIMIT, SUCCEEDED, Settlement, decide
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.identity import effect_scope, key_hash
 from todoku.core.message import Claimed, Message

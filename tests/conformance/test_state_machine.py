@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from tests.conformance.reference import WAITING, Ending, Entry, Reference, Row, Token, effect
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status

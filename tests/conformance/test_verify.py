@@ -13,7 +13,7 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.ending import Following, NewBatch, member
 from todoku.core.limit import Limit
 from todoku.core.settings import Settings
-from todoku.engine.asking.verify import CHECKS, verify
+from todoku.engine.diagnostics.verification import CHECKS, verify
 from todoku.store.batch import begin
 from todoku.store.publish import Publishing
 from todoku.store.values import Filter
@@ -253,7 +253,7 @@ def test_it_is_right_while_workers_run(world: World) -> None:
             errors.append(error)
 
     def world_settle(store: Any, claims: Any) -> None:
-        from todoku.core.decide import SUCCEEDED
+        from todoku.core.decision import SUCCEEDED
 
         store.settle([(claim, SUCCEEDED) for claim in claims])
 

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from todoku.core.callback import Ended, callback_body, callback_draft, callback_of
+from todoku.core.http_request import Callback, HttpRequest, request_of
 from todoku.core.outcome import KEPT_BODY_BYTES, KEPT_HEADER_BYTES, Response, kept_response
-from todoku.core.request import Callback, HttpRequest, request_of
 
 ID = UUID("01920000-0000-7000-8000-000000000001")
 DONE, FAILED = Callback(url="https://a.example:8443/x"), Callback(url="http://b.example", retries=0, delay=3.0)

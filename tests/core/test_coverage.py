@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from todoku.core import decide, failure, status
+from todoku.core import decision, failure, status
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = {"decide": decide, "failure": failure, "status": status}
+MODULES = {"decision": decision, "failure": failure, "status": status}
 RULES = """
 [run]
 branch = true

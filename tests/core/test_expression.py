@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.making import any_text, quick
 from todoku.core.errors import InvalidMessage
-from todoku.core.expression import DEFAULT_DELAY, LONGEST_MS, MAX_DEPTH, MAX_LENGTH, evaluate, parse
+from todoku.core.retry_expression import DEFAULT_DELAY, LONGEST_MS, MAX_DEPTH, MAX_LENGTH, evaluate, parse
 
 
 def delays(text: str, number: int = 1) -> list[float]:

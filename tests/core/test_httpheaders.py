@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.core.making import any_text, quick
 from todoku.core.errors import InvalidMessage
-from todoku.core.httpheaders import MAX_HEADERS, MAX_VALUE, canonical, checked, checked_value, decoded, forwardable
+from todoku.core.http_headers import MAX_HEADERS, MAX_VALUE, canonical, checked, checked_value, decoded, forwardable
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.ingest import Identity, found, template, text_at
-from todoku.core.route import check_topic
+from todoku.core.topic_pattern import check_topic
 
 EVENT = {"type": "a.b", "data": {"object": {"id": "pi_1", "n": 7, "on": True}}, "items": [{"sku": "x"}]}
 

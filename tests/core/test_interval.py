@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from tests.core.making import any_text, quick
+from todoku.core.duration import DAY, interval, retry_after
 from todoku.core.errors import InvalidMessage
-from todoku.core.interval import DAY, interval, retry_after
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC).timestamp()
 

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from todoku.core.errors import InvalidSetting
-from todoku.core.master import MasterKey, MasterKeys, master_keys, written
+from todoku.core.master_keys import MasterKey, MasterKeys, master_keys, written
 from todoku.core.settings import read_settings
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core.making import quick
 from todoku.core.errors import InvalidMessage
-from todoku.core.route import Route, check_topic, matches, pattern, resolve
+from todoku.core.topic_pattern import Route, check_topic, matches, pattern, resolve
 
 words = st.from_regex(r"[A-Za-z0-9_:\-]{1,5}", fullmatch=True)
 topics = st.lists(words, min_size=1, max_size=5).map(".".join)

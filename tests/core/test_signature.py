@@ -19,7 +19,7 @@ from qstash.errors import SignatureError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.core.making import any_text, quick
-from todoku.core.blank import is_blank_key
+from todoku.core.blank_secret import is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.signature import upstash_signature, verify_upstash, verify_webhook, webhook_headers, webhook_secret
 

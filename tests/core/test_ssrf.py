@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.making import any_text, quick
+from todoku.core.address_guard import MAX_URL, Guard, check_url
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.ssrf import MAX_URL, Guard, check_url
 
 INTERNET = Guard()
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.request import Flow, HttpRequest
+from todoku.core.http_request import Flow, HttpRequest
 from todoku.core.schedule import Cron
-from todoku.core.upstash import Asked, asked, fields, shown
+from todoku.core.upstash_headers import Asked, asked, fields, shown
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from todoku.core.errors import InvalidAct, InvalidSetting
+from todoku.core.http_request import HttpRequest, dead_id, dead_ref
 from todoku.core.identity import base62
-from todoku.core.redact import hidden, redacted, redacted_body
-from todoku.core.request import HttpRequest, dead_id, dead_ref
+from todoku.core.redaction import hidden, redacted, redacted_body
 from todoku.core.scope import Secret, allows, scopes, token
 from todoku.core.settings import read_settings
-from todoku.core.signing import SigningKeys, signing_keys
+from todoku.core.signing_keys import SigningKeys, signing_keys
 from todoku.core.wanted import Wanted
 
 REQUEST = HttpRequest(url="https://Shop.example:8443/a/b?c=d", labels=("red", "big"))

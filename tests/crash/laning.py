@@ -14,7 +14,7 @@ from typing import Literal
 import todoku
 from tests.support.receiver import Receiver
 from todoku.daemon.child import run_loop
-from todoku.engine.telling.log import configure_logging
+from todoku.engine.observability.log import configure_logging
 
 Fate = Literal["done", "retried", "snoozed", "skipped"]
 

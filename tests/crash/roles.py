@@ -17,7 +17,7 @@ from tests.support.permissions import obey_permissions
 from tests.support.receiver import Receiver
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.daemon.child import run_loop
-from todoku.engine.telling.log import configure_logging
+from todoku.engine.observability.log import configure_logging
 
 
 def worker() -> int:

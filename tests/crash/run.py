@@ -21,7 +21,7 @@ from tests.support.pack import Forks, Member, Pack, until
 from tests.support.receiver import Acknowledged, Began, Ended, Notes, Refused
 from tests.support.world import World
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
-from todoku.engine.asking.verify import verify
+from todoku.engine.diagnostics.verification import verify
 from todoku.store.sqlite.database import file_path
 
 _ROWS = """

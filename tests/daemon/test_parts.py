@@ -14,15 +14,15 @@ import pytest
 
 from todoku.app import App
 from todoku.core.errors import CannotStart, DatabaseUnavailable, InvalidSetting
+from todoku.daemon.app_loader import load_app, named_app
 from todoku.daemon.children import how_it_ended, pause_before
+from todoku.daemon.file_lock import OnlyOne
 from todoku.daemon.guardrail import Guardrail
-from todoku.daemon.loading import load_app, named_app
-from todoku.daemon.notify import Notify
-from todoku.daemon.only_one import OnlyOne
-from todoku.daemon.serve import bound, url_of
+from todoku.daemon.http_thread import bound, url_of
 from todoku.daemon.start import sqlite_file
 from todoku.daemon.statistics import job_stats
-from todoku.engine.telling.log import LOGGER
+from todoku.daemon.systemd import Notify
+from todoku.engine.observability.log import LOGGER
 from todoku.store.values import Count, Counts
 
 # --------------------------------------------------------------------------------------------- guardrail
@@ -148,7 +148,7 @@ def test_a_file_is_served_once(tmp_path: Path) -> None:
 def test_the_kernel_releases_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "todoku.db"
     hold = (
-        "import pathlib, sys; from todoku.daemon.only_one import OnlyOne;"
+        "import pathlib, sys; from todoku.daemon.file_lock import OnlyOne;"
         " lock = OnlyOne(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.running import KEPT, Daemon, Shop, shop_at, until
-from todoku.daemon.serve import bound
+from todoku.daemon.http_thread import bound
 
 pytestmark = pytest.mark.slow
 

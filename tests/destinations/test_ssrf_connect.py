@@ -19,11 +19,11 @@ import pytest
 from tests.core.test_ssrf import FORBIDDEN
 from tests.support.ports import free_port
 from todoku.core.destination import Outgoing
+from todoku.core.http_request import HTTP, HttpRequest, carried
 from todoku.core.outcome import Abort, Done, Outcome, Retry
-from todoku.core.request import HTTP, HttpRequest, carried
 from todoku.core.settings import Settings
-from todoku.core.signing import SigningKeys
-from todoku.destinations.requests import Requests
+from todoku.core.signing_keys import SigningKeys
+from todoku.destinations.http_requests import Requests
 
 KEYS = SigningKeys(current="sig_" + "c" * 28, next="sig_" + "n" * 28)
 INTERNET, HERE = "127.0.0.2", "127.0.0.1"

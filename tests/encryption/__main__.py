@@ -6,7 +6,7 @@ import json
 import sys
 
 from tests.encryption import program
-from todoku.engine.telling.log import configure_logging
+from todoku.engine.observability.log import configure_logging
 
 if __name__ == "__main__":
     configure_logging("json", "debug")

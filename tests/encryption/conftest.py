@@ -9,7 +9,7 @@ import pytest
 
 import todoku
 from tests.support.world import World
-from todoku.core.master import written
+from todoku.core.master_keys import written
 
 Boxes = Callable[..., todoku.App]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import todoku
 from tests.encryption.conftest import Boxes
 from tests.support.world import World
-from todoku.engine.asking.doctor import Finding, examine
+from todoku.engine.diagnostics.doctor import Finding, examine
 
 
 def found(box: todoku.App, what: str) -> list[Finding]:

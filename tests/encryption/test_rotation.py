@@ -13,8 +13,8 @@ import pytest
 import todoku
 from tests.encryption.conftest import Boxes
 from tests.support.world import World
-from todoku.engine.sealing.rotate import BATCH
-from todoku.engine.sealing.seal import Sealer
+from todoku.engine.encryption.rotate_data_keys import BATCH
+from todoku.engine.encryption.sealer import Sealer
 
 NUMBER = 2 * BATCH + 10
 

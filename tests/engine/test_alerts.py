@@ -16,15 +16,15 @@ from tests.support.ports import free_port
 from tests.support.recording import PostOffice, Recorder, SentryRecorder, post_office, recorder, sentry_recorder
 from tests.support.world import World, aborted
 from todoku.core.alert import HOLDS, Raised, Reading, Telling, Thresholds, begun
-from todoku.core.alerting import Alerting
+from todoku.core.alert_settings import Alerting
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
-from todoku.engine.telling import metrics as counting
-from todoku.engine.telling.alarm import Alarm
-from todoku.engine.telling.alerts import Alerts, Numbers, with_database
-from todoku.engine.telling.metrics import Metrics
-from todoku.engine.telling.post import post
-from todoku.engine.telling.sinks import News, sinks
+from todoku.engine.observability import metrics as counting
+from todoku.engine.observability.alert_post import post
+from todoku.engine.observability.alert_sinks import News, sinks
+from todoku.engine.observability.alerts import Alerts, Numbers, with_database
+from todoku.engine.observability.metrics import Metrics
+from todoku.engine.observability.process_alert import Alarm
 
 TELLING = Telling("begun", begun(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
 

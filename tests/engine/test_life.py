@@ -16,9 +16,9 @@ from todoku.core.errors import DatabaseUnavailable
 from todoku.core.message import Claimed
 from todoku.core.outcome import Outcome, Retry
 from todoku.engine.context import Context
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Outgoing
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.work.breaker import THRESHOLD
+from todoku.engine.worker.breakers import THRESHOLD
 from todoku.store.failpoint import armed, lose
 
 

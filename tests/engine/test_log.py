@@ -16,9 +16,9 @@ import pytest
 
 from tests.core.making import WORKER, claimed
 from tests.support.world import aborted, failed, snoozed
-from todoku.core.decide import SUCCEEDED, Settlement
-from todoku.core.mask import MASKED
-from todoku.engine.telling.log import (
+from todoku.core.decision import SUCCEEDED, Settlement
+from todoku.core.masking import MASKED
+from todoku.engine.observability.log import (
     LOGGER,
     JsonFormatter,
     LineHandler,
@@ -28,7 +28,7 @@ from todoku.engine.telling.log import (
     least_level,
     mask_fields,
 )
-from todoku.engine.telling.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import Ended, Telemetry
 
 FIELDS = (
     "event", "ts", "level", "correlation_id", "trace_id", "message_id", "outbox_id", "topic", "adapter", "status",

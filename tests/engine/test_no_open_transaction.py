@@ -18,9 +18,9 @@ from tests.support.crew import Crew
 from tests.support.held import held_transactions
 from tests.support.requesting import Requesting
 from tests.support.world import World
+from todoku.core.http_request import SCHEMES
 from todoku.core.outcome import Done, Outcome
-from todoku.core.request import SCHEMES
-from todoku.destinations.requests import Requests
+from todoku.destinations.http_requests import Requests
 from todoku.engine.context import Context
 from todoku.engine.registry import Outgoing
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from todoku.engine.work.pace import PATIENCE, Ends, Pace, ends
+from todoku.engine.worker.pace import PATIENCE, Ends, Pace, ends
 
 AHEAD = 0.5
 WATCH = 0.1

@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 from tests.support.world import World
-from todoku.engine.work.lease import bury_dead
-from todoku.engine.work.started import Started, may_have_started, shared_memory
+from todoku.engine.worker.lease import bury_dead
+from todoku.engine.worker.started_deliveries import Started, may_have_started, shared_memory
 
 CHILD = """
 import os, signal, sys
-from todoku.engine.work.started import Started
+from todoku.engine.worker.started_deliveries import Started
 started = Started(int(sys.argv[1]))
 started.begin(7); started.end(7)
 for delivery in range(100, 110):

@@ -15,15 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.core.making import claimed
 from tests.support.world import World, aborted, failed, snoozed
-from todoku.core.decide import CONFLICT, SUCCEEDED, Settlement
+from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
-from todoku.engine.telling import metrics as counting
-from todoku.engine.telling.exposition import GAUGES, Collector, render
-from todoku.engine.telling.gauges import Gauges, Looking, gauges
-from todoku.engine.telling.log import SettledLine
-from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
-from todoku.engine.telling.telemetry import Ended, Telemetry
+from todoku.engine.observability import metrics as counting
+from todoku.engine.observability.exposition import GAUGES, Collector, render
+from todoku.engine.observability.gauges import Gauges, Looking, gauges
+from todoku.engine.observability.log import SettledLine
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
+from todoku.engine.observability.telemetry import Ended, Telemetry
 from todoku.store.values import Reclaimed
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -302,7 +302,7 @@ def test_a_dead_childs_numbers_stay_so_that_no_counter_goes_back() -> None:
 def test_a_forked_child_begins_at_0_because_its_parent_has_counted_the_rest() -> None:
     program = """
 import os, sys
-from todoku.engine.telling.telemetry import Telemetry
+from todoku.engine.observability.telemetry import Telemetry
 telemetry = Telemetry()
 telemetry.claimed([1] * 5, seconds=0.01)
 if os.fork() == 0:
@@ -334,8 +334,8 @@ def test_without_prometheus_client_everything_else_works() -> None:
     program = """
 import sys
 sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.telling.tracing import inject
+from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.observability.tracing import inject
 telemetry = Telemetry()
 telemetry.claimed([1, 2], seconds=0.1)
 assert telemetry.begin(None, send=True) is None
@@ -351,7 +351,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    from todoku.engine.telling.exposition import observe_with
+    from todoku.engine.observability.exposition import observe_with
 
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from todoku.core.alert import HOLDS, Thresholds
-from todoku.engine.telling.exposition import GAUGES
-from todoku.engine.telling.metrics import COUNTERS, HISTOGRAMS
+from todoku.engine.observability.exposition import GAUGES
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "todoku.rules.yml"
 DASHBOARD = RULES.parents[1] / "grafana" / "todoku.json"

@@ -16,8 +16,8 @@ import todoku
 from tests.engine.test_telemetry import counted
 from tests.support.world import World
 from todoku.core.message import Draft, Message
+from todoku.engine.group_commit import Together
 from todoku.engine.publish import Options
-from todoku.engine.together import Together
 from todoku.store import failpoint
 
 Outcome = list[Message] | BaseException

@@ -18,10 +18,10 @@ from opentelemetry.trace import StatusCode
 
 from tests.core.making import claimed
 from tests.support.world import aborted, failed
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
-from todoku.engine.telling.telemetry import Ended, Telemetry
-from todoku.engine.telling.tracing import Tracing, configured, inject
+from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.tracing import Tracing, configured, inject
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{}"
 

@@ -15,8 +15,8 @@ from tests.support.crew import Crew, until
 from tests.support.world import World
 from todoku.engine import claim
 from todoku.engine.context import Context
-from todoku.engine.work.claimer import Claimer
-from todoku.engine.worker import Worker
+from todoku.engine.worker.claimer import Claimer
+from todoku.engine.worker.worker import Worker
 from todoku.store.failpoint import armed, lose
 from todoku.store.store import SqlStore
 from todoku.store.values import Waiting

@@ -20,7 +20,7 @@ from orders_example.reasons import AdapterError, Reason
 
 from tests.examples.orders_at_work import KEY, an_order, ledger, orders_at, outbox, rows, todoku
 from todoku import IdempotencyConflict
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.store.values import Slice
 
 README = Path(__file__).resolve().parents[2] / "examples" / "orders" / "README.md"

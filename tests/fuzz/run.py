@@ -20,7 +20,7 @@ from tests.fuzz.receiver import HostileReceiver
 from tests.fuzz.requests import SMUGGLED, any_request, storing_request
 from tests.fuzz.target import PATIENCE, Target, connect
 from tests.support.raw_http import RawConnection, request
-from todoku.core.request import HTTP
+from todoku.core.http_request import HTTP
 from todoku.store.values import Filter
 
 AT_ONCE = 32

@@ -23,7 +23,7 @@ from tests.ingest.conftest import STRIPE, Poster, mounted
 from tests.ingest.signers import KINDS, OLD, SECRET, WEBHOOK_SECRET, Kind, event
 from tests.support.world import World
 from todoku.api.ingest import ingest_app
-from todoku.engine.telling.log import LOGGER, Event
+from todoku.engine.observability.log import LOGGER, Event
 from todoku.store import failpoint
 from todoku.store.values import Filter, Story
 

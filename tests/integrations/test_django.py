@@ -68,7 +68,7 @@ def test_manage_py_migrates_runs_once_and_looks(tmp_path: Path) -> None:
 def test_a_worker_process_finds_the_projects_jobs_without_manage_py(tmp_path: Path) -> None:
     """It imports the App by name before anybody has set up Django."""
     listed = (
-        "from todoku.daemon.loading import load_app; print(sorted(load_app('todoku.integrations.django:box').jobs))"
+        "from todoku.daemon.app_loader import load_app; print(sorted(load_app('todoku.integrations.django:box').jobs))"
     )
     done = subprocess.run(
         [sys.executable, "-c", listed], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False,

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import todoku
 from tests.daemon.running import Daemon, until
 from tests.support.recording import SentryRecorder, recorder
-from todoku.core.request import TOPIC
-from todoku.engine.telling.tracing import Tracing
+from todoku.core.http_request import TOPIC
+from todoku.engine.observability.tracing import Tracing
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CARRIED = {

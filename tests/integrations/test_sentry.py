@@ -13,8 +13,8 @@ import sentry_sdk
 import todoku
 from tests.daemon.running import until
 from tests.support.recording import SentryRecorder
-from todoku.engine.telling.sentry import with_sentry
-from todoku.engine.telling.tracing import inject, travelling
+from todoku.engine.observability.sentry import with_sentry
+from todoku.engine.observability.tracing import inject, travelling
 
 SECRET = "4000-0000-0000-0002"
 

@@ -8,7 +8,7 @@ Not here, because they are not about the order of protocol steps. They are confo
 * H11 (lock order, lock timeout, splitting a batch), H14 (a statement's snapshot is older than its wait), H20 (index
   bounds), H27 (a missing partition), H28 (a chained audit serialises): SQL, plans and locks of a real server.
 * H19 (defaults by the transaction's clock): there is no clock here.
-* H23 (a cap on Snooze) is a table test of `core/decide`; H24 (breaker and paused queues) is about fairness and cost.
+* H23 (a cap on Snooze) is a table test of `core/decision`; H24 (breaker and paused queues) is about fairness and cost.
 * H25 (a missed notice) costs time and never a message: polling is the only wake-up here. wakeup.py is its own model.
 * H26 (two SQLite libraries in one process) is outside any protocol: acknowledged commits vanish.
 * H29 (identity order is not commit order) and the lanes of I10 are another model: order between messages.

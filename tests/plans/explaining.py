@@ -21,8 +21,8 @@ from todoku.store.database import Tx
 from todoku.store.port import Steps
 from todoku.store.postgres.database import PostgresDatabase, PostgresTx
 from todoku.store.sql import styled
-from todoku.store.sqlite.abreast import spellings
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
+from todoku.store.sqlite.many_rows import spellings
 
 T = TypeVar("T")
 Plan = dict[str, Any]

@@ -20,11 +20,11 @@ from tests.plans.test_plans import SITUATIONS, arrange, drive, publishing
 from tests.support.world import SOMEBODY
 from todoku.app import new_id
 from todoku.core.message import Draft
-from todoku.core.route import Route
+from todoku.core.topic_pattern import Route
 from todoku.engine.publish import Options, draft
 from todoku.store.apikeys import ApiKeys
 from todoku.store.datakeys import DataKeys
-from todoku.store.postgres.plans import PIN_PLANS
+from todoku.store.postgres.planner_settings import PIN_PLANS
 from todoku.store.publish import publish
 from todoku.store.records import Records
 from todoku.store.sql import load, styled

@@ -10,7 +10,7 @@ import pytest
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, nodes
 from tests.support.world import SOMEBODY, World
 from todoku.app import new_id
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.core.ending import Following, NewBatch, member
 from todoku.store.batch import begin
 from todoku.store.publish import Publishing

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, Plan, nodes
-from todoku.core.request import HttpRequest, carried
+from todoku.core.http_request import HttpRequest, carried
 from todoku.engine.publish import encode
 from todoku.store.events import HIGHEST, Kind
 from todoku.store.sqlite.database import file_path

@@ -17,11 +17,11 @@ from tests.plans import filling
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, Plan, nodes
 from tests.support.world import SOMEBODY, aborted, failed
 from todoku.app import new_id
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft
-from todoku.core.route import Route
 from todoku.core.status import Status
+from todoku.core.topic_pattern import Route
 from todoku.engine.publish import Options, draft
 from todoku.store.database import Database
 from todoku.store.publish import Publishing, publish

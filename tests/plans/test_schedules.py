@@ -10,7 +10,7 @@ from todoku.app import new_id
 from todoku.core.message import Draft, Leg
 from todoku.core.schedule import Every, Plan
 from todoku.engine.schedule import declared, firing
-from todoku.store.timetable import Timetable
+from todoku.store.schedules import Timetable
 
 QUERIES = ("next_schedule", "due_schedule")
 MANY = 2000

@@ -13,7 +13,7 @@ from tests.support.crew import until
 from tests.transactions.callers import Asyncpg, Caller, Psycopg
 from todoku import App, Context, Limit, Message, table
 from todoku.core.status import Status
-from todoku.engine.asking.doctor import Finding, examine
+from todoku.engine.diagnostics.doctor import Finding, examine
 from todoku.store.values import Filter
 
 TEXT: Final = "届く — €, \\ and '"

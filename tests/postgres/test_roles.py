@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.postgres.conftest import Make, Open
 from tests.postgres.shop import live_a_day
 from todoku.core.errors import SchemaError, StoreError
-from todoku.engine.asking.doctor import examine
+from todoku.engine.diagnostics.doctor import examine
 
 pytestmark = pytest.mark.postgres
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgresql.md"

@@ -12,7 +12,7 @@ import todoku
 from tests.ingest.signers import KINDS, event
 from tests.support.raw_http import Answer, RawConnection, request
 from tests.support.serving import Server, serving_events
-from todoku.api.wire import LARGEST_HEAD
+from todoku.api.http_limits import LARGEST_HEAD
 from todoku.store.values import Filter
 
 STRIPE = KINDS[0]

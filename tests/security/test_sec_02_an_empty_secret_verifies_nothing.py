@@ -25,8 +25,8 @@ from tests.support.world import World
 from todoku.api.server import server_app
 from todoku.core.ingest import Arrived, Identity
 from todoku.core.signature import upstash_signature, verify_upstash, verify_webhook, webhook_headers
-from todoku.core.signing import signing_keys
-from todoku.engine.ingest.keys import Keys, NoSecret
+from todoku.core.signing_keys import signing_keys
+from todoku.engine.ingest.source_keys import Keys, NoSecret
 
 BLANKS = ["", " ", "\n", "\t \r\n", "\0\0", "\ufeff", "\u200b", '""', "''", "whsec_", ' "whsec_" ']
 """What a forgotten secret looks like: unset in a compose file, in quotes, saved by an editor, cut off."""

@@ -22,10 +22,10 @@ from tests.support.serving import Server
 from todoku.api.qstash.publish import BatchItem, Publishing
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.expression import parse
+from todoku.core.retry_expression import parse
 from todoku.core.schedule import EPOCH, Cron, cron, next_after
-from todoku.core.upstash import fields
-from todoku.engine.http.publish import Post
+from todoku.core.upstash_headers import fields
+from todoku.engine.http.publish_requests import Post
 
 NEVER = "58,59 58,59 */23 LW * */6"
 SELDOM = "58,59 */59 22,23 30 2 MON#5"

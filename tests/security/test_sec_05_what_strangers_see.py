@@ -19,9 +19,9 @@ from tests.support.serving import Server
 from tests.support.world import World
 from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
-from todoku.daemon.serve import bound, is_local
-from todoku.destinations.post import Post
-from todoku.destinations.sender import Sender
+from todoku.daemon.http_thread import bound, is_local
+from todoku.destinations.http_post import Post
+from todoku.destinations.http_sender import Sender
 
 TOKEN = "the-token-of-these-tests-0123456789"
 READ = ("/", "/api/messages", "/metrics", "/readyz?verbose", "/readyz?verbose=1", "/readyz?a=1&verbose")

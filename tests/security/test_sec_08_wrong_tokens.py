@@ -12,13 +12,13 @@ import pytest
 import todoku
 from tests.support.serving import Server
 from tests.support.world import World
-from todoku.api.failures import Failures
+from todoku.api.auth_failures import Failures
 from todoku.core.errors import InvalidSetting
 from todoku.core.proxies import proxies
 from todoku.core.settings import read_settings
-from todoku.engine.http.tokens import UNKNOWN, Tokens
-from todoku.engine.telling.log import LOGGER
-from todoku.engine.telling.metrics import Metrics
+from todoku.engine.http.api_tokens import UNKNOWN, Tokens
+from todoku.engine.observability.log import LOGGER
+from todoku.engine.observability.metrics import Metrics
 
 PATH = "/api/v1/queues"
 

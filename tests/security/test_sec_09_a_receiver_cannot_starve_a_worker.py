@@ -12,10 +12,10 @@ from tests.destinations.http.receiving import Received, Receiver, Reply, answer,
 from tests.support.crew import Crew, until
 from tests.support.requesting import Requesting
 from tests.support.world import World
+from todoku.core.http_request import SCHEMES
 from todoku.core.outcome import Done, Outcome, Retry
-from todoku.core.request import SCHEMES
 from todoku.destinations.aiohttp_protocol import MAX_ANNOUNCED, MAX_HEAD_BYTES
-from todoku.destinations.requests import Requests
+from todoku.destinations.http_requests import Requests
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 HINT = b"HTTP/1.1 103 Early Hints\r\n\r\n"

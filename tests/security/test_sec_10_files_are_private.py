@@ -11,10 +11,10 @@ import pytest
 import todoku
 from tests.daemon.running import Shop, shop_at
 from todoku.client.answers import Backend
-from todoku.client.remote import Remote
+from todoku.client.remote_queue import Remote
 from todoku.client.spool import Spool
-from todoku.daemon.only_one import OnlyOne
-from todoku.engine.asking.doctor import Finding, examine
+from todoku.daemon.file_lock import OnlyOne
+from todoku.engine.diagnostics.doctor import Finding, examine
 
 
 @pytest.fixture(autouse=True)

@@ -29,13 +29,13 @@ from tests.support.serving import Server
 from tests.support.world import SOMEBODY
 from todoku.api.problem import problem_bytes
 from todoku.cli.main import cli
-from todoku.core.controls import encode_json, escape_controls
-from todoku.core.decide import Settlement
+from todoku.core.control_characters import encode_json, escape_controls
+from todoku.core.decision import Settlement
 from todoku.core.destination import Outgoing
 from todoku.core.limit import Limit
 from todoku.core.status import Status
 from todoku.destinations.log import log as log_destination
-from todoku.engine.telling.log import Log, configure_logging
+from todoku.engine.observability.log import Log, configure_logging
 
 HOSTILE = "a\x1b[2J\x1b]0;t\x07\rb\n\x9b31mc\u202ed\u2066e\x7f\u2028f\x85g\u200fh"
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -18,10 +18,10 @@ from tests.encryption.conftest import Boxes, boxes, new_key
 from tests.encryption.test_requests import drained, publish, reasons, sending
 from tests.support.serving import SOMEBODY, serving
 from tests.support.world import World
-from todoku.core.master import MasterKey
-from todoku.engine.sealing.cipher import Cipher, unwrapped, wrapped
-from todoku.engine.sealing.rotate import rotate
-from todoku.engine.sealing.secret import reseal
+from todoku.core.master_keys import MasterKey
+from todoku.engine.encryption.cipher import Cipher, unwrapped, wrapped
+from todoku.engine.encryption.rotate_data_keys import rotate
+from todoku.engine.encryption.stored_secrets import reseal
 
 __all__ = ["boxes"]
 

@@ -17,7 +17,7 @@ from tests.encryption.test_at_rest import python
 from tests.encryption.test_requests import _echo, ask, drained, publish, sending
 from tests.support.serving import serving
 from tests.support.world import World
-from todoku.client.failing import failed_events
+from todoku.client.failed_events import failed_events
 
 __all__ = ["boxes"]
 

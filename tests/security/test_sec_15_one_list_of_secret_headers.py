@@ -24,9 +24,9 @@ from tests.support.raw_http import ask as ask_raw
 from tests.support.serving import SOMEBODY, Server, serving
 from tests.support.world import World
 from todoku.cli.main import cli
-from todoku.core.httpheaders import is_secret
-from todoku.core.mask import MASKED, mask
-from todoku.engine.http import groups
+from todoku.core.http_headers import is_secret
+from todoku.core.masking import MASKED, mask
+from todoku.engine.http import url_groups
 
 __all__ = ["boxes", "environment"]
 
@@ -113,7 +113,7 @@ def test_a_log_line_with_headers_in_it_hides_them() -> None:
 def test_default_headers_of_a_group_are_hidden_by_the_same_list(boxes: Boxes, receiver: Receiver) -> None:
     box = sending(boxes)
     with serving(box) as server:
-        groups.put(box.store, "shops", [groups.Named(f"{receiver.url}/hook")], SOMEBODY)
+        url_groups.put(box.store, "shops", [url_groups.Named(f"{receiver.url}/hook")], SOMEBODY)
         headers = {name: CANARY for name in NAMED if "_" not in name} | {"X-Seen": "seen"}
         ask(server, "PATCH", "/topics/shops", json.dumps({"headers": headers}).encode())
         shown = str(ask(server, "GET", "/topics/shops"))

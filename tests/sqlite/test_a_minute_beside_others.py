@@ -26,7 +26,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from todoku import App
-from todoku.core.decide import SUCCEEDED
+from todoku.core.decision import SUCCEEDED
 from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming

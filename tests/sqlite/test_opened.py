@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.world import World
 from todoku.core.errors import DatabaseBusy
-from todoku.store.sqlite import opened
+from todoku.store.sqlite import handler_transaction
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What those timers do, in the order they were made."""
     made: list[Callable[[], None]] = []
     monkeypatch.setattr(Late, "made", made, raising=False)
-    monkeypatch.setattr(opened.threading, "Timer", Late)
+    monkeypatch.setattr(handler_transaction.threading, "Timer", Late)
     return made
 
 

@@ -22,14 +22,14 @@ from todoku.core.errors import DatabaseUnavailable, InvalidSetting
 from todoku.core.limit import Limit
 from todoku.core.outcome import Done
 from todoku.core.schedule import Every, Plan
-from todoku.engine.http import groups, keys, queues, tokens
-from todoku.engine.http.groups import Named
+from todoku.engine.http import api_tokens, request_queues, signing_keys, url_groups
+from todoku.engine.http.url_groups import Named
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batch import begin
 from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
 from todoku.store.publish import Publishing
-from todoku.store.timetable import Firing
+from todoku.store.schedules import Firing
 from todoku.store.values import Filter
 
 STORE = Path(todoku.__file__).parent / "store"
@@ -106,10 +106,10 @@ def keep_schedules(world: World) -> None:
 
 def keep_http(world: World) -> None:
     """Each write about queues, groups, secrets and tokens once."""
-    queues.ensure(world.store, "orders")
-    groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
-    keys.signing_keys(world.store, world.settings())
-    made, _ = tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
+    request_queues.ensure(world.store, "orders")
+    url_groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
+    signing_keys.signing_keys(world.store, world.settings())
+    made, _ = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert made.id is not None
     world.store.api_keys.used(made.id, every=60)
 

@@ -11,7 +11,7 @@ import sys
 from itertools import count
 
 import todoku
-from todoku.engine.together import Together
+from todoku.engine.group_commit import Together
 from todoku.store import failpoint
 
 CALLERS = 12

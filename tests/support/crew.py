@@ -12,9 +12,9 @@ from typing import Any
 from tests.support.world import World
 from todoku.core.backoff import table
 from todoku.engine.context import Context
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry, Target
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.worker import Worker
+from todoku.engine.worker.worker import Worker
 
 
 class Crew:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from todoku.engine.telling.log import SettledLine
+from todoku.engine.observability.log import SettledLine
 
 _FIELDS = list(SettledLine.__struct_fields__)
 

@@ -7,15 +7,15 @@ from uuid import UUID
 import msgspec
 
 from tests.support.world import World
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
+from todoku.core.http_request import HttpRequest
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
-from todoku.core.request import HttpRequest
 from todoku.core.status import Status
-from todoku.engine.http.draft import Posting
-from todoku.engine.http.publish import Post, Posts
+from todoku.engine.http.publish_requests import Post, Posts
+from todoku.engine.http.request_draft import Posting
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.outbox import Outbox, Policy
-from todoku.engine.telling.telemetry import Telemetry
 
 URL = "https://shop.example/hook"
 

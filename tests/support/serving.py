@@ -15,8 +15,8 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
-from todoku.daemon.serve import Http, bound, url_of
-from todoku.engine.http import tokens
+from todoku.daemon.http_thread import Http, bound, url_of
+from todoku.engine.http import api_tokens
 from todoku.store.values import Counts, Delivery, Filter, Signed
 
 SOMEBODY = Signed("somebody", "a test")
@@ -60,7 +60,7 @@ class Server:
 
     def token(self, *scopes: Scope, name: str = "ada", lasts: float | None = None) -> str:
         """A new token."""
-        return tokens.create(self.box.store, SOMEBODY, name=name, scopes=scopes, lasts=lasts)[1]
+        return api_tokens.create(self.box.store, SOMEBODY, name=name, scopes=scopes, lasts=lasts)[1]
 
     def client(self, *scopes: Scope) -> httpx.Client:
         """A client with a token of these scopes; with none, without a token."""

@@ -15,12 +15,12 @@ from uuid import UUID, uuid4
 import psycopg
 
 from todoku.app import new_id
-from todoku.core.decide import SUCCEEDED, Settlement
+from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft, Message
-from todoku.core.route import Route
 from todoku.core.settings import Settings, read_settings
 from todoku.core.status import Status
+from todoku.core.topic_pattern import Route
 from todoku.engine.publish import Options, draft
 from todoku.store.database import Database
 from todoku.store.postgres.database import PostgresDatabase

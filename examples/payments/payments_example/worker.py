@@ -20,7 +20,7 @@ from qstash.errors import SignatureError
 import todoku
 from payments_example.application import UNAVAILABLE, Payments
 from payments_example.events import StripeEvent
-from todoku.engine.telling.log import Log
+from todoku.engine.observability.log import Log
 from todoku.integrations.receiver import ack, dead, retry
 
 _EVENT = msgspec.json.Decoder(StripeEvent)

@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from todoku.api.auth_failures import Failures
 from todoku.api.connections import network_of
-from todoku.api.failures import Failures
 from todoku.api.problem import Refused
 from todoku.api.rate import Buckets, Taken, rate_headers
 from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
-from todoku.engine.telling.metrics import Metrics
+from todoku.engine.observability.metrics import Metrics
 
 Access = Scope | Literal["open"]
 """What a route needs. "open": no token, because it tells nothing secret, or has its own proof of who asks."""

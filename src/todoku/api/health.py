@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from todoku.api.auth import Endpoint, Gate, Guarded
 from todoku.api.condition import Condition, Watched
-from todoku.api.local import came_straight
+from todoku.api.local_requests import came_straight
 from todoku.api.page import CSP, Listed, listed_row, page
 from todoku.api.problem import Refused, told
-from todoku.core.controls import encode_json
+from todoku.core.control_characters import encode_json
 from todoku.core.errors import TodokuError
 from todoku.store.values import Counts, Delivery
 

@@ -19,17 +19,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from todoku.api.auth import Guarded
 from todoku.api.body import READ_WITHIN, read_bytes
-from todoku.api.context import Context
-from todoku.api.frame import Framed, id_for, id_of, said_of
+from todoku.api.ingest_fast_path import RawHeaders
+from todoku.api.ingest_fast_path import Send as Answer
 from todoku.api.problem import NOT_STORED, Refused, answer, told
-from todoku.api.straight import RawHeaders
-from todoku.api.straight import Send as Answer
+from todoku.api.request_context import Context
+from todoku.api.request_frame import Framed, id_for, id_of, said_of
 from todoku.app import App
 from todoku.core.ingest import Arrived, Challenge
-from todoku.engine.ingest.keys import NoSecret
+from todoku.engine.group_commit import Together
+from todoku.engine.ingest.ingest_request import Visit, Visits
 from todoku.engine.ingest.receive import Ingest, Unverified
-from todoku.engine.ingest.visit import Visit, Visits
-from todoku.engine.together import Together
+from todoku.engine.ingest.source_keys import NoSecret
 
 _PATH: Final = "/ingest/"
 _TAKEN: Final = frozenset({"", "application/json", "text/json", "text/plain", "application/octet-stream"})

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.controls import escape_controls
+from todoku.core.control_characters import escape_controls
 from todoku.store.values import Delivery
 
 STATES: Final = {

@@ -14,7 +14,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from todoku.core.controls import encode_json
+from todoku.core.control_characters import encode_json
 from todoku.core.errors import (
     CannotOpen,
     DatabaseBusy,

@@ -6,22 +6,22 @@ from starlette.types import ASGIApp
 
 from todoku.api.admin.table import admin_routes
 from todoku.api.auth import Gate, Guarded
+from todoku.api.auth_failures import Failures
 from todoku.api.condition import Watched
 from todoku.api.connections import bounds_of
-from todoku.api.context import Context
-from todoku.api.failures import Failures
-from todoku.api.frame import Framed
 from todoku.api.health import health_routes
 from todoku.api.ingest import Endpoint, IngestRoute, ingest_endpoint
-from todoku.api.local import ThisMachine
+from todoku.api.ingest_fast_path import Served
+from todoku.api.local_requests import ThisMachine
 from todoku.api.qstash.routes import qstash_routes
+from todoku.api.request_context import Context
+from todoku.api.request_frame import Framed
 from todoku.api.routing import Routing
-from todoku.api.straight import Served
 from todoku.app import App
-from todoku.core.development import is_public
+from todoku.core.development_credentials import is_public
 from todoku.core.proxies import proxies
-from todoku.engine.http.tokens import Tokens
-from todoku.engine.together import Together
+from todoku.engine.group_commit import Together
+from todoku.engine.http.api_tokens import Tokens
 
 
 def server_app(box: App, watched: Watched, *, local: bool = False) -> Served:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from todoku.cli.options import database_option
-from todoku.cli.printing import say
+from todoku.cli.output import say
 from todoku.daemon.dev import Dev
 from todoku.daemon.dev import dev as dev_daemon
 from todoku.daemon.start import Wanted

@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from todoku.cli import acting, checking, copying, following, limiting, looking, publishing, run, scheduling, telling
+from todoku.cli import batches, copy, database, deliveries, delivery, messages, operations, queues, run, schedules
 from todoku.cli.dev import dev
-from todoku.cli.dlqsync import dlq_rerun, dlq_sync
-from todoku.cli.encrypting import encryption_keys
-from todoku.cli.forwarding import spool_forward
-from todoku.cli.keys import signing_keys
-from todoku.cli.printing import say
+from todoku.cli.encryption_keys import encryption_keys
+from todoku.cli.failed_events import dlq_rerun, dlq_sync
+from todoku.cli.output import say
+from todoku.cli.signing_keys import signing_keys
+from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
 from todoku.core.errors import TodokuError
 from todoku.store.failpoint import arm_from
@@ -25,7 +25,7 @@ def cli() -> None:
     """Makes messages arrive: jobs, outbox events and webhooks, in the database you already have."""
 
 
-for module in (run, checking, looking, telling, publishing, acting, limiting, copying, scheduling, following):
+for module in (run, database, deliveries, delivery, messages, operations, queues, copy, schedules, batches):
     for command in vars(module).values():
         if isinstance(command, click.Command):
             cli.add_command(command)

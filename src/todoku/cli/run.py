@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from todoku.cli.printing import print_json, say
-from todoku.daemon.once import one_pass
+from todoku.cli.output import print_json, say
+from todoku.daemon.single_pass import one_pass
 from todoku.daemon.start import Wanted
 from todoku.daemon.start import run as run_daemon
 from todoku.daemon.start import up as up_daemon

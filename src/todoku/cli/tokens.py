@@ -6,11 +6,11 @@ from typing import get_args
 
 import click
 
-from todoku.cli.opening import opened
+from todoku.cli.database_option import opened
 from todoku.cli.options import act_options, database_option, duration, json_option, signed
-from todoku.cli.printing import nothing, print_json, say, show_rows
+from todoku.cli.output import nothing, print_json, say, show_rows
 from todoku.core.scope import Scope
-from todoku.engine.http import tokens as engine
+from todoku.engine.http import api_tokens as engine
 
 
 @click.group()

@@ -1,11 +1,11 @@
 """One queue, wherever it is: the App in this process, a todoku server, QStash; and a way on when it is away."""
 
 from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued
-from todoku.client.connecting import connect
-from todoku.client.failing import FailedEvents, failed_events
+from todoku.client.connection import connect
+from todoku.client.failed_events import FailedEvents, failed_events
 from todoku.client.queue import Queue
 from todoku.core.errors import QueueRefused, QueueUnavailable
-from todoku.core.request import Flow
+from todoku.core.http_request import Flow
 
 __all__ = [
     "DeadLetter",

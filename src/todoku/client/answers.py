@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from todoku.client.posted import Posted
+from todoku.client.publish_request import Posted
 
 How = Literal["queued", "ran", "spooled"]
 """The queue has it; or it was away, and the handler ran here, or it waits on this disk."""

@@ -12,18 +12,18 @@ import msgspec
 
 from todoku.app import new_id
 from todoku.client.answers import Backend, Published
-from todoku.client.embedded import Embedded
-from todoku.client.letters import DeadLetterCalls, MessageCalls
-from todoku.client.posted import Posted, Sending, posted
+from todoku.client.dead_letters import DeadLetterCalls, MessageCalls
+from todoku.client.embedded_queue import Embedded
+from todoku.client.publish_request import Posted, Sending, posted
 from todoku.client.spool import Spool
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidMessage, QueueUnavailable
 from todoku.engine.jobs.handler import is_async
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.process_alert import Alarm
+from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import refuse_in_event_loop
-from todoku.engine.telling.alarm import Alarm
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.telling.tracing import inject
 
 Fallback = Literal["raise", "sync", "spool"]
 Handler = Callable[[Outgoing], Any]

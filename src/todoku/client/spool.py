@@ -19,20 +19,20 @@ import msgspec
 
 from todoku.app import App
 from todoku.client.answers import Backend, Published
-from todoku.client.posted import Posted, waiting
+from todoku.client.publish_request import Posted, waiting
 from todoku.core.backoff import table
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting, QueueRefused, QueueUnavailable
 from todoku.core.identity import key_hash, publish_scope
 from todoku.core.message import Idempotency
 from todoku.core.outcome import Abort, Done, Outcome, Retry
-from todoku.core.route import Route
 from todoku.core.settings import DAY
+from todoku.core.topic_pattern import Route
+from todoku.engine.observability.log import Log
 from todoku.engine.publish import Options
 from todoku.engine.registry import Registry, Target
-from todoku.engine.telling.log import Log
-from todoku.engine.worker import Worker
-from todoku.store.private import make_private
+from todoku.engine.worker.worker import Worker
+from todoku.store.private_files import make_private
 from todoku.store.values import Filter
 
 TOPIC: Final = "spool.posted"

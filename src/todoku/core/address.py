@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from todoku.core.address_guard import MAX_URL, check_url
 from todoku.core.errors import InvalidMessage
-from todoku.core.ssrf import MAX_URL, check_url
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
 NAME_HINT: Final = "letters, digits and _ . -, at most 200 of them"

@@ -6,11 +6,21 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.httpheaders import is_secret
+from todoku.core.http_headers import is_secret
+from todoku.core.http_request import (
+    CALLBACK_TOPIC,
+    HTTP,
+    QUEUE,
+    SECRETS,
+    Callback,
+    HttpRequest,
+    carried,
+    dead_id,
+    origin,
+)
 from todoku.core.message import Draft, Leg
 from todoku.core.outcome import Response
-from todoku.core.redact import redacted_answer, redacted_body, redacted_headers
-from todoku.core.request import CALLBACK_TOPIC, HTTP, QUEUE, SECRETS, Callback, HttpRequest, carried, dead_id, origin
+from todoku.core.redaction import redacted_answer, redacted_body, redacted_headers
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

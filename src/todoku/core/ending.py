@@ -9,10 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.learned import learned
 from todoku.core.message import Draft
-from todoku.core.route import matches
+from todoku.core.msgspec_warmup import learned
 from todoku.core.status import Status
+from todoku.core.topic_pattern import matches
 
 Event = Literal["succeeded", "aborted"]
 EVENTS: Final[tuple[Event, ...]] = ("succeeded", "aborted")

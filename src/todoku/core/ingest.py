@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import MAX_KEY_LENGTH
-from todoku.core.route import check_topic
+from todoku.core.topic_pattern import check_topic
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _PATH: Final = re.compile(r"[^.\s{}]+(\.[^.\s{}]+)*")

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.learned import learned
+from todoku.core.msgspec_warmup import learned
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""

@@ -22,8 +22,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.learned import learned
 from todoku.core.message import Draft
+from todoku.core.msgspec_warmup import learned
 from todoku.core.outcome import seconds
 from todoku.core.sealed import Kept
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.blank import is_blank, is_blank_key
+from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
-from todoku.core.learned import learned
+from todoku.core.msgspec_warmup import learned
 
 ISSUER: Final = "Upstash"
 LASTS: Final = 300

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.request import HttpRequest
+from todoku.core.http_request import HttpRequest
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

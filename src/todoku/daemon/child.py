@@ -21,12 +21,12 @@ from typing import Any, Final, TypeVar
 from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
+from todoku.daemon.app_loader import load_app
 from todoku.daemon.demo import demonstration
-from todoku.daemon.line import Incarnation, Measured, Report, Speaker
-from todoku.daemon.loading import load_app
+from todoku.daemon.pipe import Incarnation, Measured, Report, Speaker
 from todoku.daemon.supervisor import MARGIN
-from todoku.engine.telling.log import Log, Style, configure_logging
-from todoku.engine.worker import Worker
+from todoku.engine.observability.log import Log, Style, configure_logging
+from todoku.engine.worker.worker import Worker
 from todoku.store.failpoint import arm_from
 
 T = TypeVar("T")

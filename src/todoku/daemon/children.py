@@ -16,9 +16,9 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.daemon.line import Incarnation, Measured, Report, Said, heard
-from todoku.engine.work.started import may_have_started, shared_memory
-from todoku.engine.worker import Health
+from todoku.daemon.pipe import Incarnation, Measured, Report, Said, heard
+from todoku.engine.worker.started_deliveries import may_have_started, shared_memory
+from todoku.engine.worker.worker import Health
 
 AT_ONCE: Final = 2.0
 """A worker process that lives shorter than this died at once."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
-from todoku.engine.http.keys import signing_keys
-from todoku.engine.http.tokens import first
-from todoku.engine.telling.log import Log
+from todoku.engine.http.api_tokens import first
+from todoku.engine.http.signing_keys import signing_keys
+from todoku.engine.observability.log import Log
 from todoku.store.port import Store
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from todoku.core.development import KEYS, PORT, TOKEN
+from todoku.core.development_credentials import KEYS, PORT, TOKEN
 from todoku.core.errors import CannotStart
-from todoku.daemon.loading import load_app, named_app
-from todoku.daemon.serve import Http, bound, url_of
+from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.http_thread import Http, bound, url_of
 from todoku.daemon.start import Daemon, Wanted, checked_app
-from todoku.engine.asking.about import without_password
+from todoku.engine.diagnostics.summary import without_password
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -93,8 +93,8 @@ def _receiving(asked: Dev, address: str) -> socket.socket:
 
 
 def _receiver() -> ASGIApp:
-    from todoku.api.frame import Framed  # noqa: PLC0415 - the extra `server`
     from todoku.api.receiver import Receiver  # noqa: PLC0415
+    from todoku.api.request_frame import Framed  # noqa: PLC0415 - the extra `server`
 
     return Framed(Receiver((KEYS.current, KEYS.next)))
 

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from todoku.app import App
-from todoku.core.controls import escape_controls
+from todoku.core.control_characters import escape_controls
 from todoku.core.errors import InvalidMessage
+from todoku.core.http_request import CALLBACK_TOPIC, TOPIC, request_of
 from todoku.core.message import Claimed
-from todoku.core.request import CALLBACK_TOPIC, TOPIC, request_of
 from todoku.core.status import Status
-from todoku.daemon.loading import load_app, named_app
-from todoku.engine.telling.log import LOGGER, Event
-from todoku.engine.telling.telemetry import Ended, Telemetry
+from todoku.daemon.app_loader import load_app, named_app
+from todoku.engine.observability.log import LOGGER, Event
+from todoku.engine.observability.telemetry import Ended, Telemetry
 
 _TOPICS: Final = (TOPIC, CALLBACK_TOPIC)
 

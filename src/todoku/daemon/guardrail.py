@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from todoku.core.errors import DatabaseBusy, TodokuError
-from todoku.engine.telling.log import Log
+from todoku.engine.observability.log import Log
 
 PING_EVERY: Final = 1.0
 UNANSWERED: Final = 6.0

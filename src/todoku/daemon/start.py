@@ -16,23 +16,23 @@ import msgspec
 
 from todoku.app import App
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
-from todoku.daemon.alerting import alert_thread
+from todoku.daemon.alert_thread import alert_thread
+from todoku.daemon.app_loader import load_app, named_app
 from todoku.daemon.credentials import made_credentials
+from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import Demonstration, demonstration
-from todoku.daemon.loading import load_app, named_app
-from todoku.daemon.loopback import refuse_public_credentials
-from todoku.daemon.notify import Notify
-from todoku.daemon.only_one import OnlyOne
-from todoku.daemon.opening import Opening
-from todoku.daemon.serve import Http, bound, is_local, url_of
+from todoku.daemon.file_lock import OnlyOne
+from todoku.daemon.health_view import View
+from todoku.daemon.http_thread import Http, bound, is_local, url_of
+from todoku.daemon.loopback_only import refuse_public_credentials
 from todoku.daemon.statistics import Statistics
 from todoku.daemon.supervisor import Supervisor
-from todoku.daemon.view import View
-from todoku.engine.asking.about import without_password
-from todoku.engine.telling.log import Log, Style, configure_logging
+from todoku.daemon.systemd import Notify
+from todoku.engine.diagnostics.summary import without_password
+from todoku.engine.observability.log import Log, Style, configure_logging
 
 if TYPE_CHECKING:
-    from todoku.api.straight import Served
+    from todoku.api.ingest_fast_path import Served
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _LEAVES_WITHIN: Final = 10.0

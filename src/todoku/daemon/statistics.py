@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from todoku.core.errors import TodokuError
-from todoku.engine.telling.log import Log
+from todoku.engine.observability.log import Log
 from todoku.store.values import Counts
 
 

@@ -16,15 +16,15 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from todoku.core.settings import Settings
-from todoku.daemon.burial import Undertaker
 from todoku.daemon.children import AT_ONCE, Child, Died, Heard, how_it_ended, pause_before
+from todoku.daemon.database_start import Opened, Opening, Refused
 from todoku.daemon.guardrail import Guardrail, Pinger
-from todoku.daemon.line import Measured
-from todoku.daemon.notify import Notify
-from todoku.daemon.opening import Opened, Opening, Refused
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.metrics import Children
-from todoku.engine.telling.telemetry import Telemetry
+from todoku.daemon.lease_cleanup import Undertaker
+from todoku.daemon.pipe import Measured
+from todoku.daemon.systemd import Notify
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.metrics import Children
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.store.port import Store
 
 TICK: Final = 0.25

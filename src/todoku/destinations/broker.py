@@ -24,7 +24,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons, classify
 from todoku.core.outcome import DONE, Abort, Outcome, Retry, Snooze
 from todoku.core.settings import Settings
-from todoku.destinations.line import CLOSING, C, Line, within
+from todoku.destinations.connection import CLOSING, C, Line, within
 
 REASONS: Final[Reasons] = {
     TimeoutError: ("BROKER_TIMEOUT", True),

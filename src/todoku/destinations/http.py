@@ -6,16 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
+from todoku.core.address_guard import check_url
 from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
-from todoku.core.httpheaders import checked
+from todoku.core.http_headers import checked
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
 from todoku.core.settings import Settings
 from todoku.core.signature import webhook_headers, webhook_key
-from todoku.core.ssrf import check_url
-from todoku.destinations.post import Post
-from todoku.destinations.sender import ALWAYS, Sender, known_of
+from todoku.destinations.http_post import Post
+from todoku.destinations.http_sender import ALWAYS, Sender, known_of
 
 
 class Endpoint(Sender):

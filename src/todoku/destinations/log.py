@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from todoku.core.controls import escape_controls
+from todoku.core.control_characters import escape_controls
 from todoku.core.destination import Outgoing
 
 

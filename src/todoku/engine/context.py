@@ -14,8 +14,8 @@ import msgspec
 from todoku.core.ending import BATCH
 from todoku.core.errors import NoTransaction
 from todoku.core.message import Claimed
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.send_span import send_span
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.send_span import send_span
 
 S = TypeVar("S")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from todoku.core.route import Route
+from todoku.core.topic_pattern import Route
 from todoku.engine.registry import Registry
 
 

@@ -8,20 +8,20 @@ from typing import Any, Final
 
 import msgspec
 
-from todoku.core.decide import Settlement, decided_by_ledger
+from todoku.core.decision import Settlement, decided_by_ledger
 from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
+from todoku.engine.encryption.opener import Opener, unopened
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
-from todoku.engine.sealing.open import Opener, unopened
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.work.breaker import Breakers
-from todoku.engine.work.lease import Lease
-from todoku.engine.work.started import Started
-from todoku.engine.work.thread import OnFailure
+from todoku.engine.worker.breakers import Breakers
+from todoku.engine.worker.lease import Lease
+from todoku.engine.worker.started_deliveries import Started
+from todoku.engine.worker.worker_thread import OnFailure
 from todoku.store.port import Store
 
 _LATER: Final = 5.0

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
-from todoku.engine.block import Block, Parts
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import check_text
-from todoku.store.once import newer, seen
+from todoku.engine.transaction_block import Block, Parts
 from todoku.store.port import Steps
 from todoku.store.publish import Publishing
+from todoku.store.reservations import newer, seen
 
 _LARGEST = 2**63 - 1
 

@@ -13,13 +13,13 @@ from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage
 from todoku.core.identity import key_hash, once_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.block import Block, Parts
 from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
 from todoku.engine.publish import check_text, encode
+from todoku.engine.transaction_block import Block, Parts
 from todoku.store.join import run, run_async
-from todoku.store.once import Found, Reservation, conclude, forget, record, reserve
 from todoku.store.port import Steps
 from todoku.store.publish import Publishing
+from todoku.store.reservations import Found, Reservation, conclude, forget, record, reserve
 from todoku.store.values import Entry
 
 State = Literal["accepted", "succeeded", "failed"]

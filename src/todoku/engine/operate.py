@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidAct, NoSuchMessage
-from todoku.core.request import served_as
+from todoku.core.http_request import served_as
 from todoku.store.port import Store
 from todoku.store.values import Acted, Filter, Signed, moment
 

@@ -15,16 +15,16 @@ from todoku.core.ending import Following, NewBatch, later
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Message
-from todoku.core.route import Route
 from todoku.core.settings import Settings
+from todoku.core.topic_pattern import Route
+from todoku.engine.encryption.opener import Opener
+from todoku.engine.encryption.sealer import Sealer
+from todoku.engine.encryption.secret_ref import Secrets
 from todoku.engine.jobs.schema import Schemas
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, Options, draft, encode
-from todoku.engine.sealing.open import Opener
-from todoku.engine.sealing.seal import Sealer
-from todoku.engine.secrets.ref import Secrets
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.telemetry import Telemetry
-from todoku.engine.telling.tracing import inject
 from todoku.store.batch import begin
 from todoku.store.database import Database
 from todoku.store.join import run, run_async

@@ -23,8 +23,8 @@ from todoku.core.errors import InvalidMessage, NoRoute
 from todoku.core.identity import gate_id, key_hash, lane_id, publish_scope, unique_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
-from todoku.core.route import Route, check_topic, resolve
-from todoku.engine.secrets.ref import Ref
+from todoku.core.topic_pattern import Route, check_topic, resolve
+from todoku.engine.encryption.secret_ref import Ref
 
 MAX_DEPTH: Final = 100
 """Deeper JSON is refused: somebody's decoder would fall over it long after it was acknowledged."""

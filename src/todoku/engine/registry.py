@@ -12,13 +12,13 @@ from todoku.core.destination import Destination, Outgoing
 from todoku.core.ending import Hook
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Retrying
+from todoku.core.http_request import served_as
 from todoku.core.limit import Limit
 from todoku.core.message import USUAL_ATTEMPTS, Claimed
-from todoku.core.request import served_as
 from todoku.core.sealed import inner_type
 from todoku.engine.context import Context
+from todoku.engine.encryption.secret_headers import with_secrets
 from todoku.engine.jobs.schema import Schemas
-from todoku.engine.sealing.headers import with_secrets
 
 __all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
 

@@ -16,11 +16,11 @@ import msgspec
 from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
 from todoku.core.schedule import Cron, Missed, Plan, next_after
-from todoku.engine.http.schedules import spread
+from todoku.engine.http.request_schedules import spread
 from todoku.engine.jobs.handle import signed
 from todoku.engine.outbox import Outbox, refuse_in_event_loop
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
-from todoku.store.timetable import Put, ReadGroups, ScheduleRow
+from todoku.store.schedules import Put, ReadGroups, ScheduleRow
 from todoku.store.values import Signed, moment
 
 MakePlan = Callable[[Any, object, Any, Missed], Plan]

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from todoku.core.backoff import DEFAULT
-from todoku.core.decide import SUCCEEDED, Settlement, decide
+from todoku.core.decision import SUCCEEDED, Settlement, decide
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE
 from todoku.engine.execute import Finished
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.telemetry import Ended, Telemetry
 from todoku.engine.registry import Registry
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.telemetry import Ended, Telemetry
-from todoku.engine.work.hold import Hold
-from todoku.engine.work.thread import OnFailure, thread
+from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
 
 BATCH: Final = 500

@@ -30,7 +30,7 @@ from todoku.app import App
 from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
-from todoku.engine.worker import Worker
+from todoku.engine.worker.worker import Worker
 from todoku.integrations.around import with_call
 from todoku.integrations.program import run_program
 

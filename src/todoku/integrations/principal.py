@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from todoku.core.errors import InvalidSetting
-from todoku.engine.telling.log import Log
+from todoku.engine.observability.log import Log
 
 Scope = MutableMapping[str, Any]
 Principal = Callable[[Scope], str]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hmac import compare_digest
 from typing import Final
 
-from todoku.core.blank import is_blank
+from todoku.core.blank_secret import is_blank
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import Held, Secret
 from todoku.core.signature import mac

@@ -10,10 +10,10 @@ import msgspec
 
 from todoku.core.ending import Hook
 from todoku.core.errors import SchemaError
-from todoku.store import batch, looking, reading, verify
+from todoku.store import batch, inspection, reading, verify
+from todoku.store.backlog import lag
 from todoku.store.database import Database
 from todoku.store.ending import known_hooks
-from todoku.store.lag import lag
 from todoku.store.values import BatchStatus, Counts, Entry, Filter, Lag, Page, Standing, Story, WorkerRow
 from todoku.store.views import DeadGroup, Event, Facts, FullGate, Known, Preview, Situation
 
@@ -61,22 +61,22 @@ class Answers:
         return self.database.read(lambda tx: reading.entry(tx, scope, key_hash))
 
     def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
-        return self.database.read(lambda tx: looking.previews(tx, message_ids, largest)) if message_ids else {}
+        return self.database.read(lambda tx: inspection.previews(tx, message_ids, largest)) if message_ids else {}
 
     def dead(self) -> tuple[DeadGroup, ...]:
-        return self.database.read(looking.dead)
+        return self.database.read(inspection.dead)
 
     def known(self) -> Known:
-        return self.database.read(looking.known, pinned=False)
+        return self.database.read(inspection.known, pinned=False)
 
     def situation(self, delivery_id: int) -> Situation | None:
-        return self.database.snapshot(lambda tx: looking.situation(tx, delivery_id))
+        return self.database.snapshot(lambda tx: inspection.situation(tx, delivery_id))
 
     def full_gates(self, *, limit: int = 100) -> tuple[FullGate, ...]:
-        return self.database.read(lambda tx: looking.full_gates(tx, limit))
+        return self.database.read(lambda tx: inspection.full_gates(tx, limit))
 
     def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
-        return self.database.read(lambda tx: looking.tail(tx, since, limit))
+        return self.database.read(lambda tx: inspection.tail(tx, since, limit))
 
     def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
         return self.database.snapshot(

@@ -11,7 +11,7 @@ from todoku.core.ending import Following, NewBatch, batch_of, later, without_key
 from todoku.core.message import Message
 from todoku.core.status import Status
 from todoku.store.database import Tx
-from todoku.store.over import Over
+from todoku.store.ended_delivery import Over
 from todoku.store.port import Steps, Value
 from todoku.store.publish import Publishing, keep_keys, publish
 from todoku.store.values import BatchStatus, moment, moment_or_none

@@ -13,13 +13,13 @@ import msgspec
 
 from todoku.core.callback import Ended, callback_draft, callback_of
 from todoku.core.errors import InvalidMessage
+from todoku.core.http_request import TOPIC, TRACE, HttpRequest, request_of
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft
-from todoku.core.request import TOPIC, TRACE, HttpRequest, request_of
 from todoku.core.sealed import kind_of
 from todoku.core.status import Status
 from todoku.store.database import Tx
-from todoku.store.over import Over
+from todoku.store.ended_delivery import Over
 from todoku.store.reading import response
 
 GONE = "HTTP_GONE"

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.request import SECRETS
+from todoku.core.http_request import SECRETS
 from todoku.core.sealed import SEALED, WrappedKey
 from todoku.store.database import Database, Tx
 from todoku.store.reading import uuid

@@ -14,14 +14,14 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.ending import BATCH, OWN, Ending, Hook, batch_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.identity import uuid7
 from todoku.core.message import Claimed, Draft, Leg
-from todoku.store import batch, callbacks, over
+from todoku.store import batch, callbacks, ended_delivery
 from todoku.store.database import Database, Tx
-from todoku.store.over import Over
+from todoku.store.ended_delivery import Over
 from todoku.store.publish import Publishing, publish
 from todoku.store.steps import taken
 from todoku.store.values import moment
@@ -54,12 +54,12 @@ class Endings:
         """
         known = self._known(tx)
         if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
-            self.follow(tx, over.settled(pairs, cancelled))
+            self.follow(tx, ended_delivery.settled(pairs, cancelled))
 
     def aborted(self, tx: Tx, ids: Sequence[int]) -> None:
         """These became dead letters."""
         if ids:
-            self.follow(tx, over.loaded(tx, ids))
+            self.follow(tx, ended_delivery.loaded(tx, ids))
 
     def follow(self, tx: Tx, ended: Sequence[Over]) -> None:
         """Publish what follows these ends."""

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.identity import lane_id
-from todoku.core.learned import learned
+from todoku.core.msgspec_warmup import learned
 from todoku.store.database import Database, Tx
 from todoku.store.values import Signed, moment, moment_or_none
 

@@ -11,9 +11,9 @@ import msgspec
 from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.store import gates
 from todoku.store.database import Tx
+from todoku.store.deliveries import GONE
+from todoku.store.ended_delivery import loaded, succeeding
 from todoku.store.ending import Endings
-from todoku.store.line import GONE
-from todoku.store.over import loaded, succeeding
 from todoku.store.values import Acted, Filter, Signed
 
 

@@ -10,8 +10,8 @@ from todoku.store.events import Events
 from todoku.store.http import Http
 from todoku.store.records import Records
 from todoku.store.requests import Requests
+from todoku.store.schedules import Timetable
 from todoku.store.secrets import Secrets
-from todoku.store.timetable import Timetable
 
 
 class Parts:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.ending import Hook
 from todoku.core.message import Claimed
 from todoku.core.outcome import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from todoku.core.request import served_as
-from todoku.store import gates, line
+from todoku.core.http_request import served_as
+from todoku.store import deliveries, gates
 from todoku.store.database import Database, Tx
 from todoku.store.ending import FORGOTTEN_AFTER, Endings
 from todoku.store.values import Pruned
@@ -76,7 +76,7 @@ def abort_unknown(database: Database, *, after: float, limit: int, endings: Endi
 
     def strangers(tx: Tx) -> set[tuple[str, str]]:
         known = {name for (name,) in tx.rows("announced", after=after)}
-        waiting = line.waiting(tx, None)
+        waiting = deliveries.waiting(tx, None)
         places = {(queue, name) for queue, name, _ in (*waiting.groups, *waiting.gates)}
         places |= {*waiting.suspects, *waiting.lanes}
         return {(queue, name) for queue, name in places if not {name, served_as(name)} & known}

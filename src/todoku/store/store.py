@@ -9,18 +9,17 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
-from todoku.core.decide import Settlement
+from todoku.core.decision import Settlement
 from todoku.core.ending import Hook
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.core.status import Status
-from todoku.store import clear, gates, line, operate, reading
-from todoku.store import lease as leases
+from todoku.store import clear, deliveries, gates, leases, operate, reading
 from todoku.store.answers import Answers
-from todoku.store.counting import P, Spot, by_place, spots
 from todoku.store.database import Database, Tx
 from todoku.store.ending import Endings
+from todoku.store.limits import P, Spot, by_place, spots
 from todoku.store.parts import Parts
 from todoku.store.port import Listener, Steps, Token
 from todoku.store.prune import abort_unknown, expire, prune
@@ -103,7 +102,7 @@ class SqlStore(Parts, Answers):
     # ----------------------------------------------------------------------------------------- the line
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
-        return self.database.read(lambda tx: self._timed(lambda: line.waiting(tx, destinations)))
+        return self.database.read(lambda tx: self._timed(lambda: deliveries.waiting(tx, destinations)))
 
     def claim(
         self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted = UNCOUNTED
@@ -117,7 +116,7 @@ class SqlStore(Parts, Answers):
         self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
     ) -> list[Claimed]:
         def take(tx: Tx, some: Sequence[Spot], _most: int) -> list[Any]:
-            return gates.claim_suspect(tx, worker, line.places_of(some))
+            return gates.claim_suspect(tx, worker, deliveries.places_of(some))
 
         return self._counted("claim_suspect", worker, spots(places), counted, 1, take)
 
@@ -132,7 +131,7 @@ class SqlStore(Parts, Answers):
     ) -> list[Claimed]:
         def take(tx: Tx, some: Sequence[Spot], most: int) -> list[Any]:
             # What waits behind the head of a lane would count as running: of a place with a limit only heads are taken.
-            return line.claim_lanes(tx, worker, some, lanes, most, alone=counted.has(*some[0]))
+            return deliveries.claim_lanes(tx, worker, some, lanes, most, alone=counted.has(*some[0]))
 
         return self._counted("claim_lanes", worker, spots(places), counted, limit, take)
 
@@ -178,7 +177,7 @@ class SqlStore(Parts, Answers):
         return result
 
     def effects(self, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
-        return self.database.read(lambda tx: line.effects(tx, claims))
+        return self.database.read(lambda tx: deliveries.effects(tx, claims))
 
     def settle(self, settled: Sequence[tuple[Claimed, Settlement]]) -> SettleReport:
         if not settled:
@@ -226,7 +225,7 @@ class SqlStore(Parts, Answers):
             return Transacted.SETTLED  # the commit had happened, only its reply was lost
 
     def _settle(self, tx: Tx, worker: UUID, settled: Sequence[tuple[Claimed, Settlement]]) -> set[int]:
-        return line.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl, endings=self._endings)
+        return deliveries.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl, endings=self._endings)
 
     def _ending(self, operation: str, work: Callable[[Tx], T]) -> T:
         """A write that may end deliveries; then what had to wait for its commit."""
@@ -237,7 +236,7 @@ class SqlStore(Parts, Answers):
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:
             return ()
-        before = self.database.read(lambda tx: line.settled_before(tx, worker, claims))
+        before = self.database.read(lambda tx: deliveries.settled_before(tx, worker, claims))
         return tuple(claim for claim in claims if (claim.id, claim.epoch) not in before)
 
     def release(self, claims: Sequence[Token], *, delay: float = 0.0) -> tuple[Token, ...]:
@@ -248,7 +247,7 @@ class SqlStore(Parts, Answers):
         if len(first) < len(claims):  # as in settle
             rest = [claim for claim in claims if first[claim.id] is not claim]
             return self.release(list(first.values()), delay=delay) + self.release(rest, delay=delay)
-        ours = self._ending("release", lambda tx: line.release(tx, worker, claims, delay, endings=self._endings))
+        ours = self._ending("release", lambda tx: deliveries.release(tx, worker, claims, delay, endings=self._endings))
         return tuple(claim for claim in claims if claim.id not in ours)
 
     # ------------------------------------------------------------------------------- what a person does

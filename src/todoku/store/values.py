@@ -10,10 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.learned import learned
+from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
+from todoku.core.msgspec_warmup import learned
 from todoku.core.outcome import Response
-from todoku.core.request import served_as
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from todoku.store.database import Tx
-from todoku.store.line import GONE
+from todoku.store.deliveries import GONE
 
 
 def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.request import served_as
+from todoku.core.http_request import served_as
 from todoku.store.values import Delivery, Limits, WorkerRow
 
 

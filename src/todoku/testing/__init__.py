@@ -4,13 +4,13 @@ The pytest plugin of this package gives the fixture `todoku_box`; everything her
 docs/testing.md.
 """
 
-from todoku.testing.asserting import assert_enqueued, assert_not_enqueued, assert_not_published, assert_published
+from todoku.testing.assertions import assert_enqueued, assert_not_enqueued, assert_not_published, assert_published
 from todoku.testing.clock import Clock, frozen
-from todoku.testing.crashing import crash, lose_lease
-from todoku.testing.firing import fire
-from todoku.testing.fresh import empty, fresh
+from todoku.testing.crashes import crash, lose_lease
+from todoku.testing.fresh_database import empty, fresh
 from todoku.testing.inline import inline
-from todoku.testing.stored import Enqueued, Published, enqueued, published
+from todoku.testing.schedules import fire
+from todoku.testing.stored_messages import Enqueued, Published, enqueued, published
 
 __all__ = [
     "Clock",

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from todoku.app import App
-from todoku.daemon.loading import load_app, named_app
-from todoku.testing.fresh import fresh
+from todoku.daemon.app_loader import load_app, named_app
+from todoku.testing.fresh_database import fresh
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,8 +10,8 @@ import msgspec
 import todoku
 from tests.support.serving import Server
 from tests.support.world import World, aborted, failed
-from todoku.core.request import HttpRequest
-from todoku.engine.http.draft import Posting, request_draft
+from todoku.core.http_request import HttpRequest
+from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import new_id
 
 

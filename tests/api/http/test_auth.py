@@ -15,14 +15,14 @@ from starlette.routing import Mount, Route
 from tests.support.serving import Server, Watching
 from tests.support.world import SOMEBODY
 from todoku.api.auth import Gate, Guarded, bearer_of
-from todoku.api.frame import Framed
 from todoku.api.ingest import ingest_endpoint
 from todoku.api.problem import Refused
+from todoku.api.request_frame import Framed
 from todoku.api.routing import Routing
 from todoku.api.server import context_of, server_routes
 from todoku.core.scope import Scope
-from todoku.engine.http import tokens
-from todoku.engine.http.tokens import Token
+from todoku.engine.http import api_tokens
+from todoku.engine.http.api_tokens import Token
 
 OPEN = {"/healthz", "/readyz", "/ingest/{source}", "/api/v1/openapi.json"}
 """What needs no token: each of them for a reason."""
@@ -103,9 +103,9 @@ def test_a_token_allows_what_its_scope_contains(server: Server, scope: Scope, st
 
 
 def test_a_token_that_is_revoked_or_over_opens_nothing(server: Server) -> None:
-    token, text = tokens.create(server.box.store, SOMEBODY, name="gone", scopes=["admin"])
+    token, text = api_tokens.create(server.box.store, SOMEBODY, name="gone", scopes=["admin"])
     assert token.id is not None
-    tokens.revoke(server.box.store, token.id, SOMEBODY)
+    api_tokens.revoke(server.box.store, token.id, SOMEBODY)
     answer = server.client().get("/api/v1/queues", headers={"authorization": f"Bearer {text}"})
     assert answer.status_code == 401
 
@@ -132,7 +132,7 @@ def test_a_token_in_the_query_is_for_v2_alone(server: Server) -> None:
     async def who(request: Request) -> Response:
         return PlainTextResponse(bearer_of(request).name)
 
-    gate = Gate(tokens.Tokens(server.box.store, server.box.settings), rate=10)
+    gate = Gate(api_tokens.Tokens(server.box.store, server.box.settings), rate=10)
     app = Framed(Routing([Guarded("/v2/who", who, methods=["GET"], access="read", gate=gate)]))
     assert asked(app, f"/v2/who?qstash_token={token}").text == "ada"
     assert asked(app, "/v2/who?qstash_token=wrong").status_code == 401

@@ -10,8 +10,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.support.serving import Server
-from todoku.api.frame import Framed
 from todoku.api.problem import Refused, told
+from todoku.api.request_frame import Framed
 from todoku.core import errors
 
 

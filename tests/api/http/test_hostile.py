@@ -13,7 +13,7 @@ import pytest
 
 import todoku
 from tests.support.serving import Server, received, serving
-from todoku.api import wire
+from todoku.api import http_limits
 
 HOST = b"Host: localhost\r\n"
 JSON = {"content-type": "application/json"}
@@ -103,10 +103,12 @@ def test_a_body_that_does_not_come_is_not_waited_for(hasty: Server) -> None:
 
 def test_a_head_has_a_largest_size(server: Server) -> None:
     one = b"GET /healthz HTTP/1.1\r\n" + HOST
-    assert status(server.raw(one + b"X-Big: " + b"a" * (wire.LARGEST_HEAD + 10) + b"\r\n\r\n")) == 431
+    assert status(server.raw(one + b"X-Big: " + b"a" * (http_limits.LARGEST_HEAD + 10) + b"\r\n\r\n")) == 431
     assert status(server.raw(one + b"X-Endless: " + b"a" * (4 << 20))) == 431, "it never ends, and is not waited for"
     assert status(server.raw(one + b"".join(b"X-%d: 1\r\n" % n for n in range(300)) + b"\r\n")) == 431
-    assert status(server.raw(b"GET /" + b"a" * (wire.LARGEST_URL + 10) + b" HTTP/1.1\r\n" + HOST + b"\r\n")) == 414
+    assert (
+        status(server.raw(b"GET /" + b"a" * (http_limits.LARGEST_URL + 10) + b" HTTP/1.1\r\n" + HOST + b"\r\n")) == 414
+    )
     assert status(server.raw(b"GET /" + b"a" * (4 << 20))) == 431
 
 

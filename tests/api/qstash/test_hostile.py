@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.qstash.conftest import TOKEN, Server
 from tests.support.serving import PLAIN
-from todoku.engine.http import tokens
+from todoku.engine.http import api_tokens
 from todoku.store.values import Signed
 
 
@@ -74,7 +74,7 @@ SCOPES = {
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_token_may_do_what_its_scope_says(server: Server, scope: str, name: str) -> None:
-    _, text = tokens.create(server.box.store, Signed("a test", "to see"), name=name, scopes=[scope])
+    _, text = api_tokens.create(server.box.store, Signed("a test", "to see"), name=name, scopes=[scope])
     with httpx.Client(
         base_url=server.url,
         headers={"Authorization": f"Bearer {text}"},

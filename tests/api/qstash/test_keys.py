@@ -7,12 +7,12 @@ import pytest
 from qstash import AsyncQStash
 from qstash.errors import QStashError
 
-from todoku.api.frame import Framed
 from todoku.api.qstash.routes import qstash_routes
+from todoku.api.request_frame import Framed
 from todoku.api.routing import Routing
 from todoku.api.server import context_of
 from todoku.app import App
-from todoku.engine.http import tokens
+from todoku.engine.http import api_tokens
 from todoku.store.values import Signed
 
 
@@ -22,7 +22,9 @@ async def test_rotating_moves_next_to_current(url: str) -> None:
     app = Framed(Routing(qstash_routes(context_of(box))))
     who = Signed("a test", "to see")
     admin, reader = (
-        AsyncQStash(tokens.create(box.store, who, name=scope, scopes=[scope])[1], base_url="http://here", retry=False)
+        AsyncQStash(
+            api_tokens.create(box.store, who, name=scope, scopes=[scope])[1], base_url="http://here", retry=False
+        )
         for scope in ("admin", "operate")
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as wire:

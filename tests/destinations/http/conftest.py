@@ -11,11 +11,11 @@ import pytest
 
 from tests.destinations.http.receiving import Receiver, receiving
 from todoku.core.destination import Outgoing
+from todoku.core.http_request import HTTP, HttpRequest, carried
 from todoku.core.outcome import Outcome
-from todoku.core.request import HTTP, HttpRequest, carried
 from todoku.core.settings import Settings
-from todoku.core.signing import SigningKeys
-from todoku.destinations.requests import Requests
+from todoku.core.signing_keys import SigningKeys
+from todoku.destinations.http_requests import Requests
 
 KEYS = SigningKeys(current="sig_" + "c" * 28, next="sig_" + "n" * 28)
 MESSAGE = "01920000-0000-7000-8000-000000000001"

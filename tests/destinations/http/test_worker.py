@@ -16,10 +16,10 @@ from tests.support.crew import Crew, until
 from tests.support.ports import free_port
 from tests.support.requesting import Requesting
 from tests.support.world import World
-from todoku.core.request import SCHEMES, Callback
-from todoku.destinations.requests import Requests
+from todoku.core.http_request import SCHEMES, Callback
+from todoku.destinations.http_requests import Requests
 from todoku.engine.registry import Target
-from todoku.engine.work import breaker
+from todoku.engine.worker import breakers
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_host_that_is_down_burns_no_retries(
     world: World, crew: Crew, http: Requesting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, §4: its breaker opens after a few failures; the rest waits with all its attempts, and arrives."""
-    monkeypatch.setattr(breaker, "_SHORTEST", 0.5)
+    monkeypatch.setattr(breakers, "_SHORTEST", 0.5)
     port = free_port()
     for number in range(60):
         http.post(f"http://127.0.0.1:{port}/{number}", retries=0)
@@ -118,7 +118,7 @@ def test_a_host_that_is_down_burns_no_retries(
             until(lambda: len(world.deliveries(status="aborted")) + len(world.history()) == 60, what="the rest")
             lost = world.deliveries(status="aborted")
             # Ten in a row, what ran beside the tenth, and a probe now and then until the receiver is back.
-            assert len(lost) <= 2 * breaker.THRESHOLD
+            assert len(lost) <= 2 * breakers.THRESHOLD
             assert len({request.target for request in receiver.received}) == 60 - len(lost)
 
 

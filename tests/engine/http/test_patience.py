@@ -7,14 +7,14 @@ import pytest
 from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.core.backoff import DEFAULT
+from todoku.core.http_request import Flow
 from todoku.core.message import Claimed
-from todoku.core.request import Flow
-from todoku.engine.http.draft import Posting
+from todoku.engine.http.request_draft import Posting
 from todoku.engine.registry import Registry, Target
-from todoku.engine.work.breaker import Breakers
-from todoku.engine.work.bulkhead import Bulkhead
-from todoku.engine.work.hold import Hold
-from todoku.engine.work.limiting import Limiting
+from todoku.engine.worker.breakers import Breakers
+from todoku.engine.worker.bulkhead import Bulkhead
+from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.limits import Limiting
 from todoku.store.values import Limit, Limits
 
 

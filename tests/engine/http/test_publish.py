@@ -11,12 +11,12 @@ import pytest
 from tests.support.world import SOMEBODY, World
 from todoku.app import App
 from todoku.core.errors import InvalidMessage
-from todoku.core.request import Flow, HttpRequest, request_of
-from todoku.engine.http import flows, groups, queues
-from todoku.engine.http.draft import Posting
-from todoku.engine.http.groups import Named
-from todoku.engine.http.publish import Post, Posts
-from todoku.engine.together import Together
+from todoku.core.http_request import Flow, HttpRequest, request_of
+from todoku.engine.group_commit import Together
+from todoku.engine.http import flow_control, request_queues, url_groups
+from todoku.engine.http.publish_requests import Post, Posts
+from todoku.engine.http.request_draft import Posting
+from todoku.engine.http.url_groups import Named
 from todoku.store.values import Filter
 
 URL = "https://shop.example/hook"
@@ -48,8 +48,8 @@ def test_a_url_is_one_message_with_one_delivery(world: World, posts: Posts) -> N
 
 
 def test_a_group_is_a_message_for_each_endpoint_with_its_headers_as_defaults(world: World, posts: Posts) -> None:
-    groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
-    groups.set_headers(world.store, "shops", {"X-Group": "yes", "X-Both": "group"}, SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
+    url_groups.set_headers(world.store, "shops", {"X-Group": "yes", "X-Both": "group"}, SOMEBODY)
     (published,) = posts.put([post("", group="shops", headers={"X-Both": "message"})])
     assert published.to_group
     assert {sent.url for sent in published.sent} == {"https://a.example/", "https://b.example/"}
@@ -71,19 +71,19 @@ def test_a_group_that_is_not_there_is_an_error_and_nothing_of_the_batch_is_store
 
 def test_a_disabled_endpoint_is_a_dead_letter_and_never_nothing(world: World, posts: Posts) -> None:
     """I1: what was published to a group can be found for each of its endpoints."""
-    groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://gone.example/")], SOMEBODY)
-    assert groups.disable(world.store, "https://gone.example/", "HTTP_410", SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://gone.example/")], SOMEBODY)
+    assert url_groups.disable(world.store, "https://gone.example/", "HTTP_410", SOMEBODY)
     posts.put([post("", group="shops")])
     assert {(each.destination, each.status, each.reason) for each in world.deliveries()} == {
         ("https://a.example", "pending", None),
         ("https://gone.example", "aborted", "ENDPOINT_DISABLED"),
     }
-    assert groups.enable(world.store, "https://gone.example/", SOMEBODY)
-    assert not groups.enable(world.store, "https://gone.example/", SOMEBODY)
+    assert url_groups.enable(world.store, "https://gone.example/", SOMEBODY)
+    assert not url_groups.enable(world.store, "https://gone.example/", SOMEBODY)
 
 
 def test_an_id_deduplicates_each_endpoint_of_a_group_by_itself(world: World, posts: Posts) -> None:
-    groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
     again = post("", group="shops", posting=Posting(deduplication_id="order-7"))
     first, second = posts.put([again]), posts.put([again])
     assert [sent.message.duplicate for sent in first[0].sent] == [False, False]
@@ -102,7 +102,7 @@ def test_by_content_the_same_body_is_a_repetition_and_another_is_not(world: Worl
 def test_a_queue_comes_into_being_one_at_a_time_and_is_a_lane(world: World, posts: Posts) -> None:
     """I10: what is enqueued to one queue is sent in order, whatever hosts it goes to."""
     posts.put([post(queue="orders"), post("https://other.example/", queue="orders")])
-    found = queues.get(world.store, "orders")
+    found = request_queues.get(world.store, "orders")
     assert found is not None
     assert (found.parallelism, found.paused, found.lag) == (1, False, 2)
     lanes = {each.lane for each in world.deliveries()}
@@ -113,7 +113,7 @@ def test_a_queue_comes_into_being_one_at_a_time_and_is_a_lane(world: World, post
 
 
 def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: Posts) -> None:
-    queues.upsert(world.store, "orders", SOMEBODY, parallelism=3)
+    request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3)
     posts.put([post(queue="orders")])
     assert {each.lane for each in world.deliveries()} == {None}
     (limit,) = [limit for limit in world.store.limits().queues if limit.name == "http:orders"]
@@ -123,16 +123,16 @@ def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: Posts) -> Non
 def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: World, posts: Posts) -> None:
     flow = Flow(key="tenant", parallelism=2, rate=10, period=5.0)
     posts.put([post(flow=flow)])
-    found = flows.get(world.store, "tenant")
+    found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period, found.waiting) == (2, 10, 5.0, 1)
-    flows.pin(world.store, "tenant", SOMEBODY, parallelism=1)
+    flow_control.pin(world.store, "tenant", SOMEBODY, parallelism=1)
     Posts(App(world.url).outbox).put([post(flow=Flow(key="tenant", parallelism=9, rate=10, period=5.0))])
-    found = flows.get(world.store, "tenant")
+    found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.pinned_parallelism, found.pinned_rate) == (1, True, False)
-    flows.unpin(world.store, "tenant", SOMEBODY)
-    found = flows.get(world.store, "tenant")
+    flow_control.unpin(world.store, "tenant", SOMEBODY)
+    found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.pinned_parallelism) == (9, False)
 
@@ -141,7 +141,7 @@ def test_with_a_queue_and_a_flow_key_the_queue_rules_and_the_key_is_recorded(wor
     posts.put([post(queue="orders", flow=Flow(key="tenant", parallelism=2))])
     (delivery,) = world.deliveries()
     assert (delivery.queue, delivery.key) == ("http:orders", "tenant")
-    assert flows.get(world.store, "tenant") is None
+    assert flow_control.get(world.store, "tenant") is None
 
 
 def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App) -> None:
@@ -157,15 +157,15 @@ def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App)
     asyncio.run(posts.publish(Puts(), usual))
     world.sql("update todoku_queue set spec = null, created_at = null")  # whoever looks would make it anew
     asyncio.run(posts.publish(Puts(), usual))
-    assert queues.get(world.store, "orders") is None
+    assert request_queues.get(world.store, "orders") is None
     now[0] += 60
     asyncio.run(posts.publish(Puts(), usual))
-    assert queues.get(world.store, "orders") is not None
+    assert request_queues.get(world.store, "orders") is not None
 
 
 def test_callers_that_publish_together_get_their_own_messages(world: World, box: App) -> None:
     posts, together = Posts(box.outbox), Together(box.outbox)
-    groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
+    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
 
     async def all_of_them() -> list[list[str]]:
         calls = [posts.publish(together, [post(f"https://x{n}.example/"), post("", group="shops")]) for n in range(10)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tests.support.world import SOMEBODY, World
-from todoku.engine.http import keys, tokens
+from todoku.engine.http import api_tokens, signing_keys
 
 
 def test_a_worker_signs_with_the_new_key_after_a_few_seconds(world: World) -> None:
     now = [0.0]
-    ring = keys.KeyRing(world.store, world.settings(), monotonic=lambda: now[0])
+    ring = signing_keys.KeyRing(world.store, world.settings(), monotonic=lambda: now[0])
     before = ring.keys()
-    after = keys.rotate(world.store, world.settings(), SOMEBODY)
+    after = signing_keys.rotate(world.store, world.settings(), SOMEBODY)
     assert ring.keys() is before
-    now[0] += keys.REMEMBERED
+    now[0] += signing_keys.REMEMBERED
     assert ring.keys() == after
     assert ring.keys().current == before.next
 
@@ -20,13 +20,13 @@ def test_a_worker_signs_with_the_new_key_after_a_few_seconds(world: World) -> No
 def test_a_token_that_is_remembered_needs_no_query_until_its_use_is_to_be_noted(world: World) -> None:
     """An event loop asks `remembered` before it checks without a thread: then nothing may block it."""
     now = [0.0]
-    checking = tokens.Tokens(world.store, world.settings(token="0123456789abcdef"), monotonic=lambda: now[0])
-    _, text = tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
+    checking = api_tokens.Tokens(world.store, world.settings(token="0123456789abcdef"), monotonic=lambda: now[0])
+    _, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert checking.remembered("0123456789abcdef")
     assert not checking.remembered(text)
     checking.check(text)
     assert checking.remembered(text)
-    now[0] += tokens.USED_EVERY - 1
+    now[0] += api_tokens.USED_EVERY - 1
     checking.check(text)
     assert checking.remembered(text)
     now[0] += 2
@@ -35,6 +35,6 @@ def test_a_token_that_is_remembered_needs_no_query_until_its_use_is_to_be_noted(
 
 def test_what_is_nobodys_is_remembered_too(world: World) -> None:
     """Guessing must not cost the database a query each time."""
-    checking = tokens.Tokens(world.store, world.settings())
+    checking = api_tokens.Tokens(world.store, world.settings())
     assert checking.check("nobody") is None
     assert checking.remembered("nobody")

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from todoku.api.admin.asking import Act, ByNumber, Listing, Reasoned, filter_of, selected, signed
 from todoku.api.admin.operation import operation
-from todoku.api.context import Context
+from todoku.api.admin.parameters import Act, ByNumber, Listing, Reasoned, filter_of, selected, signed
+from todoku.api.request_context import Context
 from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.operate import Done, Replayed

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from todoku.api.admin.asking import (
+from todoku.api.admin.operation import operation
+from todoku.api.admin.parameters import (
     Act,
     ByNumber,
     Listing,
@@ -16,12 +17,11 @@ from todoku.api.admin.asking import (
     selected,
     signed,
 )
-from todoku.api.admin.operation import operation
-from todoku.api.admin.shown import Attempt, attempt
-from todoku.api.context import Context
+from todoku.api.admin.shown_requests import Attempt, attempt
+from todoku.api.request_context import Context
 from todoku.core.errors import NotThere
 from todoku.engine import operate
-from todoku.engine.asking.explain import Because, explain
+from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.operate import Done
 from todoku.store.values import Delivery, Filter, Page
 

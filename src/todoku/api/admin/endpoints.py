@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from todoku.api.admin.asking import Reasoned, Text, signed
 from todoku.api.admin.operation import operation
-from todoku.api.admin.shown import masked_headers
-from todoku.api.context import Context
-from todoku.core.ssrf import check_url
-from todoku.engine.http import groups
-from todoku.engine.http.groups import Group
+from todoku.api.admin.parameters import Reasoned, Text, signed
+from todoku.api.admin.shown_requests import masked_headers
+from todoku.api.request_context import Context
+from todoku.core.address_guard import check_url
+from todoku.engine.http import url_groups
+from todoku.engine.http.url_groups import Group
 
 
 class Groups(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
 def list_groups(context: Context) -> Groups:
     """URL groups, with their endpoints."""
     fields = frozenset(context.settings.mask_fields)
-    found = groups.listed(context.store)
+    found = url_groups.listed(context.store)
     return Groups(tuple(msgspec.structs.replace(one, headers=masked_headers(one.headers, fields)) for one in found))
 
 
@@ -49,7 +49,7 @@ def list_groups(context: Context) -> Groups:
 def enable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
     """Send to an endpoint again, from the next publish on."""
     url = check_url(body.url)
-    changed = groups.enable(context.store, url, signed(by, body), group=body.group)
+    changed = url_groups.enable(context.store, url, signed(by, body), group=body.group)
     return EndpointSet(url=url, group=body.group, enabled=True, changed=changed)
 
 
@@ -57,7 +57,7 @@ def enable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSe
 def disable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
     """Send nothing more to an endpoint; what is published to its group becomes a dead letter there."""
     url = check_url(body.url)
-    changed = groups.disable(context.store, url, body.why, signed(by, body), group=body.group)
+    changed = url_groups.disable(context.store, url, body.why, signed(by, body), group=body.group)
     return EndpointSet(url=url, group=body.group, enabled=False, changed=changed)
 
 

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.api.admin.asking import ByMessage
 from todoku.api.admin.operation import operation
-from todoku.api.admin.shown import Attempt, attempt, masked_headers
-from todoku.api.context import Context
+from todoku.api.admin.parameters import ByMessage
+from todoku.api.admin.shown_requests import Attempt, attempt, masked_headers
+from todoku.api.request_context import Context
 from todoku.core.errors import NoSuchMessage
-from todoku.core.redact import redacted, redacts_body
-from todoku.core.request import HTTP, SECRETS, HttpRequest, request_of
+from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
+from todoku.core.redaction import redacted, redacts_body
 from todoku.core.sealed import kind_of, shown
-from todoku.engine.asking.masked import masked
+from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.values import AuditRow, Delivery, StoredMessage
 
 LARGEST: Final = 65_536

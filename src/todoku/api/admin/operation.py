@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from todoku.api.auth import Access, Guarded, bearer_of
 from todoku.api.body import read_json, refuse_body
-from todoku.api.context import Context
 from todoku.api.problem import NOT_STORED, Refused
-from todoku.core.controls import encode_json
+from todoku.api.request_context import Context
+from todoku.core.control_characters import encode_json
 
 PREFIX: Final = "/api/v1"
 _CONVERTOR: Final = re.compile(r"\{(\w+):path\}")

@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from todoku.api.admin.asking import ByName, Reasoned, signed
 from todoku.api.admin.operation import operation
-from todoku.api.context import Context
+from todoku.api.admin.parameters import ByName, Reasoned, signed
+from todoku.api.request_context import Context
 from todoku.engine import operate
 from todoku.store.values import Limit
 from todoku.store.views import Known

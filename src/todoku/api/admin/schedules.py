@@ -9,10 +9,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from todoku.api.admin.asking import ByName, Moment, Reasoned, Text, at
 from todoku.api.admin.operation import operation
-from todoku.api.context import Context
+from todoku.api.admin.parameters import ByName, Moment, Reasoned, Text, at
 from todoku.api.problem import Refused
+from todoku.api.request_context import Context
 from todoku.engine.schedules import Schedule
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import dead_letters, deliveries, endpoints, looking, messages, queues, schedules, tokens
+from todoku.api.admin import dead_letters, deliveries, endpoints, messages, queues, schedules, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import Guarded
-from todoku.api.context import Context
+from todoku.api.request_context import Context
 
 
 @operation("GET", "/openapi.json", access="open")
@@ -25,7 +25,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
-    *looking.OPERATIONS,
+    *statistics.OPERATIONS,
     *tokens.OPERATIONS,
     get_openapi,
 )

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from todoku.api.admin.asking import ById, Reasoned, signed
 from todoku.api.admin.operation import operation
-from todoku.api.context import Context
+from todoku.api.admin.parameters import ById, Reasoned, signed
+from todoku.api.request_context import Context
 from todoku.core.scope import Scope
-from todoku.engine.http import tokens
-from todoku.engine.http.tokens import Token
+from todoku.engine.http import api_tokens
+from todoku.engine.http.api_tokens import Token
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -39,20 +39,22 @@ class MadeToken(msgspec.Struct, frozen=True):
 @operation("GET", "/tokens", access="admin")
 def list_tokens(context: Context) -> Tokens:
     """Tokens, without the tokens themselves."""
-    return Tokens(tokens.listed(context.store))
+    return Tokens(api_tokens.listed(context.store))
 
 
 @operation("POST", "/tokens", access="admin", status=201)
 def create_token(context: Context, body: NewToken, by: str) -> MadeToken:
     """Make a token."""
-    made, text = tokens.create(context.store, signed(by, body), name=body.name, scopes=body.scopes, lasts=body.lasts)
+    made, text = api_tokens.create(
+        context.store, signed(by, body), name=body.name, scopes=body.scopes, lasts=body.lasts
+    )
     return MadeToken(made, text)
 
 
 @operation("DELETE", "/tokens/{id}", access="admin")
 def revoke_token(context: Context, where: ById, query: Reasoned, by: str) -> Token:
     """Revoke a token: it opens nothing any more, from the next few seconds on."""
-    return tokens.revoke(context.store, where.id, signed(by, query))
+    return api_tokens.revoke(context.store, where.id, signed(by, query))
 
 
 OPERATIONS: Final = (list_tokens, create_token, revoke_token)

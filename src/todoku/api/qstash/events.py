@@ -7,11 +7,11 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import EventPage, event, json
-from todoku.api.qstash.reading import Query
-from todoku.api.qstash.wanting import wanted
-from todoku.engine.http import events
+from todoku.api.qstash.answers import EventPage, event, json
+from todoku.api.qstash.filters import wanted
+from todoku.api.qstash.parsing import Query
+from todoku.api.request_context import Context
+from todoku.engine.http import request_events
 
 _MOST: Final = 1000
 
@@ -28,6 +28,6 @@ class Events:
         meant = wanted(query)
         if meant is None:
             return json(EventPage(events=[], logs=[]))
-        page = events.listed(self._outbox, meant, cursor=query.one("cursor"), limit=query.count(_MOST))
+        page = request_events.listed(self._outbox, meant, cursor=query.one("cursor"), limit=query.count(_MOST))
         rows = [event(each) for each in page.items]
         return json(EventPage(events=rows, logs=rows, cursor=page.cursor))

@@ -7,14 +7,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import done, json, milliseconds, number
-from todoku.api.qstash.reading import Query, segment, signed
+from todoku.api.qstash.answers import done, json, milliseconds, number
+from todoku.api.qstash.parsing import Query, segment, signed
+from todoku.api.request_context import Context
+from todoku.core.duration import interval
 from todoku.core.errors import NotThere
-from todoku.core.interval import interval
-from todoku.core.upstash import with_unit
-from todoku.engine.http import flows
-from todoku.engine.http.publish import Posts
+from todoku.core.upstash_headers import with_unit
+from todoku.engine.http import flow_control
+from todoku.engine.http.publish_requests import Posts
 
 _MOST: Final = 1_000_000
 
@@ -27,30 +27,30 @@ class Flows:
 
     def listed(self, request: Request) -> Response:
         """All of them, or those whose key contains something."""
-        return json([_body(key) for key in flows.listed(self._store, search=Query(request).one("search"))])
+        return json([_body(key) for key in flow_control.listed(self._store, search=Query(request).one("search"))])
 
     def get(self, request: Request) -> Response:
         """One of them."""
         key = segment(request, "key")
-        if (found := flows.get(self._store, key)) is None:
+        if (found := flow_control.get(self._store, key)) is None:
             raise NotThere(f"there is no flow key {key!r}", hint="publish something with Upstash-Flow-Control-Key")
         return json(_body(found))
 
     def pause(self, request: Request) -> Response:
         """Deliver nothing with this key until it is resumed."""
-        flows.pause(self._store, segment(request, "key"), signed(request, "pause"), paused=True)
+        flow_control.pause(self._store, segment(request, "key"), signed(request, "pause"), paused=True)
         return done()
 
     def resume(self, request: Request) -> Response:
         """Deliver again."""
-        flows.pause(self._store, segment(request, "key"), signed(request, "resume"), paused=False)
+        flow_control.pause(self._store, segment(request, "key"), signed(request, "resume"), paused=False)
         return done()
 
     def pin(self, request: Request) -> Response:
         """Fix what it allows, whatever publishers say."""
         query = Query(request, ("parallelism", "rate", "period"))
         period = query.one("period")
-        flows.pin(
+        flow_control.pin(
             self._store,
             segment(request, "key"),
             signed(request, "pin"),
@@ -64,14 +64,14 @@ class Flows:
         """Let what publishers say count again."""
         query = Query(request, ("parallelism", "rate"))
         key, who = segment(request, "key"), signed(request, "unpin")
-        flows.unpin(self._store, key, who, parallelism=query.flag("parallelism"), rate=query.flag("rate"))
+        flow_control.unpin(self._store, key, who, parallelism=query.flag("parallelism"), rate=query.flag("rate"))
         self._posts.forget()
         return done()
 
     def reset_rate(self, request: Request) -> Response:
         """Let a period begin now."""
         key = segment(request, "key")
-        if not flows.reset_rate(self._store, key, signed(request, "reset rate")):
+        if not flow_control.reset_rate(self._store, key, signed(request, "reset rate")):
             raise NotThere(f"there is no flow key {key!r}", hint="GET /v2/flowControl lists them")
         return done()
 
@@ -81,7 +81,7 @@ class Flows:
         return json({"parallelismMax": workers * self._settings.http_concurrency, "parallelismCount": running})
 
 
-def _body(key: flows.FlowKey) -> dict[str, Any]:
+def _body(key: flow_control.FlowKey) -> dict[str, Any]:
     return {
         "flowControlKey": key.key,
         "waitListSize": key.waiting,

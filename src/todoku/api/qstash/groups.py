@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decoded, read_body
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import done, json, milliseconds
-from todoku.api.qstash.reading import LARGEST, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.answers import done, json, milliseconds
+from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.request_context import Context
+from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
-from todoku.core.httpheaders import checked, forwardable
-from todoku.core.redact import redacted_headers
-from todoku.core.ssrf import check_url
-from todoku.engine.http import groups, names
-from todoku.engine.http.groups import Group, Named
+from todoku.core.http_headers import checked, forwardable
+from todoku.core.redaction import redacted_headers
+from todoku.engine.http import names, url_groups
+from todoku.engine.http.url_groups import Group, Named
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Groups:
         given = decoded(await read_body(request, limit=LARGEST), Endpoints)
         named = [_checked(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "upsert")
-        await asyncio.to_thread(groups.put, self._store, segment(request, "group"), named, who)
+        await asyncio.to_thread(url_groups.put, self._store, segment(request, "group"), named, who)
         return done()
 
     async def take(self, request: Request) -> Response:
@@ -54,7 +54,7 @@ class Groups:
         given = decoded(await read_body(request, limit=LARGEST), Endpoints)
         named = [_named(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "remove")
-        await asyncio.to_thread(groups.remove, self._store, segment(request, "group"), named, who)
+        await asyncio.to_thread(url_groups.remove, self._store, segment(request, "group"), named, who)
         return done()
 
     async def defaults(self, request: Request) -> Response:
@@ -64,24 +64,24 @@ class Groups:
             if not forwardable(name):
                 raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")
         who, name = signed(request, "set headers"), segment(request, "group")
-        await asyncio.to_thread(groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
+        await asyncio.to_thread(url_groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
         return done()
 
     def listed(self, _: Request) -> Response:
         """All of them."""
-        return json([_body(group) for group in groups.listed(self._store)])
+        return json([_body(group) for group in url_groups.listed(self._store)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
         name = segment(request, "group")
-        if (found := groups.get(self._store, name)) is None:
+        if (found := url_groups.get(self._store, name)) is None:
             raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints makes it")
         return json(_body(found))
 
     def remove(self, request: Request) -> Response:
         """Remove one; one that is gone already is no error."""
         refuse_more_than_the_path(request)
-        groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
+        url_groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
         return done()
 
 
@@ -106,6 +106,6 @@ def _body(group: Group) -> dict[str, Any]:
     } | ({"headers": redacted_headers(group.headers)} if group.headers else {})
 
 
-def _endpoint(one: groups.Endpoint) -> dict[str, str]:
+def _endpoint(one: url_groups.Endpoint) -> dict[str, str]:
     disabled = {} if one.enabled else {"disabled": one.reason or "by hand"}
     return {"url": one.url} | ({} if one.name is None else {"name": one.name}) | disabled

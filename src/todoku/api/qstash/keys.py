@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import json
-from todoku.api.qstash.reading import signed
-from todoku.core.signing import SigningKeys
-from todoku.engine.http.keys import rotate, signing_keys
+from todoku.api.qstash.answers import json
+from todoku.api.qstash.parsing import signed
+from todoku.api.request_context import Context
+from todoku.core.signing_keys import SigningKeys
+from todoku.engine.http.signing_keys import rotate, signing_keys
 
 
 class Keys:

@@ -7,10 +7,10 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import json, message
-from todoku.api.qstash.reading import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
-from todoku.api.qstash.wanting import OF_MESSAGES, body_of, meant_messages, message_id
+from todoku.api.qstash.answers import json, message
+from todoku.api.qstash.filters import OF_MESSAGES, body_of, meant_messages, message_id
+from todoku.api.qstash.parsing import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.request_context import Context
 from todoku.core.errors import NoSuchMessage
 from todoku.engine.http import requests
 

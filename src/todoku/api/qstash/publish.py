@@ -11,18 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decoded, read_body
-from todoku.api.context import Context
-from todoku.api.frame import request_id
 from todoku.api.problem import Refused
-from todoku.api.qstash.bodies import Accepted, json
-from todoku.api.qstash.reading import caller_ip, option_fields, raw_query, raw_rest, unescaped
+from todoku.api.qstash.answers import Accepted, json
+from todoku.api.qstash.parsing import caller_ip, option_fields, raw_query, raw_rest, unescaped
+from todoku.api.request_context import Context
+from todoku.api.request_frame import request_id
 from todoku.core.address import Address, Group, address
 from todoku.core.errors import InvalidMessage
-from todoku.core.upstash import Asked, asked, fields
-from todoku.engine.http.draft import DEDUPLICATED_FOR, Posting
+from todoku.core.upstash_headers import Asked, asked, fields
 from todoku.engine.http.names import checked
-from todoku.engine.http.publish import Post, Posts, Published
-from todoku.engine.telling.tracing import travelling
+from todoku.engine.http.publish_requests import Post, Posts, Published
+from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
+from todoku.engine.observability.tracing import travelling
 
 CORRELATION: Final = "x-correlation-id"
 MOST_IN_BATCH: Final = 1000

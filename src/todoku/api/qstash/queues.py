@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decoded, read_body
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import done, json, milliseconds
-from todoku.api.qstash.reading import LARGEST, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.answers import done, json, milliseconds
+from todoku.api.qstash.parsing import LARGEST, refuse_more_than_the_path, segment, signed
+from todoku.api.request_context import Context
 from todoku.core.errors import NotThere
-from todoku.engine.http import queues
-from todoku.engine.http.publish import Posts
+from todoku.engine.http import request_queues
+from todoku.engine.http.publish_requests import Posts
 
 
 class Upsert(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,19 +37,24 @@ class Queues:
         wanted = decoded(await read_body(request, limit=LARGEST), Upsert)
         who = signed(request, "upsert")
         await asyncio.to_thread(
-            queues.upsert, self._store, wanted.queue_name, who, parallelism=wanted.parallelism, paused=wanted.paused
+            request_queues.upsert,
+            self._store,
+            wanted.queue_name,
+            who,
+            parallelism=wanted.parallelism,
+            paused=wanted.paused,
         )
         self._posts.forget(wanted.queue_name)
         return done()
 
     def listed(self, _: Request) -> Response:
         """All of them."""
-        return json([_body(queue) for queue in queues.listed(self._store)])
+        return json([_body(queue) for queue in request_queues.listed(self._store)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
         name = segment(request, "queue")
-        if (found := queues.get(self._store, name)) is None:
+        if (found := request_queues.get(self._store, name)) is None:
             raise NotThere(f"there is no queue {name!r}", hint="enqueue something, or POST /v2/queues")
         return json(_body(found))
 
@@ -57,22 +62,22 @@ class Queues:
         """Remove one; one that is gone already is no error, as with QStash."""
         refuse_more_than_the_path(request)
         name = segment(request, "queue")
-        queues.remove(self._store, name, signed(request, "delete"))
+        request_queues.remove(self._store, name, signed(request, "delete"))
         self._posts.forget(name)
         return done()
 
     def pause(self, request: Request) -> Response:
         """Deliver nothing of it until it is resumed."""
-        queues.pause(self._store, segment(request, "queue"), signed(request, "pause"), paused=True)
+        request_queues.pause(self._store, segment(request, "queue"), signed(request, "pause"), paused=True)
         return done()
 
     def resume(self, request: Request) -> Response:
         """Deliver again."""
-        queues.pause(self._store, segment(request, "queue"), signed(request, "resume"), paused=False)
+        request_queues.pause(self._store, segment(request, "queue"), signed(request, "resume"), paused=False)
         return done()
 
 
-def _body(queue: queues.Queue) -> dict[str, Any]:
+def _body(queue: request_queues.Queue) -> dict[str, Any]:
     return {
         "name": queue.name,
         "parallelism": queue.parallelism,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from todoku.api.auth import Access, Endpoint, Guarded
-from todoku.api.context import Context
-from todoku.api.qstash.dead import DeadLetters
+from todoku.api.qstash.dlq import DeadLetters
 from todoku.api.qstash.events import Events
 from todoku.api.qstash.flows import Flows
 from todoku.api.qstash.groups import Groups
@@ -13,7 +12,8 @@ from todoku.api.qstash.messages import Messages
 from todoku.api.qstash.publish import Publishing
 from todoku.api.qstash.queues import Queues
 from todoku.api.qstash.schedules import Schedules
-from todoku.engine.http.publish import Posts
+from todoku.api.request_context import Context
+from todoku.engine.http.publish_requests import Posts
 
 Row = tuple[str, str, Endpoint, Access]
 """Methods, path, what answers, what it needs."""

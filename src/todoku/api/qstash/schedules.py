@@ -11,10 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import read_body
-from todoku.api.context import Context
-from todoku.api.qstash.bodies import ScheduleBody, done, json, milliseconds, milliseconds_or_none, number, sent
-from todoku.api.qstash.publish import post_of
-from todoku.api.qstash.reading import (
+from todoku.api.qstash.answers import ScheduleBody, done, json, milliseconds, milliseconds_or_none, number, sent
+from todoku.api.qstash.parsing import (
     caller_ip,
     option_fields,
     raw_query,
@@ -23,12 +21,14 @@ from todoku.api.qstash.reading import (
     segment,
     signed,
 )
+from todoku.api.qstash.publish import post_of
+from todoku.api.request_context import Context
 from todoku.app import new_id
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage
-from todoku.core.upstash import asked
-from todoku.engine.http import schedules
-from todoku.engine.http.schedules import HttpSchedule
+from todoku.core.upstash_headers import asked
+from todoku.engine.http import request_schedules
+from todoku.engine.http.request_schedules import HttpSchedule
 
 
 class Schedules:
@@ -51,18 +51,18 @@ class Schedules:
         body = await read_body(request, limit=self._context.settings.max_payload_bytes)
         post = msgspec.structs.replace(post, request=msgspec.structs.replace(post.request, schedule=id), body=body)
         who = signed(request, "schedule")
-        await asyncio.to_thread(schedules.put, self._context.outbox, id, post, found.when, who)
+        await asyncio.to_thread(request_schedules.put, self._context.outbox, id, post, found.when, who)
         return json({"scheduleId": id})
 
     def listed(self, _: Request) -> Response:
         """All of them."""
         masters = self._context.settings.master_keys
-        return json([_body(each) for each in schedules.listed(self._context.store, masters)])
+        return json([_body(each) for each in request_schedules.listed(self._context.store, masters)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
         masters = self._context.settings.master_keys
-        return json(_body(schedules.get(self._context.store, segment(request, "id"), masters)))
+        return json(_body(request_schedules.get(self._context.store, segment(request, "id"), masters)))
 
     def remove(self, request: Request) -> Response:
         """Remove one; what it has published stays."""
@@ -84,7 +84,7 @@ class Schedules:
         return done()
 
     def _name(self, request: Request) -> str:
-        return schedules.name_of(self._context.store, segment(request, "id"))
+        return request_schedules.name_of(self._context.store, segment(request, "id"))
 
 
 _STATES: Final = {"succeeded": "SUCCESS", "aborted": "FAIL"}

@@ -10,11 +10,11 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
+from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
-from todoku.core.redact import redacted, redacted_answer, redacted_body
-from todoku.core.request import HttpRequest, request_of
+from todoku.core.redaction import redacted, redacted_answer, redacted_body
 from todoku.core.wanted import Wanted
-from todoku.engine.http.insisting import insisted
+from todoku.engine.http.retry_locked import insisted
 from todoku.engine.operate import BATCH
 from todoku.engine.outbox import Outbox
 from todoku.store.port import Store

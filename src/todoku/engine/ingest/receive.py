@@ -18,18 +18,18 @@ from todoku.core.errors import InvalidMessage, TodokuError
 from todoku.core.identity import ingest_scope, key_hash
 from todoku.core.ingest import Arrived, Challenge, Identity, text_at
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency
-from todoku.core.route import Route
-from todoku.engine.ingest.keys import Keys
-from todoku.engine.ingest.mould import Moulds
+from todoku.core.topic_pattern import Route
+from todoku.engine.group_commit import Answer, Together
+from todoku.engine.ingest.draft_template import Moulds
+from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
-from todoku.engine.ingest.visit import UNKNOWN, Visit
-from todoku.engine.jobs.decode import told
+from todoku.engine.ingest.source_keys import Keys
+from todoku.engine.jobs.decoders import told
+from todoku.engine.observability import metrics as counting
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.tracing import travelling
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import Encoded, check_json
-from todoku.engine.telling import metrics as counting
-from todoku.engine.telling.log import Log
-from todoku.engine.telling.tracing import travelling
-from todoku.engine.together import Answer, Together
 
 CORRELATION: Final = "x-correlation-id"
 EVENT_ID: Final = "x-event-id"

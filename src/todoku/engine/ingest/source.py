@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from todoku.core.blank import is_blank, is_blank_key
+from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import Template, Verifier, checked_path, template
 from todoku.core.outcome import Duration
-from todoku.engine.jobs.decode import decoder
+from todoku.engine.jobs.decoders import decoder
 from todoku.engine.jobs.options import checked_duration
 from todoku.engine.outbox import Outbox
 

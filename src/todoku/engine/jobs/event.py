@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.route import check_topic
+from todoku.core.topic_pattern import check_topic
 
 
 class DataclassLike(Protocol):

@@ -14,8 +14,8 @@ from todoku.core.errors import InvalidAct, JobAborted, NoSuchMessage, ResultNotK
 from todoku.core.outcome import Duration, seconds
 from todoku.core.status import Status
 from todoku.engine import operate
+from todoku.engine.encryption.opener import Opener
 from todoku.engine.outbox import refuse_in_event_loop
-from todoku.engine.sealing.open import Opener
 from todoku.store.port import Store
 from todoku.store.values import Filter, Signed, Standing
 

@@ -9,10 +9,11 @@ from typing import Any, get_args
 from todoku.core.backoff import Backoff
 from todoku.core.errors import InvalidSetting
 from todoku.core.message import MAX_TOPIC_LENGTH
-from todoku.core.route import Route, check_topic
 from todoku.core.settings import Settings
+from todoku.core.topic_pattern import Route, check_topic
 from todoku.engine.context import Context
-from todoku.engine.jobs.decode import result_decoder
+from todoku.engine.encryption.secret_ref import Secrets
+from todoku.engine.jobs.decoders import result_decoder
 from todoku.engine.jobs.handle import Kept
 from todoku.engine.jobs.job import Handler
 from todoku.engine.jobs.options import (
@@ -25,7 +26,6 @@ from todoku.engine.jobs.options import (
 )
 from todoku.engine.jobs.signature import Arguments, Hints, OneEvent
 from todoku.engine.registry import Run, Target
-from todoku.engine.secrets.ref import Secrets
 
 
 def made(

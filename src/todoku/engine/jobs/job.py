@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.message import Claimed, Draft, Message
-from todoku.core.route import Route
+from todoku.core.topic_pattern import Route
 from todoku.engine.context import Context
 from todoku.engine.jobs.handle import Handle, Kept
 from todoku.engine.jobs.options import CallOptions, checked_attempts, checked_duration, checked_queue

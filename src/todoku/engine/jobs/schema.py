@@ -9,7 +9,7 @@ from typing import Any, Final
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
-from todoku.core.route import matches, pattern
+from todoku.core.topic_pattern import matches, pattern
 
 _REMEMBERED: Final = 1024
 """So many topics whose schemas are known without matching patterns; topics are few, and some people's are not."""

@@ -18,9 +18,9 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
-from todoku.engine.jobs.decode import Adapted, at, decoder, told
+from todoku.engine.encryption.secret_ref import Secrets
+from todoku.engine.jobs.decoders import Adapted, at, decoder, told
 from todoku.engine.publish import Encoded, encode
-from todoku.engine.secrets.ref import Secrets
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -10,8 +10,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 
-from todoku.core.controls import escape_controls
-from todoku.core.mask import mask
+from todoku.core.control_characters import escape_controls
+from todoku.core.masking import mask
 from todoku.core.sealed import shown
 from todoku.engine import operate
 from todoku.integrations.django.models import DeadLetter, Delivery

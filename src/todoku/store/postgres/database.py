@@ -26,10 +26,10 @@ from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
-from todoku.store.postgres.opened import HandlerConnection, PostgresOpened, opened
-from todoku.store.postgres.plans import NO_JIT, PIN_PLANS, PLAN_ONCE
-from todoku.store.postgres.refused import refuse_encoding, translated
-from todoku.store.postgres.wakeup import PostgresListener
+from todoku.store.postgres.error_translation import refuse_encoding, translated
+from todoku.store.postgres.handler_transaction import HandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.notices import PostgresListener
+from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
 from todoku.store.sql import load, quoted, styled
 from todoku.store.table import Bulk
 from todoku.store.values import Migrated, Slice

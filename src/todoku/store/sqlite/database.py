@@ -29,14 +29,14 @@ from todoku.core.settings import Settings
 from todoku.store.database import Bound, DialectName, Opened, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
-from todoku.store.private import shared
+from todoku.store.private_files import shared
 from todoku.store.sql import load
-from todoku.store.sqlite.abreast import execute_all
 from todoku.store.sqlite.bulk import bulk
+from todoku.store.sqlite.file_watch import SqliteListener
+from todoku.store.sqlite.handler_transaction import opened
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
-from todoku.store.sqlite.opened import opened
-from todoku.store.sqlite.packed import unpacked
-from todoku.store.sqlite.wakeup import SqliteListener
+from todoku.store.sqlite.many_rows import execute_all
+from todoku.store.sqlite.packed_rows import unpacked
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from todoku.core.errors import DatabaseBusy, UnsafeJournal
 from todoku.store.failpoint import reach
-from todoku.store.private import make_private
+from todoku.store.private_files import make_private
 from todoku.store.sqlite.library import refuse_other_libraries, wal_is_safe
 
 T = TypeVar("T")

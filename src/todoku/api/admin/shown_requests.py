@@ -1,0 +1,70 @@
+"""What is shown of requests and answers: never a secret."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.http_headers import is_secret
+from todoku.core.masking import STARS, mask
+from todoku.core.outcome import Response
+from todoku.store.values import AttemptRow
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a receiver answered, cut at 16 KiB. A body that is no text is in `body_base64`."""
+
+    status: int
+    headers: dict[str, str]
+    body: str | None
+    body_base64: str | None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One failed attempt. `response` is null where nobody answered, or not over HTTP."""
+
+    delivery_id: int
+    replay: int
+    number: int
+    epoch: int
+    started_at: datetime | None
+    ended_at: datetime
+    reason: str
+    error: str | None
+    worker: UUID | None
+    response: Answered | None
+
+
+def attempt(row: AttemptRow, fields: frozenset[str]) -> Attempt:
+    """An attempt as it is shown."""
+    return Attempt(
+        delivery_id=row.delivery_id,
+        replay=row.replay,
+        number=row.number,
+        epoch=row.epoch,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        reason=row.reason,
+        error=row.error,
+        worker=row.worker,
+        response=None if row.response is None else _answered(row.response, fields),
+    )
+
+
+def masked_headers(headers: dict[str, str], fields: frozenset[str]) -> dict[str, str]:
+    """Headers with stars in place of secrets."""
+    hidden = {name: STARS if is_secret(name) else value for name, value in headers.items()}
+    return msgspec.convert(mask(hidden, fields), dict[str, str])
+
+
+def _answered(response: Response, fields: frozenset[str]) -> Answered:
+    text: str | None
+    try:
+        text, other = response.body.decode(), None
+    except UnicodeDecodeError:
+        text, other = None, base64.b64encode(response.body).decode()
+    headers = masked_headers(response.headers, fields)
+    return Answered(status=response.status, headers=headers, body=text, body_base64=other)

@@ -1,0 +1,159 @@
+"""Workers, the ledger, the audit, statistics and their course over time. All of it only reads."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from todoku.api.admin.operation import operation
+from todoku.api.admin.parameters import Asked, Cursor, Limit, Moment, Text, at
+from todoku.api.problem import Refused
+from todoku.api.request_context import Context
+from todoku.core.errors import NotThere
+from todoku.core.identity import key_hash
+from todoku.engine.diagnostics.masked_json import masked
+from todoku.store.records import NumberedAudit, Series
+from todoku.store.values import Count, Entry, Lag, WorkerRow, moment
+
+_WIDTHS: Final = {"minute": 60, "hour": 3600}
+_STRETCHES: Final = 60
+_MOST_STRETCHES: Final = 1500
+_NUMBER: Final = re.compile("[0-9]{1,18}")  # more digits fit no number of an act
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's lease, and how many deliveries it holds."""
+
+    lease: WorkerRow
+    alive: bool
+
+
+class Workers(msgspec.Struct, frozen=True):
+    """The leases there are."""
+
+    items: tuple[Worker, ...]
+
+
+class LedgerQuery(Asked, frozen=True, kw_only=True):
+    """`scope` is publish:TOPIC or effect:DESTINATION; `key` the idempotency key, or its hash as logs have it."""
+
+    scope: Text
+    key: Text
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger knows of a key. Fields of the response with telling names hold stars."""
+
+    scope: str
+    entry: Entry
+    response: Any
+
+
+class AuditQuery(Asked, frozen=True, kw_only=True):
+    """Which acts; what is left out does not filter."""
+
+    by: Text | None = None
+    action: Text | None = None
+    target: Text | None = None
+    cursor: Cursor | None = None
+    limit: Limit = 50
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """Acts of people, newest first, and the cursor of the next page (null: there is none)."""
+
+    items: tuple[NumberedAudit, ...]
+    next: str | None
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How many deliveries there are. `exact` is false where they were sampled, `age` seconds ago."""
+
+    counts: dict[str, int]
+    by: tuple[Count, ...]
+    exact: bool
+    age: float
+    lag: Lag
+    workers: int
+
+
+class SeriesQuery(Asked, frozen=True, kw_only=True):
+    """From when to when; without it, the last sixty. At most 1500 at once."""
+
+    per: Literal["minute", "hour"] = "minute"
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+@operation("GET", "/workers", access="read")
+def list_workers(context: Context) -> Workers:
+    """Workers, their leases, and how much each holds."""
+    rows, now = context.store.workers(), context.store.ping()
+    return Workers(tuple(Worker(lease=row, alive=row.expires_at.timestamp() > now) for row in rows))
+
+
+@operation("GET", "/ledger", access="read")
+def get_ledger_entry(context: Context, query: LedgerQuery) -> LedgerEntry:
+    """What the ledger knows of an idempotency key."""
+    store = context.store
+    entry = store.entry(query.scope, key_hash(query.key)) or store.entry(query.scope, query.key)
+    if entry is None:
+        raise NotThere("the ledger knows nothing of this key in this scope")
+    response = masked(entry.response, context.settings.mask_fields)
+    return LedgerEntry(scope=query.scope, entry=msgspec.structs.replace(entry, response=None), response=response)
+
+
+@operation("GET", "/audit", access="read")
+def list_audit(context: Context, query: AuditQuery) -> Audit:
+    """What people did, newest first."""
+    if query.cursor is not None and not (
+        query.cursor.isascii() and query.cursor.isdecimal() and len(query.cursor) < 19
+    ):
+        raise Refused(422, f"{query.cursor!r} is no cursor of this listing", hint="pass back `next` of the page before")
+    before = None if query.cursor is None else int(query.cursor)
+    rows = context.store.records.audit(
+        by=query.by, action=query.action, target=query.target, before=before, limit=query.limit + 1
+    )
+    items = rows[: query.limit]
+    return Audit(items=items, next=str(items[-1].id) if len(rows) > query.limit else None)
+
+
+@operation("GET", "/statistics", access="read")
+def get_statistics(context: Context) -> Statistics:
+    """How many deliveries there are in each state, and how far behind they are."""
+    store = context.store
+    counts = store.counts(max_age=5.0)
+    return Statistics(
+        counts={name: counts.of(name) for name in ("pending", "sending", "succeeded", "failed", "aborted")},
+        by=counts.rows,
+        exact=counts.exact,
+        age=counts.age,
+        lag=store.lag(stuck_after=context.settings.max_processing_sec),
+        workers=len(store.limits().workers),
+    )
+
+
+@operation("GET", "/series", access="read")
+def get_series(context: Context, query: SeriesQuery) -> Series:
+    """What succeeded and what failed, per minute or hour."""
+    width = _WIDTHS[query.per]
+    until = at(query.until, "until") or moment(context.store.ping())
+    last = _whole(until, width, up=True)
+    since = at(query.since, "since")
+    first = last - _STRETCHES * width if since is None else _whole(since, width, up=False)
+    if not 0 <= first < last <= 1 << 36 or last - first > _MOST_STRETCHES * width:
+        raise Refused(422, f"1 to {_MOST_STRETCHES} stretches are told at once", hint="`since` is before `until`")
+    return context.store.records.series(
+        since=datetime.fromtimestamp(first, UTC), until=datetime.fromtimestamp(last, UTC), width=width
+    )
+
+
+def _whole(when: datetime, width: int, *, up: bool) -> int:
+    seconds = int(when.timestamp() // width) * width
+    return seconds + width if up and seconds < when.timestamp() else seconds
+
+
+OPERATIONS: Final = (list_workers, get_ledger_entry, list_audit, get_statistics, get_series)

@@ -1,0 +1,277 @@
+"""Answers as the clients read them. A field that is None is left out; one without a default is required by a client."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from todoku.api.problem import NOT_STORED
+from todoku.core.control_characters import encode_json
+from todoku.core.http_request import Callback, Flow, HttpRequest
+from todoku.core.outcome import Response as Received
+from todoku.engine.http.dead_letters import DeadLetter
+from todoku.engine.http.request_events import HttpEvent
+from todoku.engine.http.requests import Request
+
+Headers = dict[str, list[str]]
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One published message. `deduplicated`: it was there already, and this is its id."""
+
+    message_id: str
+    url: str
+    deduplicated: bool = False
+
+
+class Sent(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What messages and schedules have in common."""
+
+    method: str
+    header: Headers | None = None
+    body: str | None = None
+    body_base64: str | None = msgspec.field(default=None, name="bodyBase64")
+    callback: str | None = None
+    failure_callback: str | None = None
+    callback_header: Headers | None = None
+    failure_callback_header: Headers | None = None
+    topic_name: str | None = None
+    endpoint_name: str | None = None
+    queue_name: str | None = None
+    schedule_id: str | None = None
+    caller_ip: str | None = None
+    caller_ip_too: str | None = msgspec.field(default=None, name="callerIP")
+    flow_control_key: str | None = None
+    parallelism: int | None = None
+    rate: int | None = None
+    period: float | None = None
+    retry_delay_expression: str | None = None
+    timeout: float | None = None
+    label: str | None = None
+    labels: tuple[str, ...] | None = None
+
+
+class MessageBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
+    """A message."""
+
+    message_id: str
+    url: str
+    max_retries: int
+    not_before: int
+    created_at: int
+
+
+class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
+    """A message in the dead letter queue. `response_status` is 0 where nobody answered."""
+
+    dlq_id: str
+    response_status: int
+    response_header: Headers | None = None
+    response_body: str | None = None
+    response_body_base64: str | None = msgspec.field(default=None, name="responseBodyBase64")
+
+
+class DeadPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Dead letters. Without a cursor they are the last ones."""
+
+    messages: list[DeadBody]
+    cursor: str | None = None
+
+
+class ScheduleBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
+    """A schedule."""
+
+    destination: str
+    cron: str
+    created_at: int
+    retries: int
+    is_paused: bool
+    delay: float | None = None
+    last_schedule_time: int | None = None
+    next_schedule_time: int | None = None
+    last_schedule_states: dict[str, str] | None = None
+    error: str | None = None
+
+
+class EventBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
+    """Something that happened to a message. The body is base64; some names are there twice, for each client its own."""
+
+    time: int
+    message_id: str
+    state: str
+    url: str
+    max_retries: int
+    created_at: int
+    error: str | None = None
+    next_delivery_time: int | None = None
+    response_status: int | None = None
+    response_header: Headers | None = None
+    response_headers: Headers | None = None
+    response_body: str | None = None
+    retry_delay_expr: str | None = None
+    callback_headers: Headers | None = None
+    failure_callback_headers: Headers | None = None
+
+
+class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Events, the newest first, under both of their names. Without a cursor they are the last ones."""
+
+    events: list[EventBody]
+    logs: list[EventBody]
+    cursor: str | None = None
+
+
+def json(body: object, status: int = 200) -> Response:
+    """An answer."""
+    return Response(encode_json(body), status, dict(NOT_STORED), "application/json")
+
+
+def done() -> Response:
+    """Done, and there is nothing to say. Some clients read JSON all the same."""
+    return json({})
+
+
+# ---------------------------------------------------------------------------------------------- resources
+
+
+def message(found: Request) -> MessageBody:
+    """A message."""
+    return MessageBody(**_message(found))
+
+
+def dead_letter(found: DeadLetter) -> DeadBody:
+    """A dead letter, and what its receiver answered last."""
+    return DeadBody(dlq_id=found.id, **_message(found.request), **response(found.response))
+
+
+def event(found: HttpEvent) -> EventBody:
+    """Something that happened."""
+    request, received = found.request, found.response
+    fields = sent(request, None)
+    answered = None if received is None else headers(received.headers)
+    return EventBody(
+        time=milliseconds(found.at),
+        message_id=str(found.message_id),
+        state=found.state,
+        url=request.url,
+        max_retries=request.retries,
+        created_at=milliseconds(found.created_at),
+        error=found.error,
+        next_delivery_time=milliseconds_or_none(found.next_at),
+        response_status=None if received is None else received.status,
+        response_header=answered,
+        response_headers=answered,
+        response_body=None if received is None else received.body.decode(errors="replace"),
+        retry_delay_expr=request.retry_delay,
+        callback_headers=fields["callback_header"],
+        failure_callback_headers=fields["failure_callback_header"],
+        **fields,
+    )
+
+
+def _message(found: Request) -> dict[str, Any]:
+    return {
+        "message_id": str(found.message_id),
+        "url": found.request.url,
+        "max_retries": found.request.retries,
+        "not_before": milliseconds(found.not_before),
+        "created_at": milliseconds(found.created_at),
+        **sent(found.request, found.body),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def sent(request: HttpRequest, body: bytes | None) -> dict[str, Any]:
+    """The fields of `Sent`. What nobody is to see was taken out already (core.redact)."""
+    text, packed = _readable(body)
+    return {
+        "method": request.method,
+        "header": headers(request.headers),
+        "body": text,
+        "body_base64": packed,
+        **_callbacks(request),
+        "topic_name": request.group,
+        "endpoint_name": request.endpoint,
+        "queue_name": request.queue,
+        "schedule_id": request.schedule,
+        "caller_ip": request.caller_ip,
+        "caller_ip_too": request.caller_ip,
+        **_flow(request.flow),
+        "retry_delay_expression": request.retry_delay,
+        "timeout": None if request.timeout is None else number(request.timeout),
+        "label": request.labels[0] if request.labels else None,
+        "labels": request.labels or None,
+    }
+
+
+def response(received: Received | None) -> dict[str, Any]:
+    """What a receiver answered, as the fields of a dead letter."""
+    if received is None:
+        return {"response_status": 0}
+    text, packed = _readable(received.body)
+    return {
+        "response_status": received.status,
+        "response_header": headers(received.headers),
+        "response_body": text,
+        "response_body_base64": packed,
+    }
+
+
+def headers(given: dict[str, str]) -> Headers | None:
+    """Headers as Go writes them: a list of values each."""
+    return {name: [value] for name, value in given.items()} or None
+
+
+def milliseconds(moment: datetime) -> int:
+    """A moment as the clients count."""
+    return round(moment.timestamp() * 1000)
+
+
+def milliseconds_or_none(moment: datetime | None) -> int | None:
+    """As `milliseconds`, of a moment that may not be there."""
+    return None if moment is None else milliseconds(moment)
+
+
+def number(value: float) -> float:
+    """A number of seconds; a whole one is written as one."""
+    return int(value) if float(value).is_integer() else value
+
+
+_FLOWS: Final = ("flow_control_key", "parallelism", "rate", "period")
+
+
+def _flow(flow: Flow | None) -> dict[str, Any]:
+    if flow is None:
+        return {}
+    return dict(zip(_FLOWS, (flow.key, flow.parallelism, flow.rate, number(flow.period)), strict=True))
+
+
+def _callbacks(request: HttpRequest) -> dict[str, Any]:
+    def url(of: Callback | None) -> str | None:
+        return None if of is None else of.url
+
+    def header(of: Callback | None) -> Headers | None:
+        return None if of is None else headers(of.headers)
+
+    return {
+        "callback": url(request.callback),
+        "failure_callback": url(request.failure_callback),
+        "callback_header": header(request.callback),
+        "failure_callback_header": header(request.failure_callback),
+    }
+
+
+def _readable(body: bytes | None) -> tuple[str | None, str | None]:
+    """(text, base64): one of them, or none of an empty body."""
+    if not body:
+        return None, None
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(body).decode()

@@ -1,0 +1,35 @@
+"""What every endpoint is handed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from todoku.api.auth import Gate
+from todoku.app import App
+from todoku.core.settings import Settings
+from todoku.engine.group_commit import Together
+from todoku.engine.outbox import Outbox
+from todoku.store.port import Store
+
+
+class Context(msgspec.Struct, frozen=True):
+    """An App, who may ask it, and the one place where concurrent publishes meet. Its calls block: use threads."""
+
+    box: App
+    gate: Gate
+    together: Together
+
+    @property
+    def store(self) -> Store:
+        """The App's store."""
+        return self.box.store
+
+    @property
+    def outbox(self) -> Outbox:
+        """The App's outbox."""
+        return self.box.outbox
+
+    @property
+    def settings(self) -> Settings:
+        """The App's settings."""
+        return self.box.settings

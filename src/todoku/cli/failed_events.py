@@ -1,0 +1,116 @@
+"""The dead letters of a queue elsewhere, in a table of the application: dlq-sync, dlq-rerun."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from todoku.cli.database_option import opened
+from todoku.cli.options import act_options, duration, json_option, signed
+from todoku.cli.output import print_json, say
+from todoku.client.connection import connect
+from todoku.client.failed_events import FailedEvents, chosen_id, usual_id
+from todoku.client.queue import Queue
+from todoku.core.errors import QueueUnavailable
+from todoku.store.failed_event_table import TABLE
+
+_PATIENCE: Final = 30.0
+"""Seconds: nobody's request waits for a person's command."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_QUEUE = (
+    click.option("--queue-url", "url", metavar="URL", help="The queue: a todoku server or QStash (QSTASH_URL)."),
+    click.option("--token", envvar="QSTASH_TOKEN", help="Its token (QSTASH_TOKEN)."),
+)
+_TABLE = (
+    click.option("--db", "--database", "database", metavar="URL", help="Database of the table (TODOKU_DATABASE)."),
+    click.option("--schema", help="PostgreSQL schema (TODOKU_SCHEMA)."),
+    click.option("--table", default=TABLE, show_default=True, help="The table; it is made if it is not there."),
+    *_QUEUE,
+)
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    def put_on(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return put_on
+
+
+@click.command("dlq-sync")
+@_with(*_TABLE)
+@click.option("--event-id", metavar="RULE", help="Where the id of an event is: header:NAME or body:FIELD.")
+@click.option("--watch", type=duration, metavar="DURATION", help="Look again, so often, until it is stopped: 30s.")
+@json_option
+def dlq_sync(
+    *, database: str | None, schema: str | None, table: str, url: str | None, token: str | None,
+    event_id: str | None, watch: float | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write the dead letters of a queue into a table of yours: event_id, payload, error, created_at.
+
+    Each is there once, however often this runs. One that was sent again and died again is open again.
+    """
+    rule = usual_id if event_id is None else chosen_id(event_id)
+    with opened(database, schema) as box, connect(url, token=token, within=_PATIENCE) as queue:
+        events = FailedEvents(box, table, event_id=rule)
+        while True:
+            try:
+                _look(events, queue, as_json=as_json)
+            except QueueUnavailable as error:
+                if watch is None:
+                    raise
+                say(f"todoku: {error}", err=True)  # it may be back at the next look
+            if watch is None:
+                return
+            time.sleep(max(watch, 0.1))
+
+
+def _look(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
+    number = added = 0
+    for event, new in events.sync(queue):
+        number += 1
+        added += new
+        if as_json and new:
+            print_json(
+                {
+                    "event_id": event.event_id,
+                    "message_id": event.message_id,
+                    "dlq_id": event.dlq_id,
+                    "error": event.error,
+                }
+            )
+    if not as_json:
+        say(f"{number} dead letter{'' if number == 1 else 's'}, {added} new")
+    sys.stdout.flush()
+
+
+@click.command("dlq-rerun")
+@_with(*_TABLE)
+@click.argument("event_id", metavar="EVENT_ID")
+@click.option("--publish", is_flag=True, help="Publish it anew, also when the queue has no dead letter of it any more.")
+@act_options
+@json_option
+def dlq_rerun(
+    *, database: str | None, schema: str | None, table: str, url: str | None, token: str | None, event_id: str,
+    publish: bool, by: str | None, why: str | None, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Have an event of the table sent again, and note there who did it, and why."""
+    who = signed(by, why, dry_run=dry_run)
+    with opened(database, schema) as box, connect(url, token=token, within=_PATIENCE) as queue:
+        events = FailedEvents(box, table)
+        event = events.get(event_id)
+        id = None if dry_run else events.rerun(queue, event_id, by=who.by, why=who.why, publish=publish)
+    if as_json:
+        print_json({"event_id": event_id, "dlq_id": event.dlq_id, "message_id": id, "dry_run": dry_run})
+    elif dry_run:
+        before = "" if event.rerun_at is None else f" (sent again at {event.rerun_at} by {event.rerun_by})"
+        say(f"would send {event_id} again: {event.error}{before}")
+    else:
+        say(f"{event_id} is sent again as {id}")

@@ -1,0 +1,177 @@
+"""What a caller asks a queue to send, checked: the same for every queue, and as it is kept while a queue is away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypedDict
+
+import msgspec
+
+from todoku.core.address_guard import check_url
+from todoku.core.errors import InvalidMessage
+from todoku.core.http_headers import checked, forwardable
+from todoku.core.http_request import Flow
+from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
+from todoku.core.msgspec_warmup import learned
+from todoku.core.outcome import Duration, seconds
+from todoku.core.topic_pattern import check_topic
+from todoku.engine.publish import check_text, encode
+
+CONTENT_TYPE: Final = "Content-Type"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+"""The header by which a receiver tells a repetition, whichever way a message came to it."""
+
+MOST_RETRIES: Final = 1_000
+
+
+class Sending(TypedDict, total=False):
+    """How something is sent: the keywords of `publish` and `enqueue`.
+
+    `retries` after the first attempt (default: the queue's, 3); `retry_delay`: an expression in milliseconds;
+    `delay`, or `at`: not before; `deduplication_id`: within the queue's window a repetition is a duplicate;
+    `timeout` of one attempt; `method` and `headers` of the request; `callback`, `failure_callback`: URLs that are told
+    how it ended; `labels`; `flow`: a key with so many at once, so many a period.
+    """
+
+    retries: int | None
+    retry_delay: str | None
+    delay: Duration | None
+    at: datetime | None
+    deduplication_id: str | None
+    timeout: Duration | None
+    method: str
+    headers: Mapping[str, str] | None
+    callback: str | None
+    failure_callback: str | None
+    labels: Sequence[str]
+    flow: Flow | None
+
+
+class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All of it but the body. `to` is a URL, or a topic."""
+
+    to: str
+    id: str
+    """The deduplication id: the caller's, or one made for it. It stays the same however often this is sent."""
+    queue: str | None = None
+    method: str = "POST"
+    headers: dict[str, str] = {}
+    """The receiver's, with the content type."""
+    retries: int | None = None
+    retry_delay: str | None = None
+    delay: float | None = None
+    at: float | None = None
+    timeout: float | None = None
+    callback: str | None = None
+    failure_callback: str | None = None
+    labels: tuple[str, ...] = ()
+    flow: Flow | None = None
+    trace: dict[str, str] = {}
+    """The headers of the trace it was published in."""
+
+    @property
+    def is_url(self) -> bool:
+        """Whether it goes to a URL, and not to a topic."""
+        return "://" in self.to
+
+
+learned(Posted)
+
+
+def posted(
+    to: str, queue: str | None, payload: object, given: Sending, *, new_id: str, trace: Mapping[str, str]
+) -> tuple[Posted, bytes]:
+    """What is asked for, and its body: bytes as they are, anything else as JSON. InvalidMessage names what is wrong."""
+    check_text(to, "destination", 4096)
+    if queue is not None:
+        check_text(queue, "queue", MAX_TOPIC_LENGTH)
+    to = _destination(to)
+    raw = isinstance(payload, bytes | bytearray | memoryview)
+    body = bytes(payload) if isinstance(payload, bytes | bytearray | memoryview) else encode(payload).encode()
+    id = given.get("deduplication_id")
+    if id is not None:
+        check_text(id, "deduplication_id", MAX_KEY_LENGTH)
+        checked({"deduplication_id": id})  # it travels in a header
+    id = id or new_id
+    usual = {CONTENT_TYPE: "application/octet-stream" if raw else "application/json", IDEMPOTENCY_KEY: id}
+    at, delay = given.get("at"), given.get("delay")
+    if at is not None and delay is not None:
+        raise InvalidMessage("delay and at cannot both be given", hint="keep one of them")
+    return Posted(
+        to=to,
+        id=id,
+        queue=queue,
+        method=_method(given.get("method", "POST")),
+        headers=usual | _headers(given.get("headers")),
+        retries=_retries(given.get("retries")),
+        retry_delay=given.get("retry_delay"),
+        delay=None if delay is None else seconds(delay, what="delay"),
+        at=None if at is None else _moment(at),
+        timeout=None if (limit := given.get("timeout")) is None else seconds(limit, what="timeout"),
+        callback=_url(given.get("callback"), "callback"),
+        failure_callback=_url(given.get("failure_callback"), "failure_callback"),
+        labels=_labels(given.get("labels", ())),
+        flow=given.get("flow"),
+        trace=dict(trace),
+    ), body
+
+
+def waiting(asked: Posted, now: float) -> Posted:
+    """The same, to be sent later by somebody else: a delay counts from now on, not from then."""
+    if asked.delay is None:
+        return asked
+    return msgspec.structs.replace(asked, delay=None, at=now + asked.delay)
+
+
+def _destination(to: str) -> str:
+    if "://" in to:
+        return check_url(to, what="destination")
+    try:
+        return check_topic(to)
+    except InvalidMessage:
+        hint = "a URL (https://…), or a topic: words of letters, digits, - _ : with dots between them"
+        raise InvalidMessage(f"the destination cannot be {to[:200]!r}", hint=hint) from None
+
+
+def _url(url: str | None, what: str) -> str | None:
+    return None if url is None else check_url(url, what=what)
+
+
+def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
+    found = checked(given or {})
+    if wrong := [name for name in found if not forwardable(name)]:
+        hint = "leave it out: a connection's own headers, and Upstash-*, Webhook-*, are not a sender's to give"
+        raise InvalidMessage(f"the header {wrong[0]} cannot be forwarded", hint=hint)
+    return found
+
+
+def _method(method: object) -> str:
+    if not isinstance(method, str) or not method.isalpha() or not method.isascii() or len(method) > 16:
+        raise InvalidMessage(f"method cannot be {method!r}", hint="POST, PUT, PATCH, DELETE or GET")
+    return method.upper()
+
+
+def _retries(retries: object) -> int | None:
+    if retries is None:
+        return None
+    if type(retries) is not int or not 0 <= retries <= MOST_RETRIES:
+        raise InvalidMessage(f"retries cannot be {retries!r}", hint=f"a whole number from 0 to {MOST_RETRIES}")
+    return retries
+
+
+def _moment(at: datetime) -> float:
+    if getattr(at, "tzinfo", None) is None:
+        raise InvalidMessage(f"at={at!r} has no time zone", hint="use an aware datetime, e.g. datetime.now(UTC)")
+    return at.timestamp()
+
+
+def _labels(labels: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(labels, str):
+        raise InvalidMessage(f"labels cannot be {labels!r}", hint='a list of texts: labels=["payments"]')
+    for label in labels:
+        check_text(label, "label", MAX_TOPIC_LENGTH)
+        if "," in label:
+            raise InvalidMessage(f"a label cannot be {label!r}", hint="a comma is what stands between labels")
+        checked({"labels": label})
+    return tuple(labels)

@@ -1,0 +1,316 @@
+"""What the `Upstash-*` headers of a publish ask for; they also come as query parameters and in batches, in any case.
+
+Every refusal names its header. What todoku does not know (`Upstash-Telemetry-*`) is ignored, and never forwarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from todoku.core.address_guard import check_url
+from todoku.core.duration import interval
+from todoku.core.errors import InvalidMessage, InvalidSetting
+from todoku.core.http_headers import canonical, checked, checked_value, forwardable
+from todoku.core.http_request import RETRIES, Callback, Flow, HttpRequest
+from todoku.core.message import MAX_KEY_LENGTH
+from todoku.core.retry_expression import parse
+from todoku.core.schedule import Cron, cron
+
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+MOST_RETRIES: Final = 1000
+MOST_FIELDS: Final = 256
+LONGEST_TIMEOUT: Final = 86_400.0
+LONGEST_PERIOD: Final = 7 * 86_400.0
+LONGEST_DEDUPLICATED: Final = 90 * 86_400
+MOST_LABELS: Final = 20
+LONGEST_NAME: Final = 200
+_FURTHEST: Final = timedelta(days=3660)
+_MOST: Final = 1_000_000
+_DIGITS: Final = 12
+
+_UPSTASH: Final = "upstash-"
+_FORWARD: Final = "forward-"
+_NEVER: Final = frozenset({"authorization", "content-length", "x-forwarded-for", "x-forwarded-proto", "forwarded"})
+"""What `Upstash-Header-Forward` does not take along: it was meant for us, or is about the way here."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. `request` has no URL yet: the destination is not a header."""
+
+    request: HttpRequest
+    delay: float = 0.0
+    at: datetime | None = None
+    deduplication_id: str | None = None
+    deduplicated_for: float | None = None
+    """Seconds during which its id deduplicates; None: as the server has it."""
+    by_content: bool = False
+    when: Cron | None = None
+    schedule_id: str | None = None
+
+
+def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Headers by their lower-case names, those that come again joined by commas; below them the options of a query."""
+    found: dict[str, str] = {}
+    for number, (given, text) in enumerate(headers):
+        if number >= MOST_FIELDS:
+            raise InvalidMessage(f"there are more than {MOST_FIELDS} headers", hint="send what the receiver needs")
+        name = given.lower()
+        value = checked_value(shown(name[:64]), text)
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    for given, text in query:
+        name = given.lower()
+        if name.startswith(_UPSTASH) and name not in found:
+            found[name] = checked_value(shown(name[:64]), text)
+    return found
+
+
+def asked(given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False) -> Asked:
+    """What `fields` ask for, or InvalidMessage naming the header. `Upstash-Cron` is read where it is `scheduled`."""
+    at = _not_before(given, now)
+    return Asked(
+        request=HttpRequest(
+            url="",
+            method=_method(given, "upstash-method"),
+            headers=_headers(given),
+            timeout=_timeout(given, "upstash-timeout"),
+            retries=_retries(given, "upstash-retries"),
+            retry_delay=_retry_delay(given, "upstash-retry-delay"),
+            callback=_callback(given, "upstash-callback"),
+            failure_callback=_callback(given, "upstash-failure-callback"),
+            flow=_flow(given),
+            labels=_labels(given),
+            redact=_redact(given),
+            caller_ip=caller_ip,
+        ),
+        delay=_delay(given, "upstash-delay") if at is None else 0.0,
+        at=at,
+        deduplication_id=_identifier(given, "upstash-deduplication-id", MAX_KEY_LENGTH),
+        deduplicated_for=_deduplicated_for(given),
+        by_content=_flag(given, "upstash-content-based-deduplication"),
+        when=_cron(given) if scheduled else None,
+        schedule_id=_identifier(given, "upstash-schedule-id", LONGEST_NAME),
+    )
+
+
+def shown(name: str) -> str:
+    """A field as its header is written: `upstash-retry-delay` is `Upstash-Retry-Delay`."""
+    return "-".join(part.capitalize() for part in name.split("-"))
+
+
+# ------------------------------------------------------------------------------------------ what is sent
+
+
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of the receiver: what is forwarded by name goes before what is forwarded with everything else."""
+    found: dict[str, str] = {}
+    if _flag(given, "upstash-header-forward"):
+        found |= {name: value for name, value in given.items() if forwardable(name) and name not in _NEVER}
+    if "content-type" in given:
+        found["content-type"] = given["content-type"]
+    return checked(found | _forwarded(given, _UPSTASH + _FORWARD))
+
+
+def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """What begins with the prefix, without it."""
+    found: dict[str, str] = {}
+    for field, value in given.items():
+        name = field.removeprefix(prefix)
+        if name == field or not name:
+            continue
+        if not forwardable(name):
+            raise InvalidMessage(
+                f"{shown(field)} cannot be forwarded", hint="the connection's own, or todoku's, to say"
+            )
+        found[name] = value
+    return found
+
+
+def _callback(given: Mapping[str, str], name: str) -> Callback | None:
+    url = given.get(name)
+    if url is None:
+        return None
+    return Callback(
+        url=check_url(url, what=shown(name)),
+        method=_method(given, f"{name}-method"),
+        headers=_callback_headers(given, f"{name}-"),
+        timeout=_timeout(given, f"{name}-timeout"),
+        retries=_retries(given, f"{name}-retries"),
+        retry_delay=_retry_delay(given, f"{name}-retry-delay"),
+        delay=_delay(given, f"{name}-delay"),
+    )
+
+
+_OPTIONS: Final = frozenset({"method", "timeout", "retries", "retry-delay", "delay"})
+
+
+def _callback_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """`Upstash-Callback-Forward-X` is X; so is `Upstash-Callback-X`, as Python's client writes it, but for options."""
+    plain = {
+        field: value
+        for field, value in given.items()
+        if field.startswith(prefix) and (rest := field.removeprefix(prefix)) not in _OPTIONS
+        if not rest.startswith(_FORWARD)
+    }
+    return checked(_forwarded(plain, prefix) | _forwarded(given, prefix + _FORWARD))
+
+
+def _flow(given: Mapping[str, str]) -> Flow | None:
+    key = _identifier(given, "upstash-flow-control-key", LONGEST_NAME)
+    name = "upstash-flow-control-value"
+    if key is None:
+        if given.get(name):
+            raise InvalidMessage(f"{shown(name)} has no key", hint="send Upstash-Flow-Control-Key, too")
+        return None
+    parts = [part.partition("=") for part in given.get(name, "").split(",") if part.strip()]
+    said = {part.strip().lower(): value.strip() for part, _, value in parts}
+    if unknown := said.keys() - {"parallelism", "rate", "period"}:
+        hint = "parallelism=3, rate=4, period=2s"
+        raise InvalidMessage(f"{shown(name)} cannot have {sorted(unknown)[0][:64]!r}", hint=hint)
+    parallelism, rate = (_number(said, part, f"{part} of {shown(name)}", 1, _MOST) for part in ("parallelism", "rate"))
+    if parallelism is None and rate is None:
+        raise InvalidMessage(f"{shown(name)} says nothing", hint="parallelism=3, or rate=4, period=2s, or both")
+    return Flow(key=key, parallelism=parallelism, rate=rate, period=_period(said.get("period"), shown(name)))
+
+
+def _period(given: str | None, what: str) -> float:
+    if given is None:
+        return 1.0
+    period = interval(with_unit(given), what=f"period of {what}", longest=LONGEST_PERIOD)
+    if period < 1:
+        raise InvalidMessage(f"period of {what} cannot be {given!r}", hint="from one second to a week: 10s, 1h30m")
+    return period
+
+
+def _labels(given: Mapping[str, str]) -> tuple[str, ...]:
+    name = "upstash-label"
+    labels = tuple(dict.fromkeys(label for part in given.get(name, "").split(",") if (label := part.strip())))
+    if len(labels) > MOST_LABELS or any(len(label) > LONGEST_NAME for label in labels):
+        hint = f"at most {MOST_LABELS}, of {LONGEST_NAME} characters each"
+        raise InvalidMessage(f"{shown(name)} has too much in it", hint=hint)
+    return labels
+
+
+def _redact(given: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(_redacted(part.strip()) for part in given.get("upstash-redact-fields", "").split(",") if part.strip())
+
+
+def _redacted(part: str) -> str:
+    word, bracket, name = part.partition("[")
+    if word.lower() in ("body", "header") and not bracket:
+        return word.lower()
+    if word.lower() == "header" and name.endswith("]"):
+        try:
+            return f"header[{canonical(name[:-1].strip())}]"
+        except InvalidMessage as error:
+            raise InvalidMessage(f"Upstash-Redact-Fields: {error}") from None
+    raise InvalidMessage(f"Upstash-Redact-Fields cannot be {part[:64]!r}", hint="body, header, header[Authorization]")
+
+
+# ------------------------------------------------------------------------------------------------- when
+
+
+def _not_before(given: Mapping[str, str], now: datetime) -> datetime | None:
+    name = "upstash-not-before"
+    seconds = _number(given, name, shown(name), 0, 10**_DIGITS)
+    if seconds is None:
+        return None
+    if seconds > (now + _FURTHEST).timestamp():
+        raise InvalidMessage(
+            f"{shown(name)} cannot be {seconds}", hint="seconds since 1970, at most ten years from now"
+        )
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _cron(given: Mapping[str, str]) -> Cron | None:
+    expression = given.get("upstash-cron")
+    if expression is None:
+        return None
+    zone = "UTC"
+    for prefix in ("CRON_TZ=", "TZ="):
+        if expression.startswith(prefix):
+            zone, _, expression = expression.removeprefix(prefix).partition(" ")
+            break
+    try:
+        return cron(expression, zone)
+    except InvalidSetting as error:
+        raise InvalidMessage(f"Upstash-Cron: {error}") from None
+
+
+def _deduplicated_for(given: Mapping[str, str]) -> float | None:
+    """QStash has no such header; todoku's own client sends it."""
+    name = "todoku-deduplicated-for"
+    return _number(given, name, shown(name), 1, LONGEST_DEDUPLICATED)
+
+
+def _delay(given: Mapping[str, str], name: str) -> float:
+    return interval(with_unit(given[name]), what=shown(name)) if given.get(name) else 0.0
+
+
+def _timeout(given: Mapping[str, str], name: str) -> float | None:
+    if not given.get(name):
+        return None
+    found = interval(with_unit(given[name]), what=shown(name), longest=LONGEST_TIMEOUT)
+    if found <= 0:
+        raise InvalidMessage(f"{shown(name)} cannot be {given[name]!r}", hint="leave it out, or say 30s")
+    return found
+
+
+# --------------------------------------------------------------------------------------------- of one kind
+
+
+def _method(given: Mapping[str, str], name: str) -> str:
+    method = given.get(name, "POST").upper()
+    if method not in METHODS:
+        raise InvalidMessage(f"{shown(name)} cannot be {method[:64]!r}", hint=", ".join(METHODS))
+    return method
+
+
+def _retries(given: Mapping[str, str], name: str) -> int:
+    retries = _number(given, name, shown(name), 0, MOST_RETRIES)
+    return RETRIES if retries is None else retries
+
+
+def _retry_delay(given: Mapping[str, str], name: str) -> str | None:
+    text = given.get(name)
+    if not text:
+        return None
+    try:
+        parse(text)
+    except InvalidMessage as error:
+        raise error if name == "upstash-retry-delay" else InvalidMessage(f"{shown(name)}: {error}") from None
+    return text
+
+
+def _identifier(given: Mapping[str, str], name: str, longest: int) -> str | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not 0 < len(text) <= longest or not text.isprintable() or (longest == LONGEST_NAME and "/" in text):
+        hint = f"1 to {longest} printable characters" + (" without a slash" if longest == LONGEST_NAME else "")
+        raise InvalidMessage(f"{shown(name)} cannot be {text[:64]!r}", hint=hint)
+    return text
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false", "1", "0"):
+        raise InvalidMessage(f"{shown(name)} cannot be {text[:64]!r}", hint="true or false")
+    return text in ("true", "1")
+
+
+def _number(given: Mapping[str, str], name: str, what: str, least: int, most: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS + 1 and least <= int(text) <= most):
+        raise InvalidMessage(f"{what} cannot be {text[:64]!r}", hint=f"a whole number, {least} to {most}")
+    return int(text)
+
+
+def with_unit(text: str) -> str:
+    """Bare numbers are seconds."""
+    return f"{text}s" if text.isascii() and text.isdecimal() else text

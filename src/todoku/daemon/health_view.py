@@ -1,0 +1,98 @@
+"""What the health endpoints show of a supervisor. Reads memory for health, the database for the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from todoku.api.condition import Check, Condition, WorkerProcess
+from todoku.app import App
+from todoku.core.errors import SchemaError
+from todoku.daemon.supervisor import Place, Supervisor
+from todoku.engine.observability.exposition import render
+from todoku.engine.observability.gauges import Looking
+from todoku.store.values import Counts, Delivery, Filter
+
+_ASLEEP: Final = 10.0
+"""A supervisor that handled no event for so long does not live."""
+
+_COUNTED_EVERY: Final = 1.0
+
+
+class View:
+    """`Watched`, of a supervisor and its store."""
+
+    def __init__(self, supervisor: Supervisor, box: App, title: str) -> None:
+        self.title = title
+        self._supervisor = supervisor
+        self._store = box.store
+        self._telemetry = box.telemetry
+        self._looking = Looking(box.store, stuck_after=supervisor.settings.max_processing_sec)
+
+    def condition(self) -> Condition:
+        """How it is now; never blocks."""
+        supervisor, now = self._supervisor, time.monotonic()
+        health = [child.health for child in supervisor.children if child.health is not None]
+        return Condition(
+            live=now - supervisor.ticked < _ASLEEP,
+            state=supervisor.state,
+            checks=self._checks(),
+            workers=tuple(_worker(place, now) for place in supervisor.places),
+            breakers=tuple(sorted({name for one in health for name in one.breakers})),
+            pings=tuple(sorted({name for one in health for name in one.pings})),
+        )
+
+    def _checks(self) -> tuple[Check, ...]:
+        supervisor = self._supervisor
+        waits_for, guardrail, children = supervisor.opening.waits_for, supervisor.guardrail, supervisor.children
+        unmigrated = isinstance(waits_for, SchemaError)
+        why = "" if waits_for is None else str(waits_for)
+        works = sum(child.works for child in children)
+        tripped = [child for child in children if child.health is not None and child.health.tripped]
+        all_tripped = bool(tripped) and len(tripped) == len(children)
+        return (
+            Check("disabled", supervisor.settings.enabled, "" if supervisor.settings.enabled else "TODOKU_ENABLED"),
+            Check("database", waits_for is None or unmigrated, guardrail.why or ("" if unmigrated else why)),
+            Check("not_migrated", not unmigrated, why if unmigrated else ""),
+            Check("tripped", not guardrail.tripped and not all_tripped, guardrail.why),
+            Check("draining", supervisor.state != "draining"),
+            Check("no_worker", works > 0 or not supervisor.settings.enabled, f"{works} of {len(supervisor.places)}"),
+        )
+
+    def metrics(self) -> bytes:
+        """Prometheus text; without the database's numbers while it does not answer."""
+        answers = self._supervisor.state != "starting" and not self._supervisor.guardrail.tripped
+        dumps = (self._telemetry.dump(), *self._supervisor.metrics.dumps())
+        return render(dumps, self._looking.look() if answers else None)
+
+    def counts(self) -> Counts:
+        """Deliveries by status."""
+        return self._store.counts(max_age=_COUNTED_EVERY)
+
+    def newest(self, limit: int) -> tuple[Delivery, ...]:
+        """What changed last among the newest of both kinds: unfinished, and succeeded."""
+        found = [
+            *self._store.find(Filter(), limit=limit).items,
+            *self._store.find(Filter(status="succeeded"), limit=limit).items,
+        ]
+        return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
+
+
+def _worker(place: Place, now: float) -> WorkerProcess:
+    child, restarts = place.child, max(0, place.starts - 1)
+    if child is None:
+        return WorkerProcess(number=place.number, pid=0, state="restarting", restarts=restarts)
+    health, silent = child.health, round(now - child.heard_at, 1)
+    if health is None:
+        return WorkerProcess(number=place.number, pid=child.pid, state="starting", restarts=restarts, silent_sec=silent)
+    return WorkerProcess(
+        number=place.number,
+        pid=child.pid,
+        state=health.state,
+        restarts=restarts,
+        worker_id=str(health.worker_id),
+        held=health.held,
+        running=health.running,
+        blocked=health.blocked,
+        silent_sec=silent,
+    )

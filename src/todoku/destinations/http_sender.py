@@ -1,0 +1,127 @@
+"""What all that is sent over HTTP has in common: the answers, and what they mean."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from todoku.core.destination import Outgoing
+from todoku.core.duration import retry_after
+from todoku.core.errors import InvalidMessage, InvalidSetting
+from todoku.core.failure import NON_RETRYABLE_HEADER, Answering, Reasons, classify, classify_status
+from todoku.core.http_request import TRACE
+from todoku.core.outcome import Outcome, Retry
+from todoku.core.settings import Settings
+from todoku.destinations.http_post import Post, Poster
+
+if TYPE_CHECKING:
+    from todoku.destinations.guarded_connector import LookUp
+
+ALWAYS: Final = {"Accept": "*/*", "User-Agent": "todoku"}
+"""Headers of every request, unless its publisher says otherwise."""
+
+
+def is_installed() -> bool:
+    """Whether what HTTP is sent with is here."""
+    return find_spec("aiohttp") is not None
+
+
+class Sender:
+    """What all that is sent over HTTP has in common: the sessions, the answers and what they mean."""
+
+    def __init__(self, settings: Settings, look_up: LookUp | None = None) -> None:
+        if not is_installed():
+            raise InvalidSetting("HTTP needs aiohttp, which is not installed", hint='pip install "todoku[server]"')
+        self._reasons: Reasons | None = None
+        self._look_up = look_up
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """These are the settings of the App."""
+        self._settings = settings
+        self._poster = Poster(settings, self._look_up)
+        self._answering = Answering(retry_4xx=settings.http_retry_4xx, final_4xx=settings.http_nonretryable_4xx)
+
+    async def aclose(self) -> None:
+        """End the connections of this event loop. The next send makes others."""
+        await self._poster.aclose()
+
+    async def sent(self, post: Post) -> Outcome:
+        """What one attempt comes to. Of a Retry only the receiver's own wish says when."""
+        try:
+            answer = await self._poster.post(post)
+        except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
+            return self._meaning(error, post)
+        if 200 <= answer.kept.status < 300:
+            return classify_status(answer.kept.status, response=answer.kept)
+        return classify_status(
+            answer.kept.status,
+            retry_after=retry_after(answer.headers, time.time()),
+            final=_says_final(answer.headers),
+            answering=self._answering,
+            response=answer.kept,
+        )
+
+    def seconds(self, wanted: float | None) -> float:
+        """How long one attempt may take, from the look-up of the name to the last byte of the answer."""
+        return min(wanted or self._settings.http_timeout_sec, self._settings.max_processing_sec)
+
+    def _meaning(self, error: Exception, post: Post) -> Outcome:
+        if self._reasons is None:
+            self._reasons = _raised()
+        if isinstance(error, TimeoutError):
+            return Retry(reason="HTTP_TIMEOUT", detail=f"no complete answer within {post.timeout:g} s")
+        # aiohttp puts what the guard raised inside of its own.
+        return classify(_innermost(error), reasons=self._reasons)
+
+
+def _innermost(error: Exception) -> Exception:
+    from todoku.destinations.guarded_connector import Forbidden  # noqa: PLC0415 - an extra
+
+    inner = getattr(error, "os_error", None)
+    return inner if isinstance(inner, Forbidden) else error
+
+
+def _raised() -> Reasons:
+    """What the errors of the client mean, nearest ancestor first."""
+    import aiohttp  # noqa: PLC0415 - an extra
+
+    from todoku.destinations.guarded_connector import Forbidden  # noqa: PLC0415 - the same
+
+    return {
+        Forbidden: ("SSRF_REFUSED", False),
+        aiohttp.ClientConnectorDNSError: ("HTTP_DNS", True),
+        aiohttp.ClientSSLError: ("HTTP_TLS", True),
+        ssl.SSLError: ("HTTP_TLS", True),
+        aiohttp.ClientConnectionError: ("NETWORK", True),
+        OSError: ("NETWORK", True),
+        aiohttp.ClientResponseError: ("HTTP_BAD_ANSWER", True),
+        aiohttp.ClientPayloadError: ("HTTP_BAD_ANSWER", True),
+        aiohttp.InvalidURL: ("BAD_REQUEST", False),
+        InvalidMessage: ("BAD_REQUEST", False),
+        ValueError: ("BAD_REQUEST", False),
+    }
+
+
+def _says_final(headers: Mapping[str, str]) -> bool:
+    wanted = NON_RETRYABLE_HEADER.lower()
+    return any(name.lower() == wanted and value.lower() == "true" for name, value in headers.items())
+
+
+_TELLING: Final = {
+    "x-request-id": "X-Request-Id",
+    "x-correlation-id": "X-Correlation-Id",
+    "x-event-id": "X-Event-Id",
+    **{name: name for name in TRACE},
+}
+
+
+def known_of(message: Outgoing) -> dict[str, str]:
+    """Of a message's own headers those by which the receiver's trace and log go on."""
+    found = {_TELLING[name.lower()]: value for name, value in message.headers.items() if name.lower() in _TELLING}
+    if "X-Correlation-Id" in found:
+        found.setdefault("X-Request-Id", found["X-Correlation-Id"])
+    return found

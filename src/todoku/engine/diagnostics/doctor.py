@@ -1,0 +1,219 @@
+"""Is this set up as it should be? Each finding says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from todoku.core.errors import TodokuError
+from todoku.core.master_keys import MasterKey
+from todoku.core.settings import Settings
+from todoku.engine.diagnostics.personal_topics import personal_topics
+from todoku.store.port import Store
+from todoku.store.views import Facts
+
+Level = Literal["ok", "warn", "problem"]
+_SKEW: Final = 2.0
+_LITTLE_SPACE: Final = 256 << 20
+_OVERDUE: Final = 60.0
+_SOME: Final = 8
+_NOBODY: Final = MasterKey("", b"")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    text: str
+    todo: str = ""
+
+
+def examine(store: Store, settings: Settings) -> Iterator[Finding]:
+    """Everything about a database and the settings it is used with; what cannot be looked at ends the examination."""
+    try:
+        facts = store.facts()
+    except TodokuError as error:
+        yield Finding("problem", "database", str(error), error.hint)
+        return
+    yield Finding("ok", "database", facts.describe)
+    yield from _texts(facts)
+    yield from _kept(facts)
+    yield from _connections(facts, settings)
+    migrated = _migrated(facts)
+    yield migrated
+    if migrated.level == "problem":
+        return
+    yield _clock(store)
+    yield from _leases(store, settings)
+    yield from _unregistered(store, settings)
+    yield from _schedules(store, settings)
+    yield _history(facts)
+    yield from _dead(store)
+    yield from _personal(store)
+    yield from _keys(store, settings)
+
+
+def _texts(facts: Facts) -> Iterator[Finding]:
+    if facts.encoding != "UTF8":
+        text = f"this database has the encoding {facts.encoding}, and todoku needs UTF8"
+        todo = "use a database made with: create database … encoding 'UTF8' template template0"
+        yield Finding("problem", "encoding", text, todo)
+    if facts.no_schema:
+        text = "the search_path of this role names no schema that exists"
+        yield Finding("problem", "search path", text, "set `schema`, or create one of those that it names")
+    if len(facts.schemas) > 1:
+        text = f"there are tables of todoku in the schemas {', '.join(facts.schemas)}; the search path decides"
+        yield Finding("warn", "schema", text, "set `schema` to the one that is meant, for workers and publishers alike")
+
+
+def _kept(facts: Facts) -> Iterator[Finding]:
+    if not facts.writable:
+        todo = "check who owns the file and its directory; or whether this server is a standby, or"
+        todo += " default_transaction_read_only is on for this role or database"
+        yield Finding("problem", "writable", "the database cannot be written to", todo)
+    if not facts.durable:
+        todo = "set fsync = on and synchronous_commit = on"
+        yield Finding("problem", "durability", "what is acknowledged can be lost when the power fails", todo)
+    else:
+        yield Finding("ok", "durability", "what is acknowledged is on disk")
+    if facts.wal_safe is False:
+        todo = "use a Python linked with SQLite 3.51.3 or newer; until then todoku uses the journal TRUNCATE"
+        yield Finding("warn", "journal", "this SQLite can lose acknowledged writes in WAL", todo)
+    if facts.shared_files is not None:
+        yield _files(facts.shared_files)
+    if facts.free_bytes is not None:
+        free = f"{facts.free_bytes / (1 << 30):.1f} GiB free"
+        low = facts.free_bytes < _LITTLE_SPACE
+        yield Finding("problem" if low else "ok", "disk", free, "make room on the disk of the database" if low else "")
+
+
+def _files(shared: tuple[str, ...]) -> Finding:
+    if not shared:
+        return Finding("ok", "files", "only their owner may read and write them")
+    text = f"other users of this machine may use {', '.join(shared)}"
+    return Finding("warn", "files", text, "chmod 600 them, unless those users share the database with you on purpose")
+
+
+def _connections(facts: Facts, settings: Settings) -> Iterator[Finding]:
+    if facts.connections_max is not None and facts.connections_used is not None:
+        free = facts.connections_max - facts.connections_used
+        text = f"{facts.connections_used} of {facts.connections_max} in use; a process of todoku takes up to "
+        text += f"{settings.connections}"
+        if free < settings.connections:
+            todo = "raise max_connections, lower `connections`, or put PgBouncer in between"
+            yield Finding("warn", "connections", text, todo)
+        else:
+            yield Finding("ok", "connections", text)
+    if facts.pooled:
+        told = "a pooler (PgBouncer?) stands in between"
+        if settings.prepare_statements:
+            todo = "before PgBouncer 1.21, or with max_prepared_statements = 0, set prepare_statements = false"
+            yield Finding("warn", "pooler", f"{told}, and statements are prepared", todo)
+        else:
+            yield Finding("ok", "pooler", told)
+
+
+def _migrated(facts: Facts) -> Finding:
+    if facts.version is None:
+        return Finding("problem", "schema", "not migrated", "run `todoku migrate`")
+    if facts.version < facts.latest:
+        text = f"version {facts.version}, this todoku needs {facts.latest}"
+        return Finding("problem", "schema", text, "run `todoku migrate`")
+    if facts.version > facts.latest:
+        text = f"version {facts.version}, this todoku knows {facts.latest}"
+        return Finding("problem", "schema", text, "a newer todoku migrated it: upgrade this one")
+    return Finding("ok", "schema", f"version {facts.version}")
+
+
+def _clock(store: Store) -> Finding:
+    before = time.time()
+    there = store.ping()
+    after = time.time()
+    skew = max(before - there, there - after, 0.0)
+    if skew > _SKEW:
+        todo = "let NTP set both clocks; leases go by the database's, but logs will not agree"
+        return Finding("warn", "clock", f"this machine and the database differ by {skew:.1f} s", todo)
+    return Finding("ok", "clock", "this machine and the database agree")
+
+
+def _leases(store: Store, settings: Settings) -> Iterator[Finding]:
+    now, workers = store.ping(), store.workers()
+    ended = [worker for worker in workers if worker.expires_at.timestamp() <= now - settings.reclaim_interval_sec]
+    alive = len(workers) - len(ended)
+    if ended:
+        held = sum(worker.held for worker in ended)
+        text = f"{len(ended)} ended leases that nobody reclaimed, holding {held} deliveries"
+        yield Finding("problem" if held else "warn", "leases", text, "start a worker, or run `todoku release-expired`")
+    if alive:
+        yield Finding("ok", "workers", f"{alive} alive")
+    else:
+        yield Finding("warn", "workers", "none is alive: nothing runs", "start one: `todoku run` or `todoku up`")
+
+
+def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
+    now, known, waiting = store.ping(), store.known(), store.waiting(None)
+    places = {name for _, name, _ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
+    for name in sorted(places):
+        seen = known.seen(name)
+        if seen is None or seen < now - settings.unknown_after_sec:
+            text = f"deliveries wait for {name}, which no worker has registered"
+            todo = "run a worker whose App has it; after unknown_after_sec they become dead letters"
+            yield Finding("problem", "destinations", text, todo)
+
+
+def _schedules(store: Store, settings: Settings) -> Iterator[Finding]:
+    rows, found = store.timetable.rows(), False
+    for row in rows:
+        late = 0.0 if row.next_run_at is None or row.paused else (row.now - row.next_run_at).total_seconds()
+        if row.error is not None:
+            found = True
+            yield Finding("problem", "schedules", f"{row.name} cannot be fired: {row.error}", "todoku schedules")
+        elif not row.kept(settings.unknown_after_sec) and not row.paused:
+            found = True
+            text = f"{row.name} is not declared by any App any more, and does not fire"
+            yield Finding("warn", "schedules", text, f"run its App, or: todoku schedule remove {row.name}")
+        elif late > _OVERDUE:
+            found = True
+            text = f"{row.name} has been due for {late:.0f} s, and nobody has fired it"
+            yield Finding("warn", "schedules", text, "is a worker alive and enabled?")
+    if rows and not found:
+        yield Finding("ok", "schedules", f"{len(rows)}, none of them overdue")
+
+
+def _history(facts: Facts) -> Finding:
+    if facts.stray:
+        text = f"{facts.stray} history rows found no partition of their day"
+        return Finding("problem", "history", text, "run a worker: its maintenance makes the partitions of the week")
+    return Finding("ok", "history", "every row is where it belongs")
+
+
+def _dead(store: Store) -> Iterator[Finding]:
+    if number := sum(group.number for group in store.dead()):
+        text = f"{number} dead letters"
+        yield Finding("warn", "dead letters", text, "`todoku reasons` tells why, `todoku replay` sends them again")
+
+
+def _personal(store: Store) -> Iterator[Finding]:
+    for topic, fields in personal_topics(store).items():
+        text = f"{topic} is not encrypted, and has fields that look personal: {', '.join(fields[:_SOME])}"
+        text += f" and {len(fields) - _SOME} more" if len(fields) > _SOME else ""
+        todo = "declare it with encrypted=True, or send a todoku.Ref instead of the value: docs/encryption.md"
+        yield Finding("warn", "personal data", text, todo)
+
+
+def _keys(store: Store, settings: Settings) -> Iterator[Finding]:
+    found = store.data_keys.days()
+    unknown = sorted({row.master_key_id for row in found if settings.master_keys.get(row.master_key_id) is None})
+    stale = sum(row.number for row in found if row.master_key_id != next(iter(settings.master_keys), _NOBODY).id)
+    if unknown:
+        text = f"data keys are wrapped by {', '.join(unknown)}, which is not configured here"
+        yield Finding("warn", "encryption", text, "add it to TODOKU_MASTER_KEYS, behind the current one")
+    elif stale:
+        text = f"{stale} data keys are wrapped by an older master key"
+        yield Finding("warn", "encryption", text, "run `todoku encryption-keys rotate`")
+    elif found:
+        yield Finding("ok", "encryption", "every data key is wrapped by the current master key")

@@ -1,0 +1,100 @@
+"""AES-256-GCM, and data keys wrapped by master keys with it. The only place that needs `cryptography`."""
+
+from __future__ import annotations
+
+from datetime import date
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from todoku.core.errors import InvalidSetting
+from todoku.core.master_keys import KEY_BYTES, MasterKey
+from todoku.core.sealed import NONCE_BYTES, Place, Sealed, WrappedKey, data_key_id, is_binding, key_associated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class WrongTag(Exception):
+    """These bytes were changed, belong elsewhere, or were encrypted with another key."""
+
+
+class Cipher:
+    """One key of AES-256-GCM."""
+
+    __slots__ = ("_aead",)
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
+
+        self._aead = AESGCM(key)
+
+    def encrypt(self, nonce: bytes, plain: bytes, associated: bytes) -> bytes:
+        """Ciphertext and tag. A nonce is used once with a key."""
+        return self._aead.encrypt(nonce, plain, associated)
+
+    def decrypt(self, nonce: bytes, box: bytes, associated: bytes) -> bytes:
+        """What was encrypted; WrongTag if any of it was changed."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+
+        try:
+            return self._aead.decrypt(nonce, box, associated)
+        except InvalidTag:
+            raise WrongTag from None
+
+
+class DataKey:
+    """A data key in memory: seals and opens. `seals`: how often it has."""
+
+    __slots__ = ("_cipher", "row", "seals")
+
+    def __init__(self, row: WrappedKey, key: bytes) -> None:
+        self.row = row
+        self.seals = 0
+        self._cipher = Cipher(key)
+
+    def __repr__(self) -> str:
+        return f"<DataKey {self.row.id} of {self.row.day}>"
+
+    def seal(self, plain: bytes, place: Place, chance: Callable[[int], bytes]) -> Sealed:
+        """Seal for one place, with a nonce of chance: the number of seals is bounded where keys are made."""
+        nonce = chance(NONCE_BYTES)
+        self.seals += 1
+        box = self._cipher.encrypt(nonce, plain, place.associated(place.version))
+        return Sealed(self.row.id, nonce, box, place.version)
+
+    def open(self, sealed: Sealed, place: Place) -> bytes:
+        """What was sealed for this place; WrongTag: it was not, or it was changed.
+
+        What an older version sealed opens by an older data key only: so nothing that is sealed now can pass for it.
+        """
+        if sealed.version < place.version and is_binding(self.row.id):
+            raise WrongTag
+        return self._cipher.decrypt(sealed.nonce, sealed.box, place.associated(sealed.version))
+
+
+def require_cryptography() -> None:
+    """Refuse to encrypt where the library is not installed, before anything is to be encrypted."""
+    if find_spec("cryptography") is None:
+        raise InvalidSetting(
+            "encryption needs cryptography, which is not installed", hint='pip install "todoku[encryption]"'
+        )
+
+
+def new_data_key(master: MasterKey, day: date, chance: Callable[[int], bytes]) -> DataKey:
+    """A fresh data key for a day, wrapped by the master key."""
+    key, id = chance(KEY_BYTES), data_key_id(chance(16))
+    return DataKey(wrapped(id, day.isoformat(), master, key, chance), key)
+
+
+def wrapped(id: UUID, day: str, master: MasterKey, key: bytes, chance: Callable[[int], bytes]) -> WrappedKey:
+    """A data key encrypted by a master key: nonce, ciphertext and tag."""
+    nonce = chance(NONCE_BYTES)
+    box = Cipher(master.key).encrypt(nonce, key, key_associated(id, day, master.id))
+    return WrappedKey(id, day, master.id, nonce + box)
+
+
+def unwrapped(row: WrappedKey, master: MasterKey) -> bytes:
+    """The data key itself; WrongTag: this is not the master key that wrapped it, or the row was changed."""
+    nonce, box = row.wrapped[:NONCE_BYTES], row.wrapped[NONCE_BYTES:]
+    return Cipher(master.key).decrypt(nonce, box, key_associated(row.id, row.day, row.master_key_id))

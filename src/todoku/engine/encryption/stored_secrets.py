@@ -1,0 +1,79 @@
+"""Secrets that todoku keeps itself, sealed by the current master key where there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import CannotOpen
+from todoku.core.master_keys import MasterKeys
+from todoku.core.sealed import VERSION, Kept
+from todoku.engine.encryption.master_key import keep, kept_inside
+from todoku.engine.outbox import new_id
+from todoku.store.secrets import NewSecret, SecretChange, SecretRow, Secrets
+from todoku.store.values import Signed
+
+
+def sealed_secret(
+    name: str,
+    text: str,
+    masters: MasterKeys,
+    *,
+    id: UUID | None = None,
+    lasts: float | None = None,
+    chance: Callable[[int], bytes] = os.urandom,
+) -> NewSecret:
+    """A secret as it is to be stored: bound to its id and to the family of its name, so that it opens nowhere else."""
+    id = id or new_id()
+    if not masters:
+        return NewSecret(id=id, name=name, value=text.encode(), master_key_id=None, lasts=lasts)
+    kept = keep(text.encode(), _place(id, name), masters, chance)
+    return NewSecret(id=id, name=name, value=kept.box, master_key_id=kept.master_key_id, lasts=lasts)
+
+
+def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
+    """The secret itself; CannotOpen names the master key that is missing, or says that it was changed."""
+    if row.master_key_id is None:
+        return row.value.decode()
+    kept = Kept(row.master_key_id, row.value)
+    return kept_inside(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
+
+
+class Resealed(msgspec.Struct, frozen=True):
+    """Secrets that are (or with `dry_run` would be) sealed anew, and master keys that would open others."""
+
+    number: int
+    strangers: tuple[str, ...]
+
+
+def reseal(secrets: Secrets, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
+    """Seal by the current master key whatever is not, plain secrets too. One transaction: there are few."""
+    current = masters.current.id
+    strangers: set[str] = set()
+
+    def decide(rows: tuple[SecretRow, ...]) -> SecretChange | None:
+        put: list[NewSecret] = []
+        for row in rows:
+            if row.master_key_id == current:
+                continue
+            try:
+                text = opened_secret(row, masters)
+            except CannotOpen:
+                strangers.add(row.master_key_id or "")
+                continue
+            lasts = None if row.expires_at is None else (row.expires_at - row.now).total_seconds()
+            put.append(sealed_secret(row.name, text, masters, id=row.id, lasts=lasts))
+        found.append(len(put))
+        return SecretChange(tuple(put), action=f"rotate to {current}") if put and not dry_run else None
+
+    found: list[int] = []
+    secrets.change(None, decide, signed)
+    return Resealed(found[-1], tuple(sorted(strangers)))
+
+
+def _place(id: UUID, name: str) -> str:
+    """A name's part after the colon says which of its family it is, and changes when secrets are rotated."""
+    return f"secret {VERSION}\0{id}\0{name.partition(':')[0]}"

@@ -1,0 +1,205 @@
+"""Flow control: the requests that share a key run so many at once, and start so many in a period, over all workers.
+
+A key is a queue with a limit and a rate of its own. Publishers say what it allows; a person may pin it, and then what
+they say is remembered but not obeyed. A rate is kept evenly: 4 in 2 seconds is one every half second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+from todoku.core.http_request import Flow
+from todoku.core.limit import FASTEST
+from todoku.engine.http.names import checked
+from todoku.engine.http.request_queues import TOUCHED_EVERY
+from todoku.store.http import Load, QueueRow, QueueSpec, Said
+from todoku.store.port import Store
+from todoku.store.values import Signed, moment
+
+KIND: Final = "flow:"
+LONGEST_PERIOD: Final = 7 * 86_400.0
+_MOST: Final = 1000
+
+
+class FlowKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow key as people look at it. None: no such limit.
+
+    `rate_count`: so many starts of the period are given away already; it began at `period_start`.
+    """
+
+    key: str
+    waiting: int
+    parallelism_max: int | None
+    parallelism_count: int
+    rate_max: int | None
+    rate_count: int
+    period: float
+    period_start: datetime | None
+    paused: bool
+    pinned_parallelism: bool
+    pinned_rate: bool
+
+
+def check(flow: Flow) -> None:
+    """InvalidMessage unless this can be a flow key and what it allows."""
+    checked(flow.key, "flow control key")
+    _check(flow.parallelism, flow.rate, flow.period)
+
+
+def ensure(store: Store, flow: Flow) -> None:
+    """Let a key allow what a publisher says, unless it is pinned. Reads first: the usual case writes nothing."""
+    check(flow)
+    whole = f"{KIND}{flow.key}"
+
+    def decide(row: QueueRow | None) -> Said | None:
+        said = _told(row, flow)
+        return None if row is not None and _is(row, said) and not _is_to_be_touched(row) else said
+
+    row = store.http.queue(whole)
+    if row is None or decide(row) is not None:
+        store.http.change_queue(whole, decide)
+
+
+def pin(
+    store: Store,
+    key: str,
+    signed: Signed,
+    *,
+    parallelism: int | None = None,
+    rate: int | None = None,
+    period: float | None = None,
+) -> None:
+    """Fix what a key allows, whatever publishers say from now on. What is None is left as it is."""
+    _check(parallelism, rate, period or 1.0)
+    if parallelism is None and rate is None:
+        raise InvalidMessage("pin what?", hint="parallelism, or rate with its period, or both")
+
+    def change(spec: QueueSpec) -> QueueSpec:
+        if parallelism is not None:
+            spec = msgspec.structs.replace(spec, pinned_parallelism=parallelism)
+        if rate is not None:
+            spec = msgspec.structs.replace(spec, pinned_rate=rate, pinned_period=period or spec.period)
+        return spec
+
+    _change(store, key, signed, "pin", change)
+
+
+def unpin(store: Store, key: str, signed: Signed, *, parallelism: bool = True, rate: bool = True) -> None:
+    """Let what publishers say count again, that of the last one from now on."""
+
+    def change(spec: QueueSpec) -> QueueSpec:
+        if parallelism:
+            spec = msgspec.structs.replace(spec, pinned_parallelism=None)
+        return msgspec.structs.replace(spec, pinned_rate=None, pinned_period=None) if rate else spec
+
+    _change(store, key, signed, "unpin", change)
+
+
+def pause(store: Store, key: str, signed: Signed, *, paused: bool) -> None:
+    """Stop or go on sending what has this key; a key nobody has used yet is made."""
+
+    def decide(row: QueueRow | None) -> Said:
+        return msgspec.structs.replace(_said(row, _spec(row)), paused=paused)
+
+    action = "pause" if paused else "resume"
+    store.http.change_queue(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+
+
+def reset_rate(store: Store, key: str, signed: Signed) -> bool:
+    """Let a period begin anew, now. False: there is no such key."""
+    return store.http.reset_rate(f"{KIND}{checked(key, 'flow control key')}", signed)
+
+
+def get(store: Store, key: str) -> FlowKey | None:
+    """One key; None: nobody has used it."""
+    row = store.http.queue(f"{KIND}{checked(key, 'flow control key')}")
+    return None if row is None else _shown(store, (row,))[0]
+
+
+def listed(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
+    """All of them by name, a thousand at the most; with `search`, those whose name contains it."""
+    return _shown(store, store.http.queues(KIND, search=search or None, limit=_MOST))
+
+
+# ------------------------------------------------------------------------------------------------ inside
+
+
+def _check(parallelism: int | None, rate: int | None, period: float) -> None:
+    for what, value in (("parallelism", parallelism), ("rate", rate)):
+        if value is not None and not (type(value) is int and 0 < value <= FASTEST):
+            raise InvalidMessage(f"flow control {what} cannot be {value!r}", hint="a whole number, 1 or more")
+    if not (math.isfinite(period) and 0.001 <= period <= LONGEST_PERIOD):
+        raise InvalidMessage(f"flow control period cannot be {period!r} s", hint="a week at the most, such as 1h30m")
+
+
+def _change(store: Store, key: str, signed: Signed, action: str, change: Callable[[QueueSpec], QueueSpec]) -> None:
+    def decide(row: QueueRow | None) -> Said:
+        return _said(row, change(_spec(row)))
+
+    store.http.change_queue(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+
+
+def _spec(row: QueueRow | None) -> QueueSpec:
+    return QueueSpec(implicit=True) if row is None or row.created_at is None else row.spec
+
+
+def _told(row: QueueRow | None, flow: Flow) -> Said:
+    """The key with what a publisher says of it."""
+    spec = msgspec.structs.replace(_spec(row), parallelism=flow.parallelism, rate=flow.rate, period=flow.period)
+    return _said(row, spec)
+
+
+def _said(row: QueueRow | None, spec: QueueSpec) -> Said:
+    """What a spec comes to: a pin goes before what was said."""
+    rate, period = _rate(spec)
+    return Said(
+        paused=row is not None and row.paused,
+        concurrency=spec.pinned_parallelism or spec.parallelism,
+        rate=None if rate is None else rate / period,
+        spec=spec,
+    )
+
+
+def _rate(spec: QueueSpec) -> tuple[int | None, float]:
+    if spec.pinned_rate is not None:
+        return spec.pinned_rate, spec.pinned_period or spec.period
+    return spec.rate, spec.period
+
+
+def _is(row: QueueRow, said: Said) -> bool:
+    """By what was said, not by what is in force: a limit that a person set by hand stays until somebody says anew."""
+    return row.created_at is not None and row.spec == said.spec
+
+
+def _is_to_be_touched(row: QueueRow) -> bool:
+    return row.now - row.updated_at.timestamp() > TOUCHED_EVERY
+
+
+def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[FlowKey, ...]:
+    loads = store.http.loads([row.name for row in rows])
+    return tuple(_key(row, loads[row.name]) for row in rows)
+
+
+def _key(row: QueueRow, load: Load) -> FlowKey:
+    rate, period = _rate(row.spec)
+    ahead = 0.0 if row.paced_until is None or rate is None else max(0.0, row.paced_until - row.now)
+    started = 0 if rate is None else min(rate, math.ceil(ahead * rate / period))
+    return FlowKey(
+        key=row.name.removeprefix(KIND),
+        waiting=load.waiting,
+        parallelism_max=row.concurrency,
+        parallelism_count=load.running,
+        rate_max=rate,
+        rate_count=started,
+        period=period,
+        period_start=moment(row.now - row.now % period) if rate is not None else None,
+        paused=row.paused,
+        pinned_parallelism=row.spec.pinned_parallelism is not None,
+        pinned_rate=row.spec.pinned_rate is not None,
+    )

@@ -1,0 +1,204 @@
+"""Publishing requests: a URL group becomes a message for each endpoint, queues and flow keys come into being, then
+drafts are made. What a queue or key allows is remembered for a few seconds, so that the usual publish costs nothing
+but its own commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+from todoku.core.http_request import Flow, HttpRequest
+from todoku.core.identity import key_hash
+from todoku.core.message import Draft, Message
+from todoku.engine.http import flow_control, request_queues
+from todoku.engine.http.names import checked
+from todoku.engine.http.recent_answers import Remembered
+from todoku.engine.http.request_draft import Posting, content_id, request_draft
+from todoku.engine.http.url_groups import opened_group
+from todoku.engine.observability.tracing import inject
+from todoku.engine.outbox import Outbox, new_id
+from todoku.store.http import GroupRow
+
+REMEMBERED: Final = 5.0
+"""Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
+
+_FEW: Final = 8
+"""So many drafts are made in the event loop; more would keep others from being served."""
+
+ENDPOINT_DISABLED: Final = "ENDPOINT_DISABLED"
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was parsed and checked. To a URL group: `request.group`, and its `url` is empty."""
+
+    request: HttpRequest
+    body: bytes = b""
+    posting: Posting = Posting()
+    by_content: bool = False
+    """It is a repetition if URL, headers and body are those of another; an id goes before it."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that was stored (or found, if it is a duplicate), and where it goes."""
+
+    message: Message
+    url: str
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What became of one post: one message, or one for each endpoint of its group."""
+
+    sent: tuple[Sent, ...]
+    to_group: bool
+
+
+class Puts(Protocol):
+    """Somebody who stores drafts, all of a call or none: `Together`, or an `Outbox` by `Posts.put`."""
+
+    async def put(self, drafts: list[Draft]) -> list[Message]:
+        """Store them, or find the messages their keys belong to; in the order given."""
+
+
+class Posts:
+    """The publishing side of one process. Thread-safe."""
+
+    def __init__(self, outbox: Outbox, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._outbox = outbox
+        self._queues: Remembered[str, int] = Remembered(monotonic, lasts=REMEMBERED)
+        self._flows: Remembered[Flow, bool] = Remembered(monotonic, lasts=REMEMBERED)
+
+    async def publish(self, together: Puts, posts: Sequence[Post]) -> list[Published]:
+        """Store posts, those of one call together: all of them, or none and an error that says which is wrong."""
+        if not posts:
+            return []
+        parallelism = self._remembered(posts)
+        if parallelism is not None and len(posts) <= _FEW:  # no query, little work: the event loop needs no thread
+            made = self._drafts(posts, (), parallelism)
+        else:
+            made = await asyncio.to_thread(self.drafts, posts)
+        messages = await together.put([draft for drafts in made for draft, _ in drafts])
+        return _published(posts, made, messages)
+
+    def put(self, posts: Sequence[Post]) -> list[Published]:
+        """As `publish`, for blocking code, in a transaction of their own."""
+        if not posts:
+            return []
+        made = self.drafts(posts)
+        drafts = [draft for some in made for draft, _ in some]
+        return _published(posts, made, self._outbox.put(drafts, None, twin="publish(…)"))
+
+    def drafts(self, posts: Sequence[Post]) -> list[list[tuple[Draft, str]]]:
+        """The drafts of each post with their URLs; queues, flow keys and groups are looked up. InvalidMessage."""
+        parallelism: dict[str, int] = {}
+        for post in posts:
+            self._ensure(post.request, parallelism)
+        names = sorted({post.request.group for post in posts if post.request.group is not None})
+        groups = self._outbox.store.http.groups(names=names) if names else ()
+        masters = self._outbox.sealer.masters
+        return self._drafts(posts, [opened_group(group, masters) for group in groups], parallelism)
+
+    def forget(self, queue: str | None = None) -> None:
+        """A queue (None: anything) was changed by this process: look again at the next publish."""
+        if queue is None:
+            self._queues.clear()
+            self._flows.clear()
+        else:
+            self._queues.forget(queue)
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _remembered(self, posts: Sequence[Post]) -> dict[str, int] | None:
+        """The parallelism of every queue of these posts; None: something must be looked up first."""
+        found: dict[str, int] = {}
+        for request in (post.request for post in posts):
+            if request.group is not None:
+                return None
+            if request.queue is not None:
+                if (parallelism := self._queues.get(request.queue)) is None:
+                    return None
+                found[request.queue] = parallelism
+            elif request.flow is not None and self._flows.get(request.flow) is None:
+                return None
+        return found
+
+    def _ensure(self, request: HttpRequest, parallelism: dict[str, int]) -> None:
+        store = self._outbox.store
+        if request.queue is not None:  # it rules; a flow key beside it is only recorded
+            if (known := parallelism.get(request.queue) or self._queues.get(request.queue)) is None:
+                known = request_queues.ensure(store, request.queue)
+                self._queues.put(request.queue, known)
+            parallelism[request.queue] = known
+        elif request.flow is not None and self._flows.get(request.flow) is None:
+            flow_control.ensure(store, request.flow)
+            self._flows.put(request.flow, True)
+
+    def _drafts(
+        self, posts: Sequence[Post], groups: Sequence[GroupRow], parallelism: dict[str, int]
+    ) -> list[list[tuple[Draft, str]]]:
+        found = {group.name: group for group in groups}
+        return [[(self._draft(one, parallelism), one.request.url) for one in resolved(post, found)] for post in posts]
+
+    def _draft(self, post: Post, parallelism: dict[str, int]) -> Draft:
+        outbox, request, posting = self._outbox, post.request, post.posting
+        if post.by_content and posting.deduplication_id is None:
+            id = outbox.sealer.keyed(content_id(request, post.body))
+            posting = msgspec.structs.replace(posting, deduplication_id=id)
+        if request.flow is not None:
+            flow_control.check(request.flow)
+        if request.queue is not None and not posting.fifo:
+            posting = msgspec.structs.replace(posting, fifo=parallelism[request.queue] == 1)
+        trace = inject(posting.trace)
+        if trace is not None and trace is not posting.trace:
+            posting = msgspec.structs.replace(posting, trace=dict(trace))
+        most = outbox.settings.max_payload_bytes
+        made = request_draft(new_id(), request, post.body, posting, max_payload_bytes=most)
+        return outbox.sealer.request(made)
+
+
+def resolved(post: Post, groups: Mapping[str, GroupRow]) -> list[Post]:
+    """One post for each endpoint of its group; itself, if it goes to a URL. InvalidMessage: nobody is in the group."""
+    name = post.request.group
+    if name is None:
+        return [post]
+    group = groups.get(checked(name, "URL group"))
+    if group is None or not group.endpoints:
+        hint = f"add some: POST /v2/topics/{name}/endpoints"
+        raise InvalidMessage(f"the URL group {name!r} has no endpoints", hint=hint)
+    return [
+        Post(
+            request=msgspec.structs.replace(
+                post.request,
+                url=endpoint.url,
+                endpoint=endpoint.name,
+                headers={**group.headers, **post.request.headers},
+            ),
+            body=post.body,
+            posting=_of_endpoint(post.posting, endpoint.url, enabled=endpoint.enabled),
+            by_content=post.by_content,
+        )
+        for endpoint in group.endpoints
+    ]
+
+
+def _of_endpoint(posting: Posting, url: str, *, enabled: bool) -> Posting:
+    """The posting of one endpoint: an id is one of the group, so that of an endpoint is made of both."""
+    given = posting.deduplication_id
+    return msgspec.structs.replace(
+        posting,
+        deduplication_id=None if given is None else key_hash(f"{given}\0{url}"),
+        dead=posting.dead if enabled else ENDPOINT_DISABLED,
+    )
+
+
+def _published(posts: Sequence[Post], made: list[list[tuple[Draft, str]]], messages: list[Message]) -> list[Published]:
+    rest = iter(messages)
+    return [
+        Published(tuple(Sent(next(rest), url) for _, url in drafts), post.request.group is not None)
+        for post, drafts in zip(posts, made, strict=True)
+    ]

@@ -1,0 +1,183 @@
+"""Schedules of requests: stored like any other, under `http:` and their id.
+
+The plan holds the whole request. One to a URL group is sent to the endpoints that the group has when it fires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.errors import CannotOpen, InvalidSetting, NotThere
+from todoku.core.http_request import HTTP, TOPIC, HttpRequest, request_of
+from todoku.core.identity import key_hash
+from todoku.core.master_keys import MasterKeys
+from todoku.core.message import Draft, Idempotency
+from todoku.core.redaction import redacted, redacted_body
+from todoku.core.schedule import Cron, Plan
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_plan, opened_plan
+from todoku.engine.encryption.sealer import Sealer
+from todoku.engine.http import flow_control, request_queues
+from todoku.engine.http.publish_requests import Post, resolved
+from todoku.engine.http.request_draft import Posting, request_draft
+from todoku.engine.http.url_groups import opened_group
+from todoku.engine.outbox import Outbox, new_id
+from todoku.engine.schedule import decoded, stored
+from todoku.store.http import GroupRow
+from todoku.store.port import Store
+from todoku.store.schedules import Put, ReadGroups, ScheduleRow
+from todoku.store.values import Signed
+
+_PREFIX: Final = "http:"
+_NOBODY: Final = UUID(int=0)
+
+
+class HttpSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule of requests as people look at it. `destination` is a URL, or the name of a URL group."""
+
+    id: str
+    destination: str
+    when: Cron
+    request: HttpRequest
+    body: bytes | None
+    """None: it is encrypted, and cannot be opened here."""
+    delay: float
+    created_at: datetime
+    paused: bool
+    next_run_at: datetime | None
+    last_run_at: datetime | None
+    last_message_id: UUID | None
+    last_status: str | None
+    """Of the last message: pending … aborted. None: there is none, or it is gone."""
+    error: str | None
+
+
+def put(outbox: Outbox, id: str, post: Post, when: Cron, signed: Signed) -> None:
+    """Store a schedule that sends this, or change the one that has this id. InvalidMessage: its group has no endpoints.
+
+    Its queue and its flow key come into being now. What says that a post is a repetition does not count here.
+    """
+    store, sealer, request = outbox.store, outbox.sealer, post.request
+    fifo = request.queue is not None and request_queues.ensure(store, request.queue) == 1
+    if request.queue is None and request.flow is not None:
+        flow_control.ensure(store, request.flow)
+    if request.group is not None:
+        resolved(post, {group.name: group for group in store.http.groups(names=[request.group])})
+    posting = Posting(delay=post.posting.delay, fifo=fifo)
+    most = outbox.settings.max_payload_bytes
+    message = request_draft(_NOBODY, request, post.body, posting, max_payload_bytes=most)
+    if request.group is not None:  # nobody is sent this one: `spread` makes those that are
+        leg = msgspec.structs.replace(message.legs[0], destination=f"group:{request.group}")
+        message = msgspec.structs.replace(message, legs=(leg,))
+
+    def make(row: ScheduleRow | None, now: datetime) -> Put | None:
+        made_at = now if row is None else _created_at(row)
+        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.seals(TOPIC))
+        return stored(closed_plan(_PREFIX + id, plan, sealer.masters))(row, now)
+
+    store.timetable.put(_PREFIX + id, make, signed, action="schedule")
+
+
+def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
+    """All of them, by id. Of what is encrypted, people see what these master keys open."""
+    rows = [row for row in store.timetable.rows() if row.name.startswith(_PREFIX)]
+    last = [row.last_message_id for row in rows if row.last_message_id is not None]
+    statuses = {row.message_id: row.status for row in store.requests.of(last)}
+    found = (_shown(row, statuses, masters) for row in rows)
+    return tuple(each for each in found if each is not None)
+
+
+def get(store: Store, id: str, masters: MasterKeys = NO_MASTERS) -> HttpSchedule:
+    """The one of this id, or NotThere."""
+    for each in listed(store, masters):
+        if each.id == id:
+            return each
+    raise NotThere(f"there is no schedule {id!r}", hint="GET /v2/schedules lists them")
+
+
+def name_of(store: Store, id: str) -> str:
+    """What `box.schedules` calls it, or NotThere."""
+    return _PREFIX + get(store, id).id
+
+
+def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, body: bool) -> tuple[Draft, ...]:
+    """What a schedule publishes: messages to URL groups become one for each endpoint that the group has now, and of
+    requests is sealed what must be; `body`: that, too.
+
+    `groups` reads groups by name, in the transaction that fires. InvalidMessage: a group has no endpoints any more.
+    """
+    requests = [request_of(draft.headers) for draft in drafts]
+    names = sorted({request.group for request in requests if request is not None and request.group is not None})
+    found = {group.name: opened_group(group, sealer.masters) for group in groups(names)} if names else {}
+    pairs = zip(drafts, requests, strict=True)
+    return tuple(
+        one if request is None else _sealed(one, sealer, body=body)
+        for draft, request in pairs
+        for one in _each(draft, request, found)
+    )
+
+
+def _sealed(draft: Draft, sealer: Sealer, *, body: bool) -> Draft:
+    """The entry of its slot stays as it is: it says nothing of what is inside."""
+    return msgspec.structs.replace(sealer.request(draft, body=body), idempotency=draft.idempotency)
+
+
+def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]) -> Iterator[Draft]:
+    if request is None or request.group is None:
+        yield draft
+        return
+    body = draft.payload_bytes or b""
+    own = msgspec.json.decode(draft.headers or "{}", type=dict[str, str])
+    own.pop(HTTP)
+    posting = Posting(delay=draft.delay, fifo=draft.legs[0].lane is not None, trace=own)
+    for one in resolved(Post(request=request, body=body, posting=posting), groups):
+        made = request_draft(new_id(), one.request, body, one.posting, max_payload_bytes=len(body))
+        yield msgspec.structs.replace(made, idempotency=_own(draft.idempotency, one.request.url))
+
+
+def _own(slot: Idempotency | None, url: str) -> Idempotency | None:
+    """Each endpoint is sent a slot once."""
+    if slot is None:
+        return None
+    key = f"{slot.key} to {url}"
+    return Idempotency(slot.scope, key, key_hash(key), key_hash(key), lasts=slot.lasts)
+
+
+def _created_at(row: ScheduleRow) -> datetime:
+    try:
+        return decoded(row.spec).created_at or row.updated_at
+    except InvalidSetting:
+        return row.updated_at
+
+
+def _shown(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> HttpSchedule | None:
+    """None: it cannot be read here, because a newer todoku wrote it."""
+    try:
+        plan = decoded(row.spec)
+    except InvalidSetting:
+        return None
+    with suppress(CannotOpen):  # then without what is encrypted
+        plan = opened_plan(row.name, plan, masters)
+    request = request_of(plan.message.headers)
+    if request is None or not isinstance(plan.when, Cron):
+        return None
+    return HttpSchedule(
+        id=row.name.removeprefix(_PREFIX),
+        destination=request.url or request.group or "",
+        when=plan.when,
+        request=redacted(request),
+        body=None if plan.kept is not None else redacted_body(request, plan.message.payload_bytes or b""),
+        delay=plan.message.delay,
+        created_at=plan.created_at or row.updated_at,
+        paused=row.paused,
+        next_run_at=row.next_run_at,
+        last_run_at=row.last_run_at,
+        last_message_id=row.last_message_id,
+        last_status=None if row.last_message_id is None else statuses.get(row.last_message_id),
+        error=row.error,
+    )

@@ -1,0 +1,95 @@
+"""URL groups: what is published to one goes to each of its endpoints, as a message of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from todoku.core.errors import InvalidMessage
+from todoku.core.master_keys import MasterKeys
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_defaults, opened_defaults
+from todoku.engine.http.names import checked
+from todoku.engine.outbox import new_id
+from todoku.store.http import EndpointRow, GroupRow, NewEndpoint
+from todoku.store.port import Store
+from todoku.store.values import Signed
+
+Group = GroupRow
+Endpoint = EndpointRow
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An endpoint as people name it: by its URL, by its name, or both. The URL was checked (core.ssrf)."""
+
+    url: str | None = None
+    name: str | None = None
+
+
+def get(store: Store, name: str) -> Group | None:
+    """A group; None: there is none."""
+    return store.http.group(checked(name, "URL group"))
+
+
+def listed(store: Store) -> tuple[Group, ...]:
+    """All of them, by name."""
+    return store.http.groups()
+
+
+def put(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) -> None:
+    """Make a group, or add to it. An endpoint that is there gets the name that is given, and is enabled again."""
+    if not endpoints:
+        raise InvalidMessage("endpoints cannot be empty", hint='{"endpoints": [{"url": "https://…"}]}')
+    if any(one.url is None for one in endpoints):
+        raise InvalidMessage("an endpoint has no url", hint='{"url": "https://…", "name": "…"}')
+    # In the order of their ids they are shown, and sent to: ids of one moment are in none by themselves.
+    pairs = zip(sorted(new_id() for _ in endpoints), endpoints, strict=True)
+    new = {one.url: NewEndpoint(id, one.url, _name(one)) for id, one in pairs if one.url is not None}
+    store.http.put_endpoints(checked(name, "URL group"), list(new.values()), None, signed)
+
+
+def set_headers(
+    store: Store, name: str, headers: Mapping[str, str], signed: Signed, masters: MasterKeys = NO_MASTERS
+) -> None:
+    """Say which headers its messages have unless they have their own. The names were checked (core.httpheaders).
+
+    Those that are secrets by their name are stored encrypted, if there is a master key.
+    """
+    group = checked(name, "URL group")
+    store.http.put_endpoints(group, (), closed_defaults(group, headers, masters), signed)
+
+
+def opened_group(group: Group, masters: MasterKeys) -> Group:
+    """A group with its default headers as its messages get them. CannotOpen."""
+    return msgspec.structs.replace(group, headers=opened_defaults(group.name, group.headers, masters))
+
+
+def remove(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) -> int:
+    """Take endpoints out of a group; it goes with its last one. Returns how many there were."""
+    urls = [one.url for one in endpoints if one.url is not None]
+    names = [one.name for one in endpoints if one.url is None and one.name is not None]
+    if not urls and not names:
+        raise InvalidMessage("endpoints cannot be empty", hint='{"endpoints": [{"url": "…"}, {"name": "…"}]}')
+    return store.http.remove_endpoints(checked(name, "URL group"), urls, names, signed)
+
+
+def delete(store: Store, name: str, signed: Signed) -> bool:
+    """Remove a group; what was published to it is delivered. False: there was none, which is no error."""
+    return store.http.remove_group(checked(name, "URL group"), signed)
+
+
+def enable(store: Store, url: str, signed: Signed, *, group: str | None = None) -> bool:
+    """Send to an endpoint again, from the next publish on. False: there is none that is disabled."""
+    return store.http.set_endpoint(url, signed, group=group, enabled=True)
+
+
+def disable(store: Store, url: str, reason: str, signed: Signed, *, group: str | None = None) -> bool:
+    """Send nothing more to an endpoint: what is published to its group becomes a dead letter there.
+
+    `group` None: in whatever group it is. False: there is none that is enabled.
+    """
+    return store.http.set_endpoint(url, signed, group=group, enabled=False, reason=reason)
+
+
+def _name(endpoint: Named) -> str | None:
+    return None if endpoint.name is None else checked(endpoint.name, "name of an endpoint")

@@ -1,0 +1,114 @@
+"""Decoders, built once per type: JSON becomes what an annotation says, and what does not is told by its field."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from todoku.core.errors import InvalidSetting
+from todoku.core.outcome import Abort, Done, Retry, Snooze
+from todoku.engine.encryption.secret_ref import Ref, Secrets
+
+_OUTCOMES: Final = (Done, Retry, Abort, Snooze)
+_AT: Final = re.compile(r"(?P<what>.*) - at `\$?\.?(?P<where>.*)`", re.DOTALL)
+
+
+def told(error: Exception) -> str:
+    """An error of msgspec as a person would say it: the field in front, then both sides."""
+    if match := _AT.fullmatch(str(error)):
+        return f"{match['where']}: {match['what']}" if match["where"] else match["what"]
+    return str(error)
+
+
+def at(name: str, decode: Callable[[Any], Any], raw: Any) -> Any:
+    """A value that is decoded by itself, with its name in what is said about it."""
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{name}: {told(error)}") from None
+
+
+def decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str | bytes | msgspec.Raw], Any]:
+    """Decodes JSON as `kind`: msgspec's types by msgspec, pydantic's by pydantic. A Ref in it belongs to `secrets`."""
+    secrets = secrets or Secrets()
+    try:
+        _refuse_unknown(kind)
+        return msgspec.json.Decoder(kind, dec_hook=partial(_foreign, secrets)).decode
+    except TypeError as error:
+        if (adapted := _adapted(kind, secrets)) is not None:
+            return adapted
+        raise InvalidSetting(
+            f"{name}: {error}", hint="use plain types, dataclasses, msgspec structs, or models with pydantic installed"
+        ) from None
+
+
+def _refuse_unknown(kind: Any) -> None:
+    for part in get_args(kind):
+        _refuse_unknown(part)
+    if not isinstance(kind, type) or kind is Ref or hasattr(kind, "model_validate_json"):
+        return
+    if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
+        raise TypeError(f"{kind.__name__} cannot be read from JSON")
+
+
+def result_decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str], Any]:
+    """Decodes a kept result as the return annotation says; outcomes in it are no results."""
+    if get_origin(kind) in (Union, types.UnionType):
+        left = [each for each in get_args(kind) if each not in _OUTCOMES]
+        kind = Union[tuple(left)] if left else Any  # noqa: UP007 - made of a list
+    return decoder(Any if kind in _OUTCOMES else kind, name, secrets)
+
+
+def _foreign(secrets: Secrets, kind: type, value: Any) -> Any:
+    """A type msgspec does not know: pydantic's models know themselves, a Ref is its id."""
+    if isinstance(value, kind):
+        return value
+    with secrets.near():
+        return Ref(value) if kind is Ref else _model(kind, value)
+
+
+def _model(kind: type, value: Any) -> Any:
+    if (validate := getattr(kind, "model_validate_json", None)) is None:
+        raise TypeError(f"{kind.__name__} cannot be read from JSON")
+    try:
+        return validate(msgspec.json.encode(value))
+    except ValueError as error:
+        raise ValueError(_pydantic_told(error)) from None
+
+
+def _pydantic_told(error: ValueError) -> str:
+    if not callable(errors := getattr(error, "errors", None)):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in errors())
+
+
+class Adapted:
+    """Decodes what msgspec cannot take at all (a model or a number), by pydantic."""
+
+    def __init__(self, adapter: Any, secrets: Secrets) -> None:
+        self._adapter = adapter
+        self._secrets = secrets
+
+    def __call__(self, text: Any) -> Any:
+        """The value; ValidationError as msgspec's."""
+        try:
+            with self._secrets.near():
+                return self._adapter.validate_json(bytes(text) if isinstance(text, msgspec.Raw) else text)
+        except ValueError as error:
+            raise msgspec.ValidationError(_pydantic_told(error)) from None
+
+
+def _adapted(kind: Any, secrets: Secrets) -> Adapted | None:
+    try:
+        from pydantic import PydanticSchemaGenerationError, TypeAdapter  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    try:
+        return Adapted(TypeAdapter(kind), secrets)
+    except PydanticSchemaGenerationError:
+        return None

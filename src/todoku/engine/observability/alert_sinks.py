@@ -1,0 +1,193 @@
+"""Where alerts are told: the log, a webhook, mail, Sentry. Each tells or raises; none keeps anything."""
+
+from __future__ import annotations
+
+import smtplib
+import socket
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from todoku.core.alert import Kind, Name, Telling, action, summary
+from todoku.core.alert_settings import Alerting
+from todoku.core.errors import CannotStart
+from todoku.core.settings import Settings
+from todoku.engine.observability.alert_post import post
+from todoku.engine.observability.log import Log
+
+if TYPE_CHECKING:
+    import sentry_sdk
+
+_PATIENCE: Final = 10.0
+"""Seconds a sink may take: a daemon that waits for one tells the others late."""
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert as people are told it; a webhook gets it as JSON. `text` is what chat systems show of a webhook."""
+
+    text: str
+    alert: Name
+    state: Kind
+    summary: str
+    action: str
+    value: float
+    threshold: float
+    since: datetime
+    database: str
+    host: str
+
+
+def news(telling: Telling, database: str) -> News:
+    """What to tell. `database`: which one, without its password."""
+    known = telling.standing
+    said = summary(known.name, known.value)
+    title = {"begun": said, "reminder": f"still: {said}", "over": f"over: {known.name}"}[telling.kind]
+    return News(
+        text=f"todoku: {title} ({database})",
+        alert=known.name,
+        state=telling.kind,
+        summary=said,
+        action=action(known.name),
+        value=known.value,
+        threshold=known.threshold,
+        since=datetime.fromtimestamp(round(known.since), UTC),
+        database=database,
+        host=socket.gethostname(),
+    )
+
+
+class Sink(Protocol):
+    """One place where alerts are told."""
+
+    name: str
+
+    def tell(self, news: News) -> None:
+        """Tell it, or raise. Blocks for seconds at most."""
+
+
+def sinks(settings: Settings) -> tuple[Sink, ...]:
+    """Those that are set; the log is always told."""
+    alerts = settings.alerts
+    found: list[Sink] = [InLog()]
+    if alerts.webhook is not None:
+        found.append(Webhook(alerts.webhook, settings))
+    if alerts.mail_to:
+        found.append(Mail(alerts))
+    if alerts.sentry is not None:
+        found.append(InSentry(alerts.sentry))
+    return tuple(found)
+
+
+class InLog:
+    """A line for whoever reads logs."""
+
+    name = "log"
+
+    def tell(self, news: News) -> None:
+        """As Sink."""
+        log = Log(alert=news.alert, state=news.state, value=round(news.value, 6), threshold=news.threshold)
+        (log.info if news.state == "over" else log.warning)("ALERT", summary=news.summary, since=news.since)
+
+
+class Webhook:
+    """`News` as JSON, posted by the daemon itself: an alert about what waits must not wait behind it."""
+
+    name = "webhook"
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self._url = url
+        self._settings = settings
+
+    def tell(self, news: News) -> None:
+        """As Sink. Any answer but a 2xx is none."""
+        status = post(self._url, msgspec.json.encode(news), settings=self._settings, seconds=_PATIENCE)
+        if not 200 <= status < 300:
+            raise ConnectionError(f"the webhook answered {status}")
+
+
+class Mail:
+    """A short mail to everybody in `alert_mail_to`."""
+
+    name = "mail"
+
+    def __init__(self, settings: Alerting) -> None:
+        self._to = settings.mail_to
+        self._from = settings.mail_from
+        self._server = settings.mail_smtp
+
+    def tell(self, news: News) -> None:
+        """As Sink."""
+        mail = EmailMessage()
+        mail["Subject"] = news.text.removesuffix(f" ({news.database})")
+        mail["From"], mail["To"] = self._from, ", ".join(self._to)
+        mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(domain=self._from.rpartition("@")[2])
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(_letter(news))
+        send_mail(self._server, mail, self._to)
+
+
+def _letter(news: News) -> str:
+    lines = [
+        news.summary, "", f"alert      {news.alert} ({news.state})", f"value      {news.value:g}",
+        f"threshold  {news.threshold:g}", f"since      {news.since.isoformat()}", f"database   {news.database}",
+        f"told by    {news.host}",
+    ]  # fmt: skip
+    return "\n".join(lines if news.state == "over" else [*lines, "", f"What to do: {news.action}"]) + "\n"
+
+
+def send_mail(server: str, mail: EmailMessage, to: Sequence[str]) -> None:
+    """Hand a mail to `smtp://user:password@host:port` (STARTTLS where it is offered) or `smtps://…`.
+
+    A password is only given over TLS.
+    """
+    url = urlsplit(server)
+    host, secure = url.hostname or "", url.scheme == "smtps"
+    context = ssl.create_default_context()
+    smtp: smtplib.SMTP = (
+        smtplib.SMTP_SSL(host, url.port or 465, timeout=_PATIENCE, context=context)
+        if secure
+        else smtplib.SMTP(host, url.port or 25, timeout=_PATIENCE)
+    )
+    with smtp:
+        smtp.ehlo_or_helo_if_needed()
+        if not secure and smtp.has_extn("starttls"):
+            smtp.starttls(context=context)
+            secure = True
+        if url.username:
+            if not secure:
+                raise ConnectionError("the mail server offers no TLS, and the password is not for everybody")
+            smtp.login(unquote(url.username), unquote(url.password or ""))
+        smtp.send_message(mail, to_addrs=list(to))
+
+
+class InSentry:
+    """An event in Sentry, by a client of its own: the application's own Sentry, if there is one, is left alone."""
+
+    name = "sentry"
+
+    def __init__(self, dsn: str) -> None:
+        try:
+            import sentry_sdk  # noqa: PLC0415 - the extra `sentry`
+        except ImportError as error:
+            raise CannotStart("alert_sentry needs sentry-sdk", hint='pip install "todoku[sentry]"') from error
+        self._scope: sentry_sdk.Scope = sentry_sdk.Scope()
+        self._client = sentry_sdk.Client(dsn=dsn, default_integrations=False, auto_enabling_integrations=False)
+
+    def tell(self, news: News) -> None:
+        """As Sink. Sentry's client says nothing of what did not arrive."""
+        event: dict[str, Any] = {
+            "message": news.text,
+            "level": "info" if news.state == "over" else "error",
+            "logger": "todoku.alerts",
+            "fingerprint": ["todoku", news.alert, news.database],
+            "tags": {"alert": news.alert, "state": news.state, "database": news.database},
+            "extra": {"value": news.value, "threshold": news.threshold, "since": news.since, "action": news.action},
+        }
+        self._client.capture_event(event, scope=self._scope)  # type: ignore[arg-type]  # its TypedDict is for itself
+        self._client.flush(timeout=_PATIENCE)

@@ -1,0 +1,123 @@
+"""Showing the numbers: as Prometheus reads them, and to OpenTelemetry. Both are optional."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from todoku.engine.observability.gauges import Gauges
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, Snapshot, merged
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from prometheus_client.core import Metric
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+GAUGES: Final[dict[str, tuple[str, str]]] = {
+    "outbox_lag_events": ("lag_events", "Deliveries that are due and that nobody has taken."),
+    "outbox_oldest_age_seconds": ("oldest_age_seconds", "How long the oldest of them has been due."),
+    "outbox_inflight_events": ("inflight_events", "Deliveries that workers hold."),
+    "outbox_stuck_processing_events": ("stuck_processing_events", "Those held for too long, or by nobody alive."),
+    "outbox_dead_letters": ("dead_letters", "Deliveries in `aborted`, waiting for a person."),
+    "destination_breaker_open": ("breakers_open", "Destinations whose breaker is open."),
+}
+"""Metric → the field of `Gauges`, and what it tells."""
+
+
+def render(dumps: Iterable[bytes], gauges: Gauges | None = None) -> bytes:
+    """The numbers of some processes, added up, in Prometheus's text format.
+
+    Without prometheus-client it is a comment that says so: a scrape of nothing is not an error.
+    """
+    try:
+        from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - the extra `server`
+    except ImportError:
+        return b'# prometheus-client is not installed: pip install "todoku[server]"\n'
+    return generate_latest(Collector(lambda: merged(dumps), lambda: gauges))
+
+
+class Collector:
+    """todoku's numbers for prometheus-client: `REGISTRY.register(Collector(…))` shows them beside your own."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot], gauges: Callable[[], Gauges | None] = lambda: None) -> None:
+        self._snapshot = snapshot
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, as prometheus-client asks for it."""
+        from prometheus_client import core  # noqa: PLC0415 - the extra `server`
+
+        snapshot, gauges = self._snapshot(), self._gauges()
+        for counter in COUNTERS:
+            family = core.CounterMetricFamily(counter.name, counter.help, labels=_names(counter.label))
+            for label, number in snapshot.counters[counter.name].items():
+                family.add_metric(_values(counter.label, label), number)
+            yield family
+        for histogram in HISTOGRAMS:
+            shown = core.HistogramMetricFamily(histogram.name, histogram.help, labels=_names(histogram.label))
+            for label, buckets in snapshot.histograms[histogram.name].items():
+                edges = [*(str(float(edge)) for edge in histogram.edges), "+Inf"]
+                values = list(zip(edges, [*buckets.up_to, buckets.number], strict=True))
+                shown.add_metric(_values(histogram.label, label), values, buckets.total)
+            yield shown
+        for name, (field, text) in GAUGES.items() if gauges is not None else ():
+            yield core.GaugeMetricFamily(name, text, value=getattr(gauges, field))
+
+
+def _names(label: str | None) -> Sequence[str]:
+    return () if label is None else label.split(",")
+
+
+def _values(label: str | None, value: str) -> list[str]:
+    """The values of a label, or of several; what was too many is OTHER in each of them."""
+    names, values = _names(label), value.split(",")
+    return values if len(values) == len(names) else [value] * len(names)
+
+
+def observe_with(meter: Meter, snapshot: Callable[[], Snapshot]) -> None:
+    """The same numbers as observable OpenTelemetry counters: read when they are exported, free until then.
+
+    A histogram becomes its Prometheus series (`_bucket` with `le`, `_count`, `_sum`), because OpenTelemetry has no
+    histogram that is read instead of written.
+    """
+    for counter in COUNTERS:
+        meter.create_observable_counter(
+            counter.name, [_reading(snapshot, counter.name, counter.label)], description=counter.help
+        )
+    for histogram in HISTOGRAMS:
+        for part in ("bucket", "count", "sum"):
+            read = _reading_part(snapshot, histogram.name, histogram.label, histogram.edges, part)
+            meter.create_observable_counter(f"{histogram.name}_{part}", [read], description=histogram.help)
+
+
+def _reading(
+    snapshot: Callable[[], Snapshot], name: str, label: str | None
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    from opentelemetry.metrics import Observation  # noqa: PLC0415 - the extra `otel`
+
+    def read(_: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(number, dict(zip(_names(label), _values(label, value), strict=True)))
+            for value, number in snapshot().counters[name].items()
+        ]
+
+    return read
+
+
+def _reading_part(
+    snapshot: Callable[[], Snapshot], name: str, label: str | None, edges: Sequence[float], part: str
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    from opentelemetry.metrics import Observation  # noqa: PLC0415 - the extra `otel`
+
+    def read(_: CallbackOptions) -> Iterable[Observation]:
+        for value, buckets in snapshot().histograms[name].items():
+            labels = dict(zip(_names(label), _values(label, value), strict=True))
+            if part == "bucket":
+                for edge, number in zip((*edges, math.inf), (*buckets.up_to, buckets.number), strict=True):
+                    yield Observation(number, {**labels, "le": "+Inf" if edge == math.inf else str(float(edge))})
+            else:
+                yield Observation(buckets.number if part == "count" else buckets.total, labels)
+
+    return read

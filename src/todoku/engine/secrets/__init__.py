@@ -1,1 +1,0 @@
-"""Secrets that are kept elsewhere: only their ids travel in messages."""

@@ -1,0 +1,342 @@
+"""2a. When to claim: as much as the pools can run soon, at once when there is a notice, and by polling always."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from todoku.core.http_request import served_as
+from todoku.core.message import Claimed
+from todoku.engine.claim import Claiming, Looking
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.lease import Lease
+from todoku.engine.worker.limits import OFTEN, Limiting
+from todoku.engine.worker.pool import Pool, works_of
+from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.store.port import Store
+from todoku.store.values import UNCOUNTED, Counted, WorkerState
+
+_SOONEST: Final = 0.001
+_ASLEEP: Final = 0.008
+"""Idle for so long, a worker says that it sleeps and wants to be woken."""
+
+_AT_WORK: Final = 0.05
+"""Not idle for so long, a worker says that it need not be woken."""
+
+_LANES: Final = 50
+_GATES: Final = 50
+_EMPTYING: Final = 10.0
+"""A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
+
+
+class Claimer:
+    """The one thread of a worker that claims."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        hold: Hold,
+        limiting: Limiting,
+        pools: Sequence[Pool],
+        telemetry: Telemetry,
+        *,
+        poll_interval: float,
+        give_back: Callable[[list[Claimed]], None],
+        may_claim: Callable[[], bool],
+        on_ambiguous: Callable[[], None],
+        on_failure: OnFailure,
+        on_idle: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._hold = hold
+        self._limiting = limiting
+        self._pools = pools
+        self._telemetry = telemetry
+        self._poll_interval = poll_interval
+        self._give_back = give_back
+        self._may_claim = may_claim
+        self._on_ambiguous = on_ambiguous
+        self._on_idle = on_idle
+        self._event = threading.Event()
+        self._stopping = self._unsure = self._noticed = self._has_room = False
+        self._wait = _SOONEST
+        self._working_since: float | None = None
+        self._announced: tuple[UUID, WorkerState] | None = None
+        self._turn = 0
+        self._next_suspect = 0.0
+        self._claimings: dict[str, Claiming] = {}
+        self._looking = Looking(store, [pool.destinations for pool in pools])
+        self._thread = thread("claimer", self._run, on_failure)
+        self._announces = False
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Something changed here: a slot is free, or an attempt was settled."""
+        if not self._event.is_set():  # cleared later than this, it is cleared before the look that sees the change
+            self._event.set()
+
+    def announce(self) -> None:
+        """Publishers give notice only to workers that say they sleep: say so from now on."""
+        self._announces = True
+        self._event.set()
+
+    def notice(self) -> None:
+        """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
+        self._noticed = True
+        self._event.set()
+
+    def stop(self) -> None:
+        """No claim begins after this returns; one in flight has been awaited, and given back (H10)."""
+        self._stopping = True
+        self._event.set()
+        self._thread.join()
+
+    # -------------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._event.clear()
+            found = self._round() if self._may_claim() else 0
+            if found:
+                self._wait = _SOONEST
+                self._announce_work()
+                continue
+            if self._is_idle():
+                return
+            if self._wait >= _ASLEEP and self._has_room and self._may_claim() and self._announce_sleep():
+                continue
+            woken = self._event.wait(min(self._wait, self._soonest()))
+            # A place at a limit was given back: who looks for it passes over what others hold for a moment.
+            self._wait = _SOONEST if woken and self._limited() else min(self._wait * 2, self._poll_interval)
+
+    def _limited(self) -> bool:
+        return self._limiting.counts or any(claiming.sees_gates for claiming in self._claimings.values())
+
+    def _soonest(self) -> float:
+        """The longest wait: nobody gives notice when a rate allows more, or when the time of a key has come."""
+        now, longest = time.monotonic(), OFTEN if self._limiting.paced else self._poll_interval
+        coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
+        return max(_SOONEST, min([longest, *coming]))
+
+    def _round(self) -> int:
+        found = 0
+        self._has_room = False  # while every pool is full, a notice would be of no use
+        self._looking.begin()
+        if self._noticed:
+            self._noticed = False  # before the look: a notice that comes later is for the next round
+            for claiming in self._claimings.values():
+                claiming.look_everywhere()
+        for pool in self._pools:
+            if self._stopping or not self._limiting.allowed(1):
+                break
+            wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
+            if wanted:
+                self._has_room = True
+                found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
+            elif self._limiting.most is None:
+                found += self._press(pool)
+            if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
+                found += self._suspects(pool)
+        return found
+
+    def _claiming(self, pool: Pool) -> Claiming:
+        """What is remembered for a pool: of this incarnation only."""
+        claiming, worker = self._claimings.get(pool.name), self._lease.worker
+        if claiming is None or claiming.worker != worker:
+            claiming = self._claimings[pool.name] = Claiming(
+                self._store, worker, pool.destinations, monotonic=time.monotonic, look=self._looking.look,
+                room=self._limiting.room, per_key=self._limiting.per_key,
+            )  # fmt: skip
+        return claiming
+
+    def _claim(self, pool: Pool, wanted: int, *, busy: bool = False) -> int:
+        """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
+        claiming = self._claiming(pool)
+        self._turn += 1
+        parts = max(1, claiming.sees_others + claiming.sees_lanes + claiming.sees_gates)
+        laned = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
+        asked = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
+        found = laned + self._claim_gates(pool, claiming, asked)
+        if found < wanted:
+            counted = self._counted(pool)
+            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
+        if found < wanted and not laned:  # a look may have found them meanwhile
+            found += self._claim_lanes(pool, claiming, wanted - found)
+        if found < wanted and not asked:
+            found += self._claim_gates(pool, claiming, wanted - found)
+        return found
+
+    def _press(self, pool: Pool) -> int:
+        """Enough is here, but what has a limit must not wait behind it: whoever else could run it may be as busy."""
+        claiming = self._claiming(pool)
+        found = self._claim_gates(pool, claiming, pool.slots)
+        if self._limiting.counts and (counted := self._counted(pool)).most:
+            found += len(self._taken(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
+        return found
+
+    def _counted(self, pool: Pool) -> Counted:
+        return self._limiting.counted(self._startable(pool)) if self._limiting.counts else UNCOUNTED
+
+    def _startable(self, pool: Pool) -> int:
+        """How much that presses can start soon: a slot each, and one more where other work keeps all of them busy."""
+        names = pool.destinations
+
+        def counts(claim: Claimed) -> bool:
+            here = claim.destination in names or served_as(claim.destination) in names
+            return here and self._limiting.presses(claim)
+
+        held = self._hold.some(counts)
+        return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
+
+    def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
+        startable = self._startable(pool) if most and claiming.sees_gates else 0
+        if not startable:
+            return 0
+        counted, limit = self._limiting.counted(startable), min(most, startable)
+        return len(self._taken(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
+
+    def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
+        if not most or not claiming.sees_lanes:
+            return 0
+        counted = self._counted(pool)
+        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False)
+        if claims and claims[0].lost and len(self._hold) > len(claims):
+            self._give_back(claims)  # its owner died: it runs when nothing else is held
+            self._next_suspect = 0.0
+            return self._suspects(pool)
+        self._feed(pool, claims)
+        return len(claims)
+
+    def _taken(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
+        """Claim, and hold what came before anybody compares what is held with what is owned (H3)."""
+        began = time.monotonic()
+        try:
+            with self._hold.claiming:
+                claims = self._limiting.with_attempts(claim())
+                self._hold.add(claims)
+        except (DatabaseUnavailable, DatabaseBusy):
+            self._unsure = True
+            self._on_ambiguous()
+            self._wait = max(self._wait, 0.1)
+            return []
+        except StoreError as error:
+            Log().error("CLAIM_REFUSED", error=str(error))
+            self._wait = self._poll_interval
+            return []
+        if not claims:
+            return claims
+        self._telemetry.claimed(claims, seconds=time.monotonic() - began)
+        if self._stopping or not self._may_claim():
+            self._give_back(claims)
+            return []
+        if feed:
+            self._feed(pool, claims)
+        return claims
+
+    def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
+        if claims and (self._limiting.counts or claims[0].gate is not None):
+            pool.feed(works_of([claim for claim in claims if self._limiting.presses(claim)]), presses=True)
+            claims = [claim for claim in claims if not self._limiting.presses(claim)]
+        if claims:
+            pool.feed(works_of(claims))
+
+    def _suspects(self, pool: Pool) -> int:
+        """Run deliveries whose owner died, each alone: this worker holds nothing else until it is settled (H6)."""
+        if not self._until_empty(_EMPTYING):
+            self._next_suspect = time.monotonic() + 60.0
+            return 0
+        found = 0
+        while not self._stopping and self._may_claim() and self._limiting.allowed(1):
+            claiming = self._claiming(pool)
+            counted = self._limiting.counted(1)
+            claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
+            if not claims and claiming.sees_lanes:
+                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
+            if not claims:
+                self._next_suspect = time.monotonic() + 1.0
+                break
+            found += len(claims)
+            self._until_empty(None)
+            if not claims[0].lost:
+                break
+        return found
+
+    def _until_empty(self, seconds: float | None) -> bool:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while len(self._hold) and not self._stopping:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            self._event.wait(0.05)
+            self._event.clear()
+        return not self._stopping
+
+    def _is_idle(self) -> bool:
+        """For a worker that runs only until nothing is due."""
+        if self._on_idle is None or len(self._hold) or not self._may_claim():
+            return False
+        self._looking.begin()  # what ended meanwhile may have published something
+        self._unsure = False
+        if self._limiting.allowed(1) and any(self._scanned(pool) for pool in self._pools):
+            return False
+        if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
+            return False
+        self._on_idle()
+        return True
+
+    def _scanned(self, pool: Pool) -> bool:
+        """A last look at everything, past what is remembered."""
+        self._claimings.pop(pool.name, None)
+        self._next_suspect = 0.0
+        if self._claim(pool, self._limiting.allowed(pool.slots)):
+            return True
+        claiming = self._claiming(pool)
+        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
+
+    def _announce_sleep(self) -> bool:
+        """Ask publishers for notices. True: they did not know, so the claimer has to look once more before it sleeps.
+
+        What was committed before gave no notice: look everywhere. What is committed later may have looked for sleepers
+        before: poll soon, so that it waits no longer than this worker has slept (H25).
+        """
+        self._working_since = None
+        if not self._set_state("idle"):
+            return False
+        self._noticed = True
+        self._wait = _SOONEST
+        return True
+
+    def _announce_work(self) -> None:
+        """Ask publishers for no more notices, once work has come for a while: a few messages are not worth it."""
+        now = time.monotonic()
+        if self._working_since is None:
+            self._working_since = now
+        elif now - self._working_since >= _AT_WORK:
+            self._set_state("running")
+
+    def _set_state(self, state: WorkerState) -> bool:
+        """Write the state to this worker's row, unless it is known to stand there. True: it was written.
+
+        It is known for one incarnation only, and not after a write whose reply was lost.
+        """
+        worker = self._lease.worker
+        if not self._announces or self._announced == (worker, state):
+            return False
+        self._announced = None
+        try:
+            self._store.set_state(worker, state)
+        except StoreError:
+            self._on_ambiguous()
+            return False
+        self._announced = worker, state
+        return True

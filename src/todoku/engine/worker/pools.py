@@ -1,0 +1,69 @@
+"""The pools of a worker: one for each way of running that a target asks for, and which of them a delivery is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from todoku.core.http_request import served_as
+from todoku.core.settings import Settings
+from todoku.engine.execute import Executor
+from todoku.engine.registry import Registry, Target
+from todoku.engine.settle import BATCH
+from todoku.engine.worker.bounded_queue import Bounded
+from todoku.engine.worker.pace import Ends
+from todoku.engine.worker.pool import Pool
+from todoku.engine.worker.process_pool import Apart
+from todoku.engine.worker.slot_pool import SlotPool
+from todoku.engine.worker.thread_pool import Here, ThreadPool
+
+DESTINATIONS_AT_ONCE: Final = 4
+JOBS_AT_ONCE: Final = 3
+REQUESTS_AHEAD: Final = 2 * BATCH
+"""Many hosts share them, and the loop that sends leaves little time to those who claim: 500 were gone too soon."""
+
+
+class Pools:
+    """All pools of one worker. What sends over HTTP comes last: a look for it waits until the others were asked."""
+
+    def __init__(self, registry: Registry, settings: Settings, executor: Executor, on_done: Callable[[], None]) -> None:
+        kinds: dict[str, list[Target]] = {}
+        for target in registry:
+            kinds.setdefault(_kind(target), []).append(target)
+        ordered = sorted(kinds.items(), key=lambda item: item[0] == "http")
+        self.all = tuple(_pool(kind, targets, settings, executor, on_done) for kind, targets in ordered)
+        self._by_name = {name: pool for pool in self.all for name in pool.destinations}
+
+    def of(self, destination: str) -> Pool:
+        """The pool that runs what goes to a destination."""
+        return self._by_name.get(destination) or self._by_name[served_as(destination)]
+
+    def done(self, ended: Mapping[str, Ends]) -> None:
+        """Attempts that were settled, by destination: each pool counts its own."""
+        for destination, some in ended.items():
+            self.of(destination).pace.done(some)
+
+
+def _kind(target: Target) -> str:
+    if target.sender is None:
+        return target.run
+    return "send" if target.at_once is None else "http"
+
+
+def _pool(
+    kind: str, targets: Sequence[Target], settings: Settings, executor: Executor, on_done: Callable[[], None]
+) -> Pool:
+    names, most = tuple(target.name for target in targets), min(settings.batch or BATCH, BATCH)
+    jobs = settings.concurrency or JOBS_AT_ONCE
+    match kind:
+        case "http":
+            slots, ready = settings.http_concurrency, Bounded(executor.registry)
+            most = settings.batch or REQUESTS_AHEAD
+            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
+        case "send" | "loop":
+            slots = jobs if kind == "loop" else settings.concurrency or DESTINATIONS_AT_ONCE
+            batch = max(target.batch for target in targets)
+            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
+        case _:
+            runner = Apart if kind == "process" else lambda: Here(executor)
+            return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)

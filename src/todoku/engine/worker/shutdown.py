@@ -1,0 +1,33 @@
+"""The end of a worker's loop: nothing runs any more, and destinations close the connections they made in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from todoku.engine.observability.log import Log
+from todoku.engine.registry import Registry
+from todoku.engine.worker.pool import Pool
+
+_TIMEOUT: Final = 5.0
+
+
+async def ended(pools: Sequence[Pool], registry: Registry) -> None:
+    """Stop the pools, then close each destination that has `async aclose()`. What fails or hangs there is said."""
+    for pool in pools:
+        pool.stop()
+    closings = {
+        target.name: close
+        for target in registry
+        if target.sender is not None and (close := getattr(target.sender, "aclose", None)) is not None
+    }
+    await asyncio.gather(*(_closed(name, close) for name, close in closings.items()))
+
+
+async def _closed(name: str, close: Callable[[], Awaitable[Any]]) -> None:
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            await close()
+    except Exception as error:  # noqa: BLE001 - the worker ends in any case
+        Log(adapter=name).warning("NOT_CLOSED", error_type=type(error).__name__)

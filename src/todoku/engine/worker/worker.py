@@ -1,0 +1,383 @@
+"""One worker: a lease, pools of slots, and the threads that claim, settle, beat, watch and maintain.
+
+    claimer ──▶ pools (slots in the loop, threads, processes) ──▶ settler
+       ▲                                                            │
+       └────────────── room: something was settled ◀────────────────┘
+
+The loop runs handlers and nothing else; everything that talks to the database is a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal
+from uuid import UUID, uuid4
+
+import msgspec
+
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
+from todoku.core.message import Claimed
+from todoku.core.schedule import Plan
+from todoku.core.settings import Settings
+from todoku.engine.encryption.opener import Opener
+from todoku.engine.execute import Executor, Finished
+from todoku.engine.observability.log import Log
+from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.registry import Registry
+from todoku.engine.settle import Settler
+from todoku.engine.worker.breakers import Breakers
+from todoku.engine.worker.bulkhead import Bulkhead
+from todoku.engine.worker.claimer import Claimer
+from todoku.engine.worker.heartbeat import Heart
+from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.lease import Lease
+from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.maintenance import Maintainer
+from todoku.engine.worker.pace import ends
+from todoku.engine.worker.pings import Pinging
+from todoku.engine.worker.pools import Pools
+from todoku.engine.worker.shutdown import ended
+from todoku.engine.worker.slot_pool import SlotPool
+from todoku.engine.worker.started_deliveries import Started
+from todoku.engine.worker.watchdog import Watch
+from todoku.store.port import Listener, Store
+
+State = Literal["starting", "running", "draining", "stopped"]
+_ENDING: Final = 2.0
+"""Seconds that interrupted handlers have to notice it."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker is, for who asks from outside."""
+
+    state: State
+    worker_id: UUID
+    database_ok: bool
+    tripped: bool
+    blocked: str | None
+    held: int
+    running: int
+    settled: int
+    breakers: tuple[str, ...]
+    pings: tuple[str, ...]
+
+
+class Worker:
+    """Runs what its registry knows, until it is drained. One `run` each."""
+
+    def __init__(
+        self,
+        store: Store,
+        heart_store: Store,
+        registry: Registry,
+        settings: Settings,
+        *,
+        telemetry: Telemetry,
+        name: str | None = None,
+        limit: int | None = None,
+        plans: Mapping[str, Plan] | None = None,
+    ) -> None:
+        self._store = store
+        self._heart_store = heart_store
+        self._registry = registry
+        self._settings = settings
+        self._telemetry = telemetry
+        self._limit = limit
+        self._plans = plans or {}
+        self._state: State = "starting"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drained: asyncio.Event | None = None
+        self._failure: Exception | None = None
+        self._slot_free = asyncio.Event()
+        self._draining = threading.Event()
+        self._until_idle = False
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.on_incarnation: Callable[[UUID], None] = lambda _id: None
+        self.on_stuck: Callable[[], None] | None = None
+        self._watch: Watch | None = None
+        self._heart: Heart | None = None
+        self._claimer: Claimer | None = None
+        self._assemble()
+
+    def _assemble(self) -> None:
+        """What needs no running loop: the line from a claim to its settle."""
+        store, registry, settings = self._store, self._registry, self._settings
+        telemetry = self._telemetry
+        self._hold = Hold()
+        self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
+        per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
+        self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
+        self._limiting = Limiting(
+            self._hold, self._breakers, per_key, self._bulkhead, most=self._limit,
+            settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
+        )  # fmt: skip
+        self._lease = Lease(
+            self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
+        )
+        self._settler = Settler(
+            store,
+            registry,
+            telemetry,
+            self._hold,
+            chance=random.random,
+            on_settled=self._after_settle,
+            on_failure=self._fail,
+            patient=self._limiting.patient,
+        )
+        self._executor = Executor(
+            store, registry, self._lease, telemetry,
+            put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
+            max_processing=settings.max_processing_sec,
+            opener=Opener(settings.master_keys, store, monotonic=time.monotonic),
+        )  # fmt: skip
+        self._assigned = Pools(registry, settings, self._executor, self._room)
+        self._pools = self._assigned.all
+        self._pinging = Pinging(registry, on_change=self._breakers.pinged)
+        self._maintainer = Maintainer(
+            store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
+            plans=self._plans, on_fired=self.poke,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ its life
+
+    async def run(self, *, until_idle: bool = False) -> int:
+        """Work until drained, or until nothing is due. Returns how many attempts were settled.
+
+        A database that is away is waited for; with `until_idle` that is an error.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._drained = asyncio.Event()
+        self._until_idle = until_idle
+        listener: Listener | None = None
+        if self._draining.is_set() or (until_idle and not self._settings.enabled) or not await self._begin_lease():
+            self._state = "stopped"
+            return 0
+        try:
+            self._start()
+            listener = await asyncio.to_thread(self._listen)
+            if self._state == "starting":
+                self._state = "running"
+            await self._drained.wait()
+        finally:
+            self._state = "draining"
+            await self._drain(listener)
+            self._state = "stopped"
+        if self._failure is not None:
+            raise self._failure
+        return self._settler.settled
+
+    def drain(self) -> None:
+        """Stop claiming, finish or give back, then let `run` return. From any thread, also from a signal handler."""
+        self._draining.set()
+        self._state = "draining" if self._state != "stopped" else self._state
+        self._end()
+
+    def share(self, descriptor: int) -> None:
+        """Let a supervisor know what was started, through memory that outlives this process."""
+        self._executor.started = Started(descriptor)
+
+    def poke(self) -> None:
+        """Something was published in this process: look at once."""
+        if self._claimer is not None:
+            self._claimer.notice()
+
+    def health(self) -> Health:
+        """How it is now."""
+        heart, watch = self._heart, self._watch
+        return Health(
+            state=self._state,
+            worker_id=self._lease.worker,
+            database_ok=heart is not None and heart.database_ok,
+            tripped=heart is not None and heart.tripped,
+            blocked=None if watch is None else watch.blocked,
+            held=len(self._hold),
+            running=sum(pool.running() for pool in self._pools),
+            settled=self._settler.settled,
+            breakers=self._limiting.open_breakers(),
+            pings=self._pinging.failing,
+        )
+
+    # ------------------------------------------------------------------------------------------ starting
+
+    async def _begin_lease(self) -> bool:
+        """Begin the lease, waiting for the database as long as it takes, and saying so. False: drained meanwhile."""
+        wait, said = 0.1, 0.0
+        while not self._draining.is_set():
+            try:
+                await asyncio.to_thread(self._store.announce_hooks, self._registry.hooks)  # before anything can end
+                self.on_incarnation(await asyncio.to_thread(self._lease.begin))
+            except (DatabaseUnavailable, DatabaseBusy) as error:
+                if self._until_idle:
+                    raise
+                if time.monotonic() >= said:
+                    Log(worker=self.name).warning("WAITING_FOR_DATABASE", error=str(error))
+                    said = time.monotonic() + 10.0
+                await asyncio.to_thread(self._draining.wait, wait)
+                wait = min(wait * 2, 2.0)
+            else:
+                return True
+        return False
+
+    def _start(self) -> None:
+        assert self._loop is not None  # noqa: S101 - set by `run`
+        settings = self._settings
+        slot_pools = [pool for pool in self._pools if isinstance(pool, SlotPool)]
+
+        def holder(task: asyncio.Task[Any] | None) -> str | None:
+            return next((name for pool in slot_pools if (name := pool.holder(task)) is not None), None)
+
+        self._watch = Watch(
+            self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
+            give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
+            on_failure=self._fail,
+        )  # fmt: skip
+        self._heart = Heart(
+            self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
+            failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
+            on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
+            patient=not self._until_idle,
+        )  # fmt: skip
+        self._claimer = Claimer(
+            self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
+            poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
+            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None,
+            on_failure=self._fail,
+        )  # fmt: skip
+        for pool in self._pools:
+            pool.start()
+        self._settler.start()
+        self._watch.start()
+        self._heart.start()
+        self._claimer.start()
+        if not self._until_idle:
+            self._maintainer.start()
+            self._pinging.start()
+
+    def _listen(self) -> Listener | None:
+        """Ask to be woken by publishers. Without it polling is enough."""
+        claimer = self._claimer
+        if claimer is None or not self._settings.notify or self._until_idle:
+            return None
+        try:
+            listener = self._store.listen(claimer.notice)
+        except StoreError as error:
+            Log(worker=self.name).warning("NOT_LISTENING", error=str(error))
+            return None
+        if listener.announces:
+            claimer.announce()
+        return listener
+
+    # ------------------------------------------------------------------------------------------- running
+
+    def _may_claim(self) -> bool:
+        heart = self._heart
+        return (
+            not self._draining.is_set()
+            and self._settings.enabled
+            and heart is not None
+            and not heart.tripped
+            and self._limiting.known
+            and time.monotonic() < self._lease.until
+        )
+
+    def _room(self) -> None:
+        """A slot is free, or something was settled."""
+        if self._claimer is not None:
+            self._claimer.poke()
+        if self._draining.is_set() and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._slot_free.set)
+
+    def _after_settle(self, batch: Sequence[Finished]) -> None:
+        ended = ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
+        self._assigned.done(ended)
+        self._bulkhead.done(ended, time.monotonic())
+        self._room()
+
+    def _breaker_changed(self, destination: str, seconds: float) -> None:
+        """Give back what waits here for the destination, and tell the other workers."""
+        if seconds:
+            unstarted = self._assigned.of(destination).take(lambda claim: claim.destination == destination)
+            self._settler.give_back(unstarted, delay=seconds)
+        Log(adapter=destination).warning("BREAKER_OPEN" if seconds else "BREAKER_CLOSED", seconds=seconds)
+        self._settler.later(lambda: self._store.set_breaker(destination, open_for=seconds))
+
+    def _reincarnate(self) -> None:
+        """The lease has ended: everything held is lost. Outcomes already known still go to the ledger (I7)."""
+        Log(worker=str(self._lease.worker)).warning("LEASE_LOST", held=len(self._hold))
+        with self._hold.claiming:
+            for pool in self._pools:
+                pool.drop()
+            self._hold.clear()
+            self.on_incarnation(self._lease.begin())
+        self._room()  # the claimer writes its state to the new row: publishers look there for sleepers
+
+    # ------------------------------------------------------------------------------------------ draining
+
+    def _fail(self, error: Exception) -> None:
+        """A part of the worker is broken: end it, and let `run` raise the reason."""
+        self._failure = self._failure or error
+        self._end()
+
+    def _end(self) -> None:
+        if self._loop is not None and self._drained is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drained.set)
+
+    async def _drain(self, listener: Listener | None) -> None:
+        """I11: claim nothing, give back what has not started, await what runs, settle, end the lease."""
+        self._draining.set()
+        deadline = time.monotonic() + self._settings.drain_grace_sec
+        await asyncio.to_thread(self._stop_claiming, listener)
+        await self._until_quiet(deadline)
+        for pool in self._pools:
+            pool.interrupt()
+        await self._until_quiet(time.monotonic() + _ENDING)
+        await asyncio.to_thread(self._stop_rest)
+        await ended(self._pools, self._registry)
+
+    async def _until_quiet(self, deadline: float) -> None:
+        """Come back when nothing runs, or at the deadline."""
+        while any(pool.running() for pool in self._pools) and (left := deadline - time.monotonic()) > 0:
+            self._slot_free.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._slot_free.wait(), min(left, 0.25))
+
+    def _stop_claiming(self, listener: Listener | None) -> None:
+        if listener is not None:
+            listener.close()
+        self._pinging.stop()
+        if self._claimer is not None:
+            self._claimer.stop()
+        self._announce_drain()
+        unstarted: list[Claimed] = []
+        for pool in self._pools:
+            unstarted += pool.take()
+        self._settler.give_back(unstarted)
+
+    def _announce_drain(self) -> None:
+        """Write "draining" to the row of this worker. The claimer, which writes the state, has stopped."""
+        try:
+            self._heart_store.set_state(self._lease.worker, "draining")
+        except StoreError as error:  # the drain itself does not depend on it
+            Log(worker=str(self._lease.worker)).warning("DRAIN_NOT_ANNOUNCED", error=str(error))
+
+    def _stop_rest(self) -> None:
+        if not self._settler.stop(grace=max(5.0, self._settings.drain_grace_sec)):
+            Log(worker=self.name).error("NOT_SETTLED", held=len(self._hold))
+        if not self._until_idle:
+            self._maintainer.stop()
+        if self._heart is not None:
+            self._heart.stop()
+        if self._watch is not None:
+            self._watch.stop()
+        try:
+            self._heart_store.bury(self._lease.worker, lost=self._failure is not None)
+        except StoreError as error:
+            Log(worker=str(self._lease.worker)).warning("LEASE_NOT_ENDED", error=str(error))
+        self._heart_store.close()
