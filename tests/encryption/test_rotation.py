@@ -13,7 +13,7 @@ import pytest
 import todoku
 from tests.encryption.conftest import Boxes
 from tests.support.world import World
-from todoku.engine.encryption.rotate_data_keys import BATCH
+from todoku.engine.encryption.key_rotation import BATCH
 from todoku.engine.encryption.sealer import Sealer
 
 NUMBER = 2 * BATCH + 10

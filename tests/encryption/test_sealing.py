@@ -13,7 +13,7 @@ from tests.encryption.conftest import Boxes, new_key
 from tests.support.world import World
 from todoku.core.errors import InvalidAct
 from todoku.core.sealed import kind_of
-from todoku.engine.encryption.rotate_data_keys import days, rotate, shred
+from todoku.engine.encryption.key_rotation import days, rotate, shred
 from todoku.engine.encryption.sealer import Sealer, utc_today
 from todoku.store.values import Signed
 

@@ -9,7 +9,7 @@ from tests.support.world import World
 from todoku.core.destination import Outgoing
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry
-from todoku.engine.worker.parallel_lanes import Abreast
+from todoku.engine.worker.send_batch import Abreast
 
 
 class Line:

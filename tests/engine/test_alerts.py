@@ -20,8 +20,7 @@ from todoku.core.alert_settings import Alerting
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_post import post
-from todoku.engine.observability.alert_sinks import News, sinks
+from todoku.engine.observability.alert_sinks import News, post, sinks
 from todoku.engine.observability.alerts import Alerts, Numbers, with_database
 from todoku.engine.observability.metrics import Metrics
 from todoku.engine.observability.process_alert import Alarm

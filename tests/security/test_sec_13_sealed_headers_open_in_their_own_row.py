@@ -20,7 +20,7 @@ from tests.support.serving import SOMEBODY, serving
 from tests.support.world import World
 from todoku.core.master_keys import MasterKey
 from todoku.engine.encryption.cipher import Cipher, unwrapped, wrapped
-from todoku.engine.encryption.rotate_data_keys import rotate
+from todoku.engine.encryption.key_rotation import rotate
 from todoku.engine.encryption.stored_secrets import reseal
 
 __all__ = ["boxes"]

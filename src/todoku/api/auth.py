@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -14,6 +15,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -21,10 +23,64 @@ from starlette.routing import BaseRoute, Route
 from todoku.api.auth_failures import Failures
 from todoku.api.connections import network_of
 from todoku.api.problem import Refused
-from todoku.api.rate import Buckets, Taken, rate_headers
 from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
 from todoku.engine.observability.metrics import Metrics
+
+_MOST: Final = 10_000
+"""So many buckets are remembered; the one that was asked longest ago is forgotten, which fills it."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Whether there was one to take, how many are left of how many, and the seconds until there is one again."""
+
+    ok: bool
+    limit: int
+    left: int
+    wait: float
+
+
+class Buckets:
+    """Buckets that hold `size` each and get `rate` a second. Asked from one event loop only."""
+
+    def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._size, self._clock = rate, size, clock
+        self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str) -> Taken:
+        """Take one out of the bucket of this name."""
+        level, now = self._level(name)
+        ok = level >= 1
+        level -= ok
+        self._known[name] = (level, now)
+        self._known.move_to_end(name)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
+        return self._taken(ok, level)
+
+    def look(self, name: str) -> Taken:
+        """Whether there is one to take; nothing is taken."""
+        level, _ = self._level(name)
+        return self._taken(level >= 1, level)
+
+    def _level(self, name: str) -> tuple[float, float]:
+        now = self._clock()
+        level, at = self._known.get(name, (float(self._size), now))
+        return min(float(self._size), level + (now - at) * self._rate), now
+
+    def _taken(self, ok: bool, level: float) -> Taken:
+        return Taken(ok, self._size, int(level), 0.0 if level >= 1 else (1 - level) / self._rate)
+
+
+def rate_headers(taken: Taken, now: float) -> dict[str, str]:
+    """What a caller is told with a 429, in the words of QStash. `now`: unix seconds."""
+    return {
+        "burst-ratelimit-limit": str(taken.limit),
+        "burst-ratelimit-remaining": str(taken.left),
+        "burst-ratelimit-reset": str(math.ceil(now + taken.wait)),
+        "retry-after": str(max(1, math.ceil(taken.wait))),
+    }
+
 
 Access = Scope | Literal["open"]
 """What a route needs. "open": no token, because it tells nothing secret, or has its own proof of who asks."""

@@ -12,8 +12,7 @@ from todoku.cli.database_option import opened
 from todoku.cli.options import act_options, database_option, json_option, signed
 from todoku.cli.output import nothing, print_json, progress, say, show_rows
 from todoku.core.master_keys import KEY_BYTES, written
-from todoku.engine.encryption.rotate_data_keys import days, rotate, shred
-from todoku.engine.encryption.rotate_master_key import rekeep
+from todoku.engine.encryption.key_rotation import days, rekeep, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
 from todoku.engine.encryption.stored_secrets import reseal
 

@@ -7,11 +7,11 @@ import sys
 
 import click
 
-from todoku.cli import batches, copy, database, deliveries, delivery, messages, operations, queues, run, schedules
-from todoku.cli.dev import dev
+from todoku.cli import batches, database, deliveries, messages, operations, queues, run, schedules
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
 from todoku.cli.output import say
+from todoku.cli.run import dev
 from todoku.cli.signing_keys import signing_keys
 from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
@@ -25,7 +25,7 @@ def cli() -> None:
     """Makes messages arrive: jobs, outbox events and webhooks, in the database you already have."""
 
 
-for module in (run, database, deliveries, delivery, messages, operations, queues, copy, schedules, batches):
+for module in (run, database, deliveries, messages, operations, queues, schedules, batches):
     for command in vars(module).values():
         if isinstance(command, click.Command):
             cli.add_command(command)

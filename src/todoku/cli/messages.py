@@ -14,8 +14,7 @@ from todoku.cli.database_option import opened_app
 from todoku.cli.options import database_option, duration, json_option, json_text, moment
 from todoku.cli.output import print_json, say
 from todoku.core.errors import InvalidMessage, NoRoute
-from todoku.engine.direct import directed
-from todoku.engine.publish import Options
+from todoku.engine.publish import Options, directed
 
 _OPTIONS = (
     click.option("--app", metavar="MODULE:ATTR", help="The App (TODOKU_APP, or [tool.todoku] app)."),

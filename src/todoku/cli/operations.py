@@ -10,8 +10,7 @@ import click
 
 from todoku.app import App
 from todoku.cli.database_option import opened
-from todoku.cli.deliveries import STATUSES
-from todoku.cli.delivery import id_argument
+from todoku.cli.deliveries import STATUSES, id_argument
 from todoku.cli.options import act_options, database_option, duration, json_option, json_text, rate, signed
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operate

@@ -20,11 +20,10 @@ from todoku.core.message import Draft, Idempotency, Message
 from todoku.core.redaction import redacted, redacted_body, redacted_headers
 from todoku.core.topic_pattern import Route, resolve
 from todoku.engine import operate
-from todoku.engine.direct import directed
 from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import Post, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
-from todoku.engine.publish import Encoded, Options
+from todoku.engine.publish import Encoded, Options, directed
 from todoku.store.values import Delivery, Filter, Signed, StoredMessage, Story
 
 _JSON: Final = "application/json"

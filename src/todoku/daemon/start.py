@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -15,21 +16,51 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from todoku.app import App
+from todoku.core.development_credentials import is_public
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
+from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import alert_thread
 from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.credentials import made_credentials
 from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import Demonstration, demonstration
 from todoku.daemon.file_lock import OnlyOne
 from todoku.daemon.health_view import View
 from todoku.daemon.http_thread import Http, bound, is_local, url_of
-from todoku.daemon.loopback_only import refuse_public_credentials
 from todoku.daemon.statistics import Statistics
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
 from todoku.engine.diagnostics.summary import without_password
+from todoku.engine.http.api_tokens import first
+from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
+from todoku.store.port import Store
+
+
+def refuse_public_credentials(settings: Settings, listening: socket.socket) -> None:
+    """CannotStart if the token or a signing key is a public one, and others can reach the server."""
+    if is_public(settings.token, settings.signing_keys) and not is_local(listening):
+        listening.close()
+        raise CannotStart(
+            "the credentials of development are known to everybody, and others could reach this server",
+            hint="listen on 127.0.0.1, or set TODOKU_TOKEN and TODOKU_SIGNING_KEYS of your own",
+        )
+
+
+def made_credentials(store: Store, settings: Settings, address: str) -> list[str]:
+    """Lines that say what was made now: the first token, the signing keys. Nothing, if they were there.
+
+    What cannot be made is logged; everything that needs none works without.
+    """
+    try:
+        token, keys = first(store, settings), signing_keys(store, settings)
+    except TodokuError as error:
+        Log(part="http").error("NO_CREDENTIALS", error=str(error))
+        return []
+    lines = [] if token is None else [f"  QSTASH_URL={address}", f"  QSTASH_TOKEN={token}"]
+    if keys.made:
+        lines += [f"  QSTASH_CURRENT_SIGNING_KEY={keys.current}", f"  QSTASH_NEXT_SIGNING_KEY={keys.next}"]
+    return ["todoku made these, and says them only now:", *lines] if lines else []
+
 
 if TYPE_CHECKING:
     from todoku.api.ingest_fast_path import Served

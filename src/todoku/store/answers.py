@@ -10,10 +10,10 @@ import msgspec
 
 from todoku.core.ending import Hook
 from todoku.core.errors import SchemaError
-from todoku.store import batch, inspection, reading, verify
-from todoku.store.backlog import lag
+from todoku.store import batch, inspection, reading
 from todoku.store.database import Database
 from todoku.store.ending import known_hooks
+from todoku.store.inspection import lag
 from todoku.store.values import BatchStatus, Counts, Entry, Filter, Lag, Page, Standing, Story, WorkerRow
 from todoku.store.views import DeadGroup, Event, Facts, FullGate, Known, Preview, Situation
 
@@ -80,7 +80,7 @@ class Answers:
 
     def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
         return self.database.snapshot(
-            lambda tx: verify.broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most)
+            lambda tx: inspection.broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most)
         )
 
     def facts(self) -> Facts:

@@ -1,17 +1,90 @@
-"""Looking closer: what is inside, what died and why, why something does not run, what happens right now."""
+"""Questions about what is stored: what is inside a message, what died and why, why a delivery waits, how far behind the
+workers are, and which invariants are broken. Nothing here changes a delivery.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from todoku.store import reading
 from todoku.store.database import Tx
 from todoku.store.deliveries import GONE
-from todoku.store.reading import uuid, uuid_or_none
-from todoku.store.values import Delivery, Filter, moment
+from todoku.store.reading import uuid, uuid_or_none, windows
+from todoku.store.values import Delivery, Filter, Lag, moment
 from todoku.store.views import DeadGroup, Event, FullGate, GateRow, Known, LaneRow, Preview, Situation
+
+
+def broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[str, tuple[str, ...]]:
+    """The invariants that do not hold in this snapshot, each with examples."""
+    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, Any] = {"history_ttl": history_ttl, "ledger_ttl": ledger_ttl, "most": most, "gone": sorted(GONE)}
+    for name in (
+        "acknowledged",
+        "message",
+        "one_state",
+        "finished_once",
+        "reserved",
+        "owner",
+        "orphan",
+        "lane_owner",
+        "epoch",
+        "attempts",
+        "token",
+        "ledger",
+        "replays",
+        "lane",
+        "parked",
+        "lane_time",
+        "gate",
+        "gate_running",
+        "gate_time",
+        "batch",
+        "batch_due",
+        "tried",
+        "endpoint",
+        "clock",
+    ):
+        if rows := tx.rows(f"verify_{name}", **values):
+            found[name] = tuple(example for (example,) in rows)
+    return found
+
+
+COUNTED: Final = 10_000
+"""So many are counted in each place; where there are more, the whole is estimated from a hundredth of the rows."""
+
+
+def lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
+    """How it stands. `draw` gives chance in [0, 1)."""
+    places = [
+        {"queue": queue, "destination": destination, "priority": priority}
+        for queue, destination, priority in tx.rows("waiting", destinations=None)
+    ]
+    found: list[tuple[int, float, int]] = tx.rows("lag_due", places=places, most=COUNTED) if places else []
+    found = [*found, *tx.rows("lag_apart", most=COUNTED)]
+    ((sending, stuck, dead),) = tx.rows("lag_held", stuck_after=stuck_after, most=COUNTED)
+    due = sum(number for number, _, _ in found)
+    exact = all(looked_at < COUNTED for _, _, looked_at in found)
+    if not exact or dead >= COUNTED:
+        estimated_due, estimated_dead = _estimated(tx, draw)
+        due = due if exact else max(due, estimated_due)
+        dead = max(dead, estimated_dead) if dead >= COUNTED else dead
+    return Lag(
+        due=due,
+        oldest=max([0.0, *(float(age) for _, age, _ in found)]),
+        sending=sending,
+        stuck=stuck,
+        dead=dead,
+        exact=exact and dead < COUNTED,
+    )
+
+
+def _estimated(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
+    ((_, first, last),) = tx.rows("size", most=1)
+    ((due, dead),) = tx.rows("lag_sample", windows=windows(tx, first, last, draw))
+    return round(due or 0), round(dead or 0)
+
 
 _DEAD_COUNTED: Final = 100_000
 _GATE_COUNTED: Final = 1000

@@ -15,7 +15,7 @@ from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.core.status import Status
-from todoku.store import clear, deliveries, gates, leases, operate, reading
+from todoku.store import deliveries, gates, leases, operate, reading
 from todoku.store.answers import Answers
 from todoku.store.database import Database, Tx
 from todoku.store.ending import Endings
@@ -327,7 +327,7 @@ class SqlStore(Parts, Answers):
     ) -> Cleared:
         return self.database.write(
             "clear_history",
-            lambda tx: clear.clear_history(tx, signed, topic, until, after=after, limit=limit, dry_run=dry_run),
+            lambda tx: operate.clear_history(tx, signed, topic, until, after=after, limit=limit, dry_run=dry_run),
         )
 
     def set_queue(self, name: str, signed: Signed, *, paused: bool) -> None:

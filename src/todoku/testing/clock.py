@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it: the database's, which alone decides about leases and schedules."""
+"""Time in a test: the database has a clock that stands still until the test moves it; schedules fire on request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,23 @@ from datetime import datetime
 from todoku.app import App
 from todoku.core.errors import InvalidAct
 from todoku.core.outcome import Duration, seconds
+from todoku.engine.worker.schedule_firing import Scheduling
 from todoku.store.database import Database
 from todoku.store.values import moment
+
+
+def fire(box: App) -> None:
+    """Fire every schedule whose slot has come, by the database's clock: its messages are stored, and `drain` runs them.
+
+    `drain` alone fires nothing. With `frozen`, `clock.tick(86_400)` and then this is tomorrow.
+    """
+    worker = Scheduling(box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raised)
+    worker.announce()  # nobody did while the clock was moved, and what nobody announces is not fired
+    worker.fire_due()
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 class Clock:

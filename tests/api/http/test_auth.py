@@ -18,8 +18,7 @@ from todoku.api.auth import Gate, Guarded, bearer_of
 from todoku.api.ingest import ingest_endpoint
 from todoku.api.problem import Refused
 from todoku.api.request_frame import Framed
-from todoku.api.routing import Routing
-from todoku.api.server import context_of, server_routes
+from todoku.api.server import Routing, context_of, server_routes
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens
 from todoku.engine.http.api_tokens import Token

@@ -9,8 +9,7 @@ from qstash.errors import QStashError
 
 from todoku.api.qstash.routes import qstash_routes
 from todoku.api.request_frame import Framed
-from todoku.api.routing import Routing
-from todoku.api.server import context_of
+from todoku.api.server import Routing, context_of
 from todoku.app import App
 from todoku.engine.http import api_tokens
 from todoku.store.values import Signed

@@ -10,10 +10,23 @@ import msgspec
 
 from todoku.core.errors import TodokuError
 from todoku.core.master_keys import MasterKey
+from todoku.core.personal_fields import personal_fields
 from todoku.core.settings import Settings
-from todoku.engine.diagnostics.personal_topics import personal_topics
 from todoku.store.port import Store
 from todoku.store.views import Facts
+
+Topics = dict[str, tuple[str, ...]]
+"""Topics with the names of their fields that look personal."""
+
+
+def personal_topics(store: Store) -> Topics:
+    """From the newest thousand messages. Values are not kept, and not told."""
+    found: dict[str, set[str]] = {}
+    for sample in store.data_keys.samples():
+        if sample.payload is not None:
+            found.setdefault(sample.topic, set()).update(personal_fields(msgspec.json.decode(sample.payload)))
+    return {topic: tuple(sorted(fields)) for topic, fields in sorted(found.items()) if fields}
+
 
 Level = Literal["ok", "warn", "problem"]
 _SKEW: Final = 2.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,16 +20,57 @@ from todoku.core.ingest import Arrived, Challenge, Identity, text_at
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency
 from todoku.core.topic_pattern import Route
 from todoku.engine.group_commit import Answer, Together
-from todoku.engine.ingest.draft_template import Moulds
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
 from todoku.engine.ingest.source_keys import Keys
 from todoku.engine.jobs.decoders import told
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.tracing import travelling
-from todoku.engine.outbox import Outbox
-from todoku.engine.publish import Encoded, check_json
+from todoku.engine.observability.tracing import inject, travelling
+from todoku.engine.outbox import Outbox, new_id
+from todoku.engine.publish import Encoded, Options, check_json
+
+_MOST: Final = 1024
+"""Topics that are remembered: sources have some dozens."""
+
+
+class Moulds:
+    """Makes drafts of an App's events."""
+
+    def __init__(self, outbox: Outbox, routes: Callable[[], Sequence[Route]]) -> None:
+        self._outbox = outbox
+        self._routes = routes
+        self._moulds: dict[str, Draft] = {}
+        self._routed = 0
+        """So many routes there were when these were made. Routes are only added."""
+
+    def draft(
+        self, topic: str, payload: Encoded | bytes, key: str | None, headers: Mapping[str, str], entry: Idempotency
+    ) -> Draft:
+        """As `Outbox.draft`. `headers` are texts that were checked already, `entry` is what it is known by again."""
+        routes = self._routes()
+        if len(routes) != self._routed or len(self._moulds) >= _MOST:
+            self._moulds.clear()
+            self._routed = len(routes)
+        mould = self._moulds.get(topic)
+        if mould is None or key is not None or isinstance(payload, bytes):
+            made = self._outbox.draft(topic, payload, Options(key=key, headers=headers), routes)
+            if made.key is None and made.payload is not None:
+                self._moulds[topic] = made
+            return msgspec.structs.replace(made, idempotency=entry)
+        made = Draft(
+            id=new_id(),
+            topic=topic,
+            type=mould.type,
+            legs=mould.legs,
+            payload=payload.text,
+            headers=msgspec.json.encode(inject(headers)).decode(),
+            idempotency=entry,
+        )
+        finished = self._outbox.finished(made)
+        # Sealing makes another digest; an event's is its own.
+        return made if finished is made else msgspec.structs.replace(finished, idempotency=entry)
+
 
 CORRELATION: Final = "x-correlation-id"
 EVENT_ID: Final = "x-event-id"

@@ -21,9 +21,8 @@ from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.bounded_queue import Bounded
 from todoku.engine.worker.pace import Pace
-from todoku.engine.worker.parallel_lanes import Abreast
 from todoku.engine.worker.pool import Ready, Work
-from todoku.engine.worker.send_batch import send
+from todoku.engine.worker.send_batch import Abreast, send
 
 _BREATH: Final = 64
 """So many attempts in a row, then the loop gets a turn: handlers that never wait must not starve it."""
