@@ -42,7 +42,7 @@ from todoku.engine.observability.sentry import watch
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
 from todoku.engine.transaction_block import Block
@@ -319,13 +319,13 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     def _drafted(self, event: str | Event, payload: object, options: PublishOptions) -> Draft:
         topic, body, key = self._events.split(event, payload)
         given: PublishOptions = {"key": key, **options}
-        return self._draft(topic, body, Options(**given))
+        return self._draft(topic, body, MessageOptions(**given))
 
     def _all_drafted(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
         pairs = (event if isinstance(event, tuple) else _alone(event) for event in events)
         return [self._drafted(event, payload, {}) for event, payload in pairs]
 
-    def _draft(self, topic: str, payload: object, options: Options) -> Draft:
+    def _draft(self, topic: str, payload: object, options: MessageOptions) -> Draft:
         return self.outbox.draft(topic, payload, options, self._routes)
 
     def _publish(self, drafts: list[Draft], tx: Any, *, twin: str = "box.apublish(…)") -> list[Message]:

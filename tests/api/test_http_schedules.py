@@ -12,7 +12,7 @@ from todoku.core.errors import DatabaseUnavailable, InvalidMessage, NotThere
 from todoku.core.http_request import HTTP, HttpRequest
 from todoku.core.schedule import cron
 from todoku.engine.http import request_queues, request_schedules, url_groups
-from todoku.engine.http.publish_requests import Post
+from todoku.engine.http.publish_requests import CheckedRequest
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import Named
 from todoku.store.failpoint import armed, lose
@@ -33,7 +33,7 @@ def box(box: todoku.App) -> todoku.App:
 def put(box: todoku.App, id: str = "s", *, url: str = "", queue: str | None = None, body: bytes = b"tick") -> None:
     """A schedule, to the group unless it has a URL."""
     to = HttpRequest(url=url, group=None if url else "both", schedule=id, queue=queue, headers={"X-Own": "1"})
-    request_schedules.put(box.outbox, id, Post(request=to, body=body, posting=Posting(delay=5)), HOURLY, WHO)
+    request_schedules.put(box.outbox, id, CheckedRequest(request=to, body=body, posting=Posting(delay=5)), HOURLY, WHO)
 
 
 def published(world: World) -> list[tuple[HttpRequest, bytes, str, str | None]]:

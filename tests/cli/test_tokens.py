@@ -27,7 +27,7 @@ def shop(run: Run, sqlite_url: str) -> Iterator[Shop]:
 def test_a_token_is_made_used_listed_and_revoked(shop: Shop) -> None:
     done = shop.run("tokens", "create", "--scope", "publish", "--name", "shop", "--expires", "30d", "--why", "a shop")
     text = done.stdout.strip()
-    found = api_tokens.Tokens(shop.world.store, shop.world.settings()).check(text)
+    found = api_tokens.TokenChecker(shop.world.store, shop.world.settings()).check(text)
     assert found is not None
     assert (found.name, found.scopes) == ("shop", ("publish",))
     (row,) = rows(shop.run("tokens", "list", "--json"))
@@ -38,7 +38,7 @@ def test_a_token_is_made_used_listed_and_revoked(shop: Shop) -> None:
     assert text not in shown
     assert said(shop.run("tokens", "revoke", "shop", "--dry-run")) == [f"would revoke {row['prefix']} (shop)"]
     assert said(shop.run("tokens", "revoke", row["prefix"], "--why", "leaked")) == [f"revoked {row['prefix']} (shop)"]
-    assert api_tokens.Tokens(shop.world.store, shop.world.settings()).check(text) is None
+    assert api_tokens.TokenChecker(shop.world.store, shop.world.settings()).check(text) is None
     assert [(by, action, why) for by, action, _, why in shop.audit()] == [
         ("ada", "create", "a shop"), ("ada", "revoke", "leaked"),
     ]  # fmt: skip

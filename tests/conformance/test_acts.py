@@ -69,7 +69,7 @@ def test_cancelling_what_runs_ends(world: World) -> None:
     """What is asked to stop is still `sending` afterwards: each delivery is looked at once all the same."""
     world.publish(12)
     world.claim(world.worker(lease=HOUR))
-    assert operate.cancel(world.store, Filter(), SOMEBODY) == operate.Done(12, 12, {})
+    assert operate.cancel(world.store, Filter(), SOMEBODY) == operate.ActResult(12, 12, {})
     assert {row.cancel_requested for row in world.deliveries()} == {True}
 
 
@@ -177,10 +177,10 @@ def test_releasing_what_the_dead_held_is_audited_and_changes_nothing_twice(world
     world.publish(3)
     worker = world.worker(lease=5)
     world.claim(worker)
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.Done(0, 0, {})
+    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(0, 0, {})
     world.advance(6)
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3, dry_run=True) == operate.Done(1, 3, {})
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.Done(1, 3, {})
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.Done(0, 0, {})
+    assert operate.release_expired(world.store, SOMEBODY, max_lost=3, dry_run=True) == operate.ActResult(1, 3, {})
+    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(1, 3, {})
+    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(0, 0, {})
     audit = world.sql("select by, action, target, why from todoku_audit")
     assert audit == [("somebody", "release-expired", f"worker:{worker}", "a test")]

@@ -7,7 +7,7 @@ from threading import Barrier
 
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.alert import LEASE, Name, Raised, Telling
-from todoku.store.alerting import Alerts
+from todoku.store.alerting import AlertRows
 from todoku.store.values import Filter
 
 QUIET, REMIND = 60.0, 3600.0
@@ -15,16 +15,16 @@ DEAD: dict[Name, Raised] = {"dead_letters": Raised("dead_letters", 3.0, 0.0)}
 SINKS = ("mail", "webhook")
 
 
-def taken(alerts: Alerts, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
+def taken(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
     """(kind, sink) of what this daemon is to tell; it does not say that it has."""
     return [(one.kind, one.standing.sink) for one in take(alerts, found, *sinks)]
 
 
-def take(alerts: Alerts, found: dict[Name, Raised], *sinks: str) -> tuple[Telling, ...]:
+def take(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> tuple[Telling, ...]:
     return alerts.take(found, sinks or SINKS, quiet=QUIET, remind=REMIND)
 
 
-def told(alerts: Alerts, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
+def told(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
     """As taken, and it is told."""
     found_ones = take(alerts, found, *sinks)
     for one in found_ones:
@@ -36,7 +36,7 @@ def test_of_many_daemons_that_see_it_at_once_one_tells_each_sink(world: World) -
     daemons = [world.another_store(lock_timeout_sec=60).alerts for _ in range(6)]
     together = Barrier(len(daemons))
 
-    def look(alerts: Alerts) -> list[tuple[str, str]]:
+    def look(alerts: AlertRows) -> list[tuple[str, str]]:
         together.wait()
         return taken(alerts, DEAD)
 

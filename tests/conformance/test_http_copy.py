@@ -41,7 +41,7 @@ def fill(world: World) -> str:
     requesting.run(answered(500, b"\x00\xff", dead=True))
     flow_control.pin(world.store, "tenant", SOMEBODY, parallelism=1)
     _, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["publish", "read"], lasts=DAY)
-    api_tokens.Tokens(world.store, settings).check(text)
+    api_tokens.TokenChecker(world.store, settings).check(text)
     world.sql("delete from todoku_worker")
     return text
 
@@ -77,7 +77,7 @@ def test_everything_of_http_is_the_same_on_the_other_side(tmp_path: Path, postgr
         for what, value in before.items():
             assert after[what] == value, what
         assert len(before["dead"].items) == 4  # type: ignore[attr-defined]
-        found = api_tokens.Tokens(new.store, new.settings()).check(text)
+        found = api_tokens.TokenChecker(new.store, new.settings()).check(text)
         assert found is not None
         assert found.allows("publish")
         assert new.store.broken(history_ttl=DAY, ledger_ttl=DAY) == {}

@@ -89,7 +89,7 @@ def test_a_token_is_stored_as_its_hash_and_known_by_its_text(world: World) -> No
     made, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["publish"])
     assert text.startswith(f"{made.prefix}_")
     assert text not in str(world.sql("select * from todoku_api_key")) + str(world.sql("select * from todoku_audit"))
-    found = api_tokens.Tokens(world.store, settings(world)).check(text)
+    found = api_tokens.TokenChecker(world.store, settings(world)).check(text)
     assert found is not None
     assert (found.name, found.allows("publish"), found.allows("read"), found.allows("admin")) == (
         "shop", True, False, False,
@@ -101,7 +101,7 @@ def test_a_token_with_a_changed_character_is_nobodys(world: World, changed: int)
     _, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["admin"])
     letters = list(text)
     letters[changed] = "x" if letters[changed] != "x" else "y"
-    checking = api_tokens.Tokens(world.store, settings(world))
+    checking = api_tokens.TokenChecker(world.store, settings(world))
     assert checking.check("".join(letters)) is None
     assert checking.check("") is None
     assert checking.check("x" * 10_000) is None
@@ -109,7 +109,7 @@ def test_a_token_with_a_changed_character_is_nobodys(world: World, changed: int)
 
 def test_a_revoked_token_opens_nothing_after_a_few_seconds(world: World) -> None:
     now = [0.0]
-    checking = api_tokens.Tokens(world.store, settings(world), monotonic=lambda: now[0])
+    checking = api_tokens.TokenChecker(world.store, settings(world), monotonic=lambda: now[0])
     made, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert checking.check(text) is not None
     assert made.id is not None
@@ -122,13 +122,13 @@ def test_a_revoked_token_opens_nothing_after_a_few_seconds(world: World) -> None
 
 def test_a_token_ends_by_itself(world: World) -> None:
     _, text = api_tokens.create(world.store, SOMEBODY, name="guest", scopes=["read"], lasts=60)
-    assert api_tokens.Tokens(world.store, settings(world)).check(text) is not None
+    assert api_tokens.TokenChecker(world.store, settings(world)).check(text) is not None
     world.advance(61)
-    assert api_tokens.Tokens(world.store, settings(world)).check(text) is None
+    assert api_tokens.TokenChecker(world.store, settings(world)).check(text) is None
 
 
 def test_the_token_of_the_settings_is_an_admins_and_has_no_row(world: World) -> None:
-    checking = api_tokens.Tokens(world.store, settings(world, token="0123456789abcdef"))
+    checking = api_tokens.TokenChecker(world.store, settings(world, token="0123456789abcdef"))
     found = checking.check("0123456789abcdef")
     assert found is not None
     assert found.allows("admin")
@@ -142,14 +142,14 @@ def test_the_first_token_is_made_once_and_only_where_there_is_none(world: World)
     with ThreadPoolExecutor(4) as pool:
         shown = [text for text in pool.map(lambda store: api_tokens.first(store, settings(world)), stores) if text]
     assert len(shown) == 1
-    found = api_tokens.Tokens(world.store, settings(world)).check(shown[0])
+    found = api_tokens.TokenChecker(world.store, settings(world)).check(shown[0])
     assert found is not None
     assert found.allows("admin")
 
 
 def test_when_a_token_was_used_is_written_at_most_once_a_minute(world: World) -> None:
     now = [0.0]
-    checking = api_tokens.Tokens(world.store, settings(world), monotonic=lambda: now[0])
+    checking = api_tokens.TokenChecker(world.store, settings(world), monotonic=lambda: now[0])
     _, text = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     seen = []
     for passed in (0.0, 30.0, 31.0):

@@ -13,17 +13,17 @@ import pytest
 
 from tests.support.world import SOMEBODY, World
 from todoku.core.decision import SUCCEEDED
-from todoku.store.values import Counted, Limit, Limits, Signed, Slice
+from todoku.store.values import Counted, Limits, Restriction, Signed, Slice
 
 QUIET = Limits((), (), ())
 
 
-def unlimited(name: str, **what: object) -> Limit:
+def unlimited(name: str, **what: object) -> Restriction:
     """A limit that says only `what`."""
     fields: dict[str, object] = {
         "name": name, "paused": False, "concurrency": None, "rate": None, "open_until": 0.0, "failures": 0,
     }  # fmt: skip
-    return Limit(**(fields | what))  # type: ignore[arg-type]
+    return Restriction(**(fields | what))  # type: ignore[arg-type]
 
 
 def audited(world: World) -> list[tuple[str, ...]]:

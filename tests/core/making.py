@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from todoku.core.backoff import Backoff, Exponential, Linear, Table
+from todoku.core.backoff import Backoff, BackoffTable, Exponential, Linear
 from todoku.core.digest import Json
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
@@ -35,7 +35,7 @@ reasons = st.from_regex(r"[A-Z][A-Z0-9_]{0,63}", fullmatch=True)
 any_text = st.text(st.characters())  # NUL and half surrogates included
 
 policies: st.SearchStrategy[Backoff] = st.one_of(
-    st.builds(Table, st.lists(waits, min_size=1, max_size=10).map(tuple)),
+    st.builds(BackoffTable, st.lists(waits, min_size=1, max_size=10).map(tuple)),
     st.builds(Linear, waits),
     st.builds(Exponential, waits, st.floats(1, 100), waits),
 )

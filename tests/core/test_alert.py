@@ -13,12 +13,12 @@ from todoku.core.alert import (
     HOLDS,
     LEASE,
     NAMES,
+    AlertStanding,
     Forget,
     Keep,
     Name,
     Raised,
     Reading,
-    Standing,
     Telling,
     Thresholds,
     action,
@@ -176,7 +176,7 @@ def test_whatever_is_seen_a_beginning_comes_before_an_end_and_they_alternate(loo
 
 def lived(sights: list[tuple[float, Raised | None]]) -> list[tuple[str, float]]:
     """What is told, and when, of an alert that one daemon looks at; each telling succeeds at once."""
-    known: Standing | None = None
+    known: AlertStanding | None = None
     told: list[tuple[str, float]] = []
     for now, found in sights:
         if known is None and found is not None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from todoku.core.callback import Ended, callback_body, callback_draft, callback_of
+from todoku.core.callback import EndedRequest, callback_body, callback_draft, callback_of
 from todoku.core.http_request import Callback, HttpRequest, request_of
 from todoku.core.outcome import KEPT_BODY_BYTES, KEPT_HEADER_BYTES, Response, kept_response
 
@@ -16,9 +16,9 @@ DONE, FAILED = Callback(url="https://a.example:8443/x"), Callback(url="http://b.
 BOTH = HttpRequest(url="https://shop.example", callback=DONE, failure_callback=FAILED)
 
 
-def ended(request: HttpRequest = BOTH, *, succeeded: bool = True, **given: object) -> Ended:
+def ended(request: HttpRequest = BOTH, *, succeeded: bool = True, **given: object) -> EndedRequest:
     fields: dict[str, object] = {"attempts": 2, "created_at": 1.5, "body": b"b", "response": None, **given}
-    return Ended(message_id="m", delivery_id=7, replay_count=1, request=request, succeeded=succeeded, **fields)  # type: ignore[arg-type]
+    return EndedRequest(message_id="m", delivery_id=7, replay_count=1, request=request, succeeded=succeeded, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

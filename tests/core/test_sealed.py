@@ -10,8 +10,8 @@ import pytest
 from todoku.core.sealed import (
     SEALED,
     Kind,
-    Place,
     Sealed,
+    SealedPlace,
     inner_type,
     key_associated,
     kind_of,
@@ -40,12 +40,12 @@ def test_what_is_no_sealed_bytes_is_not_taken_for_it(raw: bytes) -> None:
 def test_every_place_has_associated_data_of_its_own() -> None:
     """No two places are alike, however their parts are cut."""
     places = [
-        Place("payload", str(ID), "a.b"),
-        Place("result", str(ID), "a.b"),
-        Place("payload", str(uuid4()), "a.b"),
-        Place("payload", str(ID), "a"),
-        Place("payload", str(ID), "a.b", "application/octet-stream"),
-        Place("payload", str(ID) + "a", ".b"),
+        SealedPlace("payload", str(ID), "a.b"),
+        SealedPlace("result", str(ID), "a.b"),
+        SealedPlace("payload", str(uuid4()), "a.b"),
+        SealedPlace("payload", str(ID), "a"),
+        SealedPlace("payload", str(ID), "a.b", "application/octet-stream"),
+        SealedPlace("payload", str(ID) + "a", ".b"),
     ]
     for version in (1, 2):
         bound = [place.associated(version) for place in places]

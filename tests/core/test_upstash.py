@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest
 from todoku.core.schedule import Cron
-from todoku.core.upstash_headers import Asked, asked, fields, shown
+from todoku.core.upstash_headers import UpstashOptions, asked, fields, shown
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
 
 
-def read(**headers: str) -> Asked:
+def read(**headers: str) -> UpstashOptions:
     """Headers by names with underscores: Upstash_Delay is Upstash-Delay."""
     return asked(fields((name.replace("_", "-"), value) for name, value in headers.items()), now=NOW, scheduled=True)
 
@@ -26,7 +26,7 @@ def read(**headers: str) -> Asked:
 
 
 def test_without_headers_it_is_a_post_with_three_retries() -> None:
-    assert read() == Asked(request=HttpRequest(url="", method="POST", retries=3))
+    assert read() == UpstashOptions(request=HttpRequest(url="", method="POST", retries=3))
 
 
 @pytest.mark.parametrize("method", ["GET", "post", "Put", "PATCH", "DELETE"])
@@ -238,7 +238,7 @@ def test_no_headers_make_it_fall_over_and_what_it_makes_is_sane(headers: list[tu
 
 @given(st.lists(st.tuples(_OPTIONS, _VALUES), max_size=12, unique_by=lambda pair: pair[0]))
 def test_the_case_of_names_and_their_order_mean_nothing(headers: list[tuple[str, str]]) -> None:
-    def outcome(given: list[tuple[str, str]]) -> Asked | None:
+    def outcome(given: list[tuple[str, str]]) -> UpstashOptions | None:
         try:
             return asked(fields(given), now=NOW)
         except InvalidMessage:

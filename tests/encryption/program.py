@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import todoku
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 
 box = todoku.App(os.environ["TODOKU_DATABASE"])
 arrived: dict[str, str] = {}
@@ -121,7 +121,7 @@ def main(text: str) -> dict[str, Any]:
     handles = {job.name: job.using(idempotency_key=job.name).enqueue(text) for job in jobs}
     for job in (fails_in_loop, fails_in_thread, fails_in_process, fails_in_transaction):
         job.enqueue(text)
-    draft = box.outbox.draft("never_decodes", {"number": text}, Options(), [never_decodes.route])
+    draft = box.outbox.draft("never_decodes", {"number": text}, MessageOptions(), [never_decodes.route])
     box.outbox.put([draft], None, twin="")
     box.publish(Moved(7, text), tx=None)
     box.publish("raw.bytes", text.encode(), tx=None)

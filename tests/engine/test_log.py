@@ -28,7 +28,7 @@ from todoku.engine.observability.log import (
     least_level,
     mask_fields,
 )
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 
 FIELDS = (
     "event", "ts", "level", "correlation_id", "trace_id", "message_id", "outbox_id", "topic", "adapter", "status",
@@ -74,11 +74,11 @@ def out() -> Terminal:
     return stream
 
 
-def ended(settlement: Settlement = SUCCEEDED, error_type: str | None = None, **changes: object) -> Ended:
-    return Ended(claimed(**changes), settlement, 10.0, 10.0425, error_type)
+def ended(settlement: Settlement = SUCCEEDED, error_type: str | None = None, **changes: object) -> EndedAttempt:
+    return EndedAttempt(claimed(**changes), settlement, 10.0, 10.0425, error_type)
 
 
-def settle(*batch: Ended) -> None:
+def settle(*batch: EndedAttempt) -> None:
     Telemetry().settled(batch, seconds=0.001)
 
 

@@ -10,13 +10,13 @@ from tests.support.apart import box
 from tests.support.crew import Crew
 from tests.support.world import World
 from todoku.core.message import Leg
-from todoku.engine.publish import Options, draft
+from todoku.engine.publish import MessageOptions, draft
 
 
 def enqueue(world: World, name: str, **arguments: object) -> None:
     job = box.jobs[name]
     route = job.route
-    made = draft(_new_id(), name, arguments, Options(), [route], max_payload_bytes=1 << 20)
+    made = draft(_new_id(), name, arguments, MessageOptions(), [route], max_payload_bytes=1 << 20)
     assert isinstance(made.legs[0], Leg)
     world.store.run(world.steps([made]))
 

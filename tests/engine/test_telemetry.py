@@ -20,10 +20,10 @@ from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import GAUGES, Collector, render
-from todoku.engine.observability.gauges import Gauges, Looking, gauges
+from todoku.engine.observability.gauges import CachedGauges, Gauges, gauges
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.store.values import Reclaimed
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -49,8 +49,8 @@ def counted(telemetry: Telemetry) -> dict[str, float]:
     }
 
 
-def ended(settlement: Settlement = SUCCEEDED, *, took: float = 0.002, **changes: object) -> Ended:
-    return Ended(claimed(**{"next_run_at": time.time() - 2, **changes}), settlement, 1.0, 1.0 + took)
+def ended(settlement: Settlement = SUCCEEDED, *, took: float = 0.002, **changes: object) -> EndedAttempt:
+    return EndedAttempt(claimed(**{"next_run_at": time.time() - 2, **changes}), settlement, 1.0, 1.0 + took)
 
 
 # -------------------------------------------------------------------------------------------- the numbers
@@ -446,7 +446,7 @@ def test_a_long_backlog_is_estimated(world: World) -> None:
 
 def test_however_many_ask_the_database_is_asked_once_in_a_while(world: World) -> None:
     now = [0.0]
-    looking = Looking(world.store, stuck_after=60, max_age=5, monotonic=lambda: now[0])
+    looking = CachedGauges(world.store, stuck_after=60, max_age=5, monotonic=lambda: now[0])
     assert looking.look() == gauges(world.store, stuck_after=60)
     world.publish(1)
     now[0] = 4.9
@@ -460,7 +460,7 @@ def test_however_many_ask_the_database_is_asked_once_in_a_while(world: World) ->
 
 
 def test_a_database_that_does_not_answer_gives_no_numbers(world: World) -> None:
-    looking = Looking(world.store, stuck_after=60, max_age=0)
+    looking = CachedGauges(world.store, stuck_after=60, max_age=0)
     assert looking.look() is not None
     world.sql("alter table todoku_queue rename to todoku_queue_gone")
     assert looking.look() is None

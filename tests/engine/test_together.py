@@ -17,7 +17,7 @@ from tests.engine.test_telemetry import counted
 from tests.support.world import World
 from todoku.core.message import Draft, Message
 from todoku.engine.group_commit import Together
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 from todoku.store import failpoint
 
 Outcome = list[Message] | BaseException
@@ -46,7 +46,7 @@ def box(world: World) -> Iterator[todoku.App]:
 
 
 def drafted(box: todoku.App, n: int, key: str | None = None, *, lane: str | None = None) -> Draft:
-    return box._draft("order.created", {"n": n}, Options(idempotency_key=key, key=lane))
+    return box._draft("order.created", {"n": n}, MessageOptions(idempotency_key=key, key=lane))
 
 
 def gathered(

@@ -20,7 +20,7 @@ from tests.core.making import claimed
 from tests.support.world import aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.observability.tracing import Tracing, configured, inject
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{}"
@@ -45,9 +45,9 @@ def traced() -> Traced:
     return Traced()
 
 
-def ended(claim: Claimed, settlement: Settlement = SUCCEEDED, error_type: str | None = None) -> Ended:
+def ended(claim: Claimed, settlement: Settlement = SUCCEEDED, error_type: str | None = None) -> EndedAttempt:
     now = time.monotonic()
-    return Ended(claim, settlement, now - 0.5, now - 0.2, error_type)
+    return EndedAttempt(claim, settlement, now - 0.5, now - 0.2, error_type)
 
 
 def parent_of(span: ReadableSpan) -> int | None:

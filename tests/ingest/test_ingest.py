@@ -23,7 +23,7 @@ from tests.ingest.conftest import STRIPE, Poster, mounted
 from tests.ingest.signers import KINDS, OLD, SECRET, WEBHOOK_SECRET, Kind, event
 from tests.support.world import World
 from todoku.api.ingest import ingest_app
-from todoku.engine.observability.log import LOGGER, Event
+from todoku.engine.observability.log import LOGGER, LogEvent
 from todoku.store import failpoint
 from todoku.store.values import Filter, Story
 
@@ -316,10 +316,10 @@ def test_what_may_not_be_stored_is_not_acknowledged(box: todoku.App, poster: Pos
 class Heard(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if isinstance(record.msg, Event):
+        if isinstance(record.msg, LogEvent):
             self.events.append(record.msg)
 
 
@@ -335,7 +335,7 @@ def heard() -> Any:
 
 
 def test_a_source_that_still_signs_with_an_old_secret_is_heard_and_told_of(
-    box: todoku.App, poster: Poster, heard: list[Event]
+    box: todoku.App, poster: Poster, heard: list[LogEvent]
 ) -> None:
     serve(box)
     for n in range(3):
@@ -346,7 +346,7 @@ def test_a_source_that_still_signs_with_an_old_secret_is_heard_and_told_of(
 
 
 def test_a_secret_may_be_kept_elsewhere(
-    box: todoku.App, poster: Poster, monkeypatch: pytest.MonkeyPatch, heard: list[Event]
+    box: todoku.App, poster: Poster, monkeypatch: pytest.MonkeyPatch, heard: list[LogEvent]
 ) -> None:
     """`Ref`: until it can be read nothing is said of the request but that it should come again."""
     box.route("**", to="warehouse")
@@ -359,7 +359,7 @@ def test_a_secret_may_be_kept_elsewhere(
     assert poster.send(secret=0).status_code == 204
 
 
-def test_one_line_a_request_says_what_became_of_it(box: todoku.App, poster: Poster, heard: list[Event]) -> None:
+def test_one_line_a_request_says_what_became_of_it(box: todoku.App, poster: Poster, heard: list[LogEvent]) -> None:
     """With the event's id, the source, and the correlation id (S4-41); never a payload, nor a secret."""
     serve(box)
     answer = poster.send(body=event(note="canary"), **TRACE, **{"x-request-id": "req-9"})

@@ -14,7 +14,7 @@ from tests.ingest.conftest import STRIPE
 from tests.ingest.signers import event
 from tests.support.serving import Server, received, serving_events
 from tests.support.world import World
-from todoku.api.ingest import Endpoint
+from todoku.api.ingest import IngestEndpoint
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def without_asgi(monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(*_: object) -> None:
         raise AssertionError("this went through ASGI")
 
-    monkeypatch.setattr(Endpoint, "serve", serve)
+    monkeypatch.setattr(IngestEndpoint, "serve", serve)
 
 
 def test_a_plain_event_never_meets_asgi(server: Server, world: World, without_asgi: None) -> None:

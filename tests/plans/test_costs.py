@@ -21,7 +21,7 @@ from tests.support.world import SOMEBODY
 from todoku.app import new_id
 from todoku.core.message import Draft
 from todoku.core.topic_pattern import Route
-from todoku.engine.publish import Options, draft
+from todoku.engine.publish import MessageOptions, draft
 from todoku.store.apikeys import ApiKeys
 from todoku.store.datakeys import DataKeys
 from todoku.store.postgres.planner_settings import PIN_PLANS
@@ -117,4 +117,4 @@ def look(store: SqlStore, database: ExplainingPostgres) -> None:
 def plain_draft() -> Draft:
     """A message without a key, as most are."""
     routes = [Route(pattern="**", destination="d0", queue="d0")]
-    return draft(new_id(), "order.created", {}, Options(), routes, max_payload_bytes=1024)
+    return draft(new_id(), "order.created", {}, MessageOptions(), routes, max_payload_bytes=1024)

@@ -22,7 +22,7 @@ from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft
 from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
-from todoku.engine.publish import Options, draft
+from todoku.engine.publish import MessageOptions, draft
 from todoku.store.database import Database
 from todoku.store.publish import Publishing, publish
 from todoku.store.store import SqlStore
@@ -73,13 +73,13 @@ def _outcomes(claims: Sequence[Claimed]) -> Iterator[tuple[Claimed, Settlement]]
 def gated_draft() -> Draft:
     """The only message of its key, which has a limit."""
     routes = [Route(pattern="**", destination="d9", queue="d9", per_key=Limit(concurrency=1))]
-    return draft(new_id(), "order.created", {}, Options(key="alone"), routes, max_payload_bytes=1024)
+    return draft(new_id(), "order.created", {}, MessageOptions(key="alone"), routes, max_payload_bytes=1024)
 
 
 def keyed_drafts() -> list[Draft]:
     """Three messages with idempotency keys, in one lane."""
     routes = [Route(pattern="**", destination="d0", queue="d0", ordered=True)]
-    options = [Options(key="k", idempotency_key=f"key {number}") for number in range(3)]
+    options = [MessageOptions(key="k", idempotency_key=f"key {number}") for number in range(3)]
     return [draft(new_id(), "order.created", {}, option, routes, max_payload_bytes=1024) for option in options]
 
 

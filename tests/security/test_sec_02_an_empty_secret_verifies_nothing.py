@@ -26,7 +26,7 @@ from todoku.api.server import server_app
 from todoku.core.ingest import Arrived, Identity
 from todoku.core.signature import upstash_signature, verify_upstash, verify_webhook, webhook_headers
 from todoku.core.signing_keys import signing_keys
-from todoku.engine.ingest.source_keys import Keys, NoSecret
+from todoku.engine.ingest.source_keys import NoSecret, SourceKeys
 
 BLANKS = ["", " ", "\n", "\t \r\n", "\0\0", "\ufeff", "\u200b", '""', "''", "whsec_", ' "whsec_" ']
 """What a forgotten secret looks like: unset in a compose file, in quotes, saved by an editor, cut off."""
@@ -121,7 +121,7 @@ def test_a_secret_that_was_emptied_is_taken_back(box: todoku.App) -> None:
     vault, now = {"x": SECRET}, [0.0]
     box.secrets("vault", vault.__getitem__)
     box.ingest("github", todoku.github(secrets=[todoku.Ref("vault:x")]), topic="x")
-    keys, source = Keys(box.outbox.secrets, monotonic=lambda: now[0]), box.sources["github"]
+    keys, source = SourceKeys(box.outbox.secrets, monotonic=lambda: now[0]), box.sources["github"]
     assert asyncio.run(keys.of(source)) == (SECRET.encode(),)
     vault["x"], now[0] = " \n", 61.0
     for _ in range(2):

@@ -19,13 +19,13 @@ from starlette.requests import Request
 
 from tests.support.raw_http import RawConnection, request
 from tests.support.serving import Server
-from todoku.api.qstash.publish import BatchItem, Publishing
+from todoku.api.qstash.publish import BatchItem, PublishEndpoints
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.retry_expression import parse
 from todoku.core.schedule import EPOCH, Cron, cron, next_after
 from todoku.core.upstash_headers import fields
-from todoku.engine.http.publish_requests import Post
+from todoku.engine.http.publish_requests import CheckedRequest
 
 NEVER = "58,59 58,59 */23 LW * */6"
 SELDOM = "58,59 */59 22,23 30 2 MON#5"
@@ -85,14 +85,14 @@ def test_SEC_3_a_header_that_means_nothing_is_not_parsed(server: Server) -> None
 def test_SEC_3_the_worst_batch_lets_others_be_served(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of the longest retry expressions in each of a thousand messages. Others are served while these are read,
     not only when the batch waits for the database."""
-    item = Publishing._item
+    item = PublishEndpoints._item
 
-    def noted(publishing: Publishing, request: Request, number: int, given: BatchItem) -> Post:
+    def noted(publishing: PublishEndpoints, request: Request, number: int, given: BatchItem) -> CheckedRequest:
         served.append(meanwhile.answers)
         return item(publishing, request, number, given)
 
     served: list[int] = []
-    monkeypatch.setattr(Publishing, "_item", noted)
+    monkeypatch.setattr(PublishEndpoints, "_item", noted)
     costly = {
         "Upstash-Retry-Delay": LONG_DELAY,
         "Upstash-Callback": URL,

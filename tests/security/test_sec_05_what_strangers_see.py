@@ -20,7 +20,7 @@ from tests.support.world import World
 from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
 from todoku.daemon.http_thread import bound, is_local
-from todoku.destinations.http_post import Post
+from todoku.destinations.http_post import OutgoingPost
 from todoku.destinations.http_sender import Sender
 
 TOKEN = "the-token-of-these-tests-0123456789"
@@ -196,7 +196,7 @@ def test_an_error_of_a_delivery_has_no_query_of_its_url(answer: bytes) -> None:
     async def sent(port: int) -> object:
         sender = Sender(Settings(http_loopback=True))
         url = f"http://127.0.0.1:{port}/hook?token={SECRET}"
-        post = Post(url=url, method="POST", headers={}, body=b"{}", timeout=60.0)
+        post = OutgoingPost(url=url, method="POST", headers={}, body=b"{}", timeout=60.0)
         try:
             return await sender.sent(post)
         finally:

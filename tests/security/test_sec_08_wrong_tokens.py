@@ -16,7 +16,7 @@ from todoku.api.auth_failures import Failures
 from todoku.core.errors import InvalidSetting
 from todoku.core.proxies import proxies
 from todoku.core.settings import read_settings
-from todoku.engine.http.api_tokens import UNKNOWN, Tokens
+from todoku.engine.http.api_tokens import UNKNOWN, TokenChecker
 from todoku.engine.observability.log import LOGGER
 from todoku.engine.observability.metrics import Metrics
 
@@ -68,7 +68,7 @@ def test_right_tokens_pass_among_any_number_of_wrong_ones(server: Server) -> Non
 
 
 def test_wrong_tokens_do_not_push_right_ones_out_of_memory(box: todoku.App, server: Server) -> None:
-    known = Tokens(box.store, box.settings)
+    known = TokenChecker(box.store, box.settings)
     text = server.token("read")
     assert known.check(text) is not None
     for n in range(UNKNOWN + 10):

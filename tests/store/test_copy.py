@@ -12,7 +12,7 @@ import pytest
 from tests.store.filling import JSON, MOMENT, fill
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, SchemaError, StoreError
-from todoku.engine.copy import Copied, Step, copy, plan
+from todoku.engine.copy import Copied, CopyProgress, copy, plan
 from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, copied
 from todoku.store.failpoint import armed, lose
 from todoku.store.table import Table, measure, tables
@@ -246,7 +246,7 @@ def test_a_source_that_was_changed_between_two_runs_is_found_out_and_copied_anew
     old, new = make("sqlite"), make("postgres")
     lived_in(old)
 
-    def until_messages(step: Step) -> None:
+    def until_messages(step: CopyProgress) -> None:
         if step.table == "todoku_message":
             raise KeyboardInterrupt
 

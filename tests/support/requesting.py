@@ -12,7 +12,7 @@ from todoku.core.http_request import HttpRequest
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
 from todoku.core.status import Status
-from todoku.engine.http.publish_requests import Post, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.outbox import Outbox, Policy
@@ -34,7 +34,7 @@ class Requesting:
     def post(self, url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None, **request: object) -> UUID:
         """Publish one request to a URL and return its message's id."""
         made = msgspec.structs.replace(HttpRequest(url=url), **request)
-        (published,) = self.posts.put([Post(request=made, body=body, posting=posting or Posting())])
+        (published,) = self.posts.put([CheckedRequest(request=made, body=body, posting=posting or Posting())])
         return published.sent[0].message.id
 
     def claim(self, number: int = 100) -> list[Claimed]:

@@ -15,7 +15,7 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
-from todoku.daemon.http_thread import Http, bound, url_of
+from todoku.daemon.http_thread import HttpThread, bound, url_of
 from todoku.engine.http import api_tokens
 from todoku.store.values import Counts, Delivery, Filter, Signed
 
@@ -54,7 +54,7 @@ class Server:
         self.listening = bound("127.0.0.1", 0)
         self.url = url_of(self.listening)
         self.port = int(self.listening.getsockname()[1])
-        self.http = Http(lambda: server_app(box, Watching(box), local=local), self.listening)
+        self.http = HttpThread(lambda: server_app(box, Watching(box), local=local), self.listening)
         self.http.start()
         self._clients: dict[str, httpx.Client] = {}
 

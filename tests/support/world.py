@@ -21,7 +21,7 @@ from todoku.core.message import Claimed, Draft, Message
 from todoku.core.settings import Settings, read_settings
 from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
-from todoku.engine.publish import Options, draft
+from todoku.engine.publish import MessageOptions, draft
 from todoku.store.database import Database
 from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.publish import Publishing, publish
@@ -109,7 +109,7 @@ class World:
             for name in to
         ]
         return [
-            draft(new_id(), topic, payload(place), Options(**options), routes, max_payload_bytes=1 << 20)
+            draft(new_id(), topic, payload(place), MessageOptions(**options), routes, max_payload_bytes=1 << 20)
             for place in range(number)
         ]
 

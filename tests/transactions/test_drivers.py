@@ -12,7 +12,7 @@ import pytest
 from tests.support.world import World
 from tests.transactions.callers import Caller
 from todoku import App, IdempotencyConflict
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 
 AWKWARD = {
     "text": 'it\'s "quoted" \\ \\u0041 100% %s %(name)s %% :name ::json $1 ? {x} [a] -- /* */ ; null',
@@ -146,7 +146,9 @@ def test_a_conflict_of_one_key_does_not_use_up_the_others(shop: World, box: App,
     """
     caller.begin()
     caller.publish(box, "order.created", {"n": 1}, idempotency_key="used")
-    drafts = [box._draft("order.created", {"n": 2}, Options(idempotency_key=key)) for key in ("new", "used", "newer")]
+    drafts = [
+        box._draft("order.created", {"n": 2}, MessageOptions(idempotency_key=key)) for key in ("new", "used", "newer")
+    ]
     with pytest.raises(IdempotencyConflict, match="'used'"):
         caller.store(box, drafts)
     caller.commit()

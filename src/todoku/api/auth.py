@@ -40,7 +40,7 @@ class Taken(msgspec.Struct, frozen=True):
     wait: float
 
 
-class Buckets:
+class RateBuckets:
     """Buckets that hold `size` each and get `rate` a second. Asked from one event loop only."""
 
     def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -144,8 +144,8 @@ class Gate:
         failures: Failures | None = None,
     ) -> None:
         self._tokens = tokens
-        self._rates = Buckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
-        self._wrong = Buckets(rate=1.0, size=_FAILURES, clock=clock)
+        self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
+        self._wrong = RateBuckets(rate=1.0, size=_FAILURES, clock=clock)
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._proxies = proxies
         self._failures = failures or Failures(Metrics())

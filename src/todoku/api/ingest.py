@@ -22,7 +22,7 @@ from todoku.api.body import READ_WITHIN, read_bytes
 from todoku.api.ingest_fast_path import RawHeaders
 from todoku.api.ingest_fast_path import Send as Answer
 from todoku.api.problem import NOT_STORED, Refused, answer, told
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import Framed, id_for, id_of, said_of
 from todoku.app import App
 from todoku.core.ingest import Arrived, Challenge
@@ -41,9 +41,9 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:-]*", re.ASCII)
 _PRINTABLE: Final = "!\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 
 
-def ingest_endpoint(context: Context) -> Endpoint:
+def ingest_endpoint(context: RequestContext) -> IngestEndpoint:
     """The endpoint of a daemon."""
-    return Endpoint(context.box.receiver(context.together), within=context.settings.api_receive_sec)
+    return IngestEndpoint(context.box.receiver(context.together), within=context.settings.api_receive_sec)
 
 
 def ingest_app(box: App, *, within: float = READ_WITHIN) -> ASGIApp:
@@ -51,7 +51,7 @@ def ingest_app(box: App, *, within: float = READ_WITHIN) -> ASGIApp:
 
     `within`: so many seconds a body may take to arrive.
     """
-    endpoint = Endpoint(box.receiver(Together(box.outbox)), within=within)
+    endpoint = IngestEndpoint(box.receiver(Together(box.outbox)), within=within)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -67,7 +67,7 @@ def ingest_app(box: App, *, within: float = READ_WITHIN) -> ASGIApp:
 class IngestRoute(Guarded):
     """The route of a daemon's sources, found without a pattern. Open: whoever posts proves by a signature who it is."""
 
-    def __init__(self, context: Context, endpoint: Endpoint) -> None:
+    def __init__(self, context: RequestContext, endpoint: IngestEndpoint) -> None:
         super().__init__(f"{_PATH}{{source}}", _never, methods=["POST"], access="open", gate=context.gate)
         self._endpoint = endpoint
 
@@ -88,7 +88,7 @@ def _never(_: Any) -> Response:
     raise AssertionError("IngestRoute.handle answers by itself")
 
 
-class Endpoint:
+class IngestEndpoint:
     """Answers the requests to one App's sources."""
 
     below = _PATH.encode()

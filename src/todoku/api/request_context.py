@@ -12,7 +12,7 @@ from todoku.engine.outbox import Outbox
 from todoku.store.port import Store
 
 
-class Context(msgspec.Struct, frozen=True):
+class RequestContext(msgspec.Struct, frozen=True):
     """An App, who may ask it, and the one place where concurrent publishes meet. Its calls block: use threads."""
 
     box: App

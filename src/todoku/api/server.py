@@ -14,17 +14,17 @@ from todoku.api.auth_failures import Failures
 from todoku.api.condition import Watched
 from todoku.api.connections import bounds_of
 from todoku.api.health import health_routes
-from todoku.api.ingest import Endpoint, IngestRoute, ingest_endpoint
+from todoku.api.ingest import IngestEndpoint, IngestRoute, ingest_endpoint
 from todoku.api.ingest_fast_path import Served
 from todoku.api.local_requests import ThisMachine
 from todoku.api.qstash.routes import qstash_routes
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import Framed
 from todoku.app import App
 from todoku.core.development_credentials import is_public
 from todoku.core.proxies import proxies
 from todoku.engine.group_commit import Together
-from todoku.engine.http.api_tokens import Tokens
+from todoku.engine.http.api_tokens import TokenChecker
 
 
 class Routing:
@@ -72,19 +72,21 @@ def server_app(box: App, watched: Watched, *, local: bool = False) -> Served:
     return Served(Framed(routing, within=bounds.receive), endpoint, bounds)
 
 
-def context_of(box: App) -> Context:
+def context_of(box: App) -> RequestContext:
     """What the endpoints of an App are handed."""
     settings = box.settings
     gate = Gate(
-        Tokens(box.store, settings),
+        TokenChecker(box.store, settings),
         rate=settings.api_rate,
         proxies=proxies(settings.trusted_proxies),
         failures=Failures(box.telemetry.metrics),
     )
-    return Context(box, gate, Together(box.outbox))
+    return RequestContext(box, gate, Together(box.outbox))
 
 
-def server_routes(context: Context, endpoint: Endpoint, watched: Watched, *, local: bool = False) -> list[Guarded]:
+def server_routes(
+    context: RequestContext, endpoint: IngestEndpoint, watched: Watched, *, local: bool = False
+) -> list[Guarded]:
     """Every route there is."""
     return [
         *health_routes(watched, context.gate, local=local, metrics_open=context.settings.metrics_open),

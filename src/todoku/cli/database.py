@@ -20,7 +20,7 @@ from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import load_app, named_app
 from todoku.daemon.start import sqlite_file
 from todoku.engine import copy as moving
-from todoku.engine.copy import Step
+from todoku.engine.copy import CopyProgress
 from todoku.engine.diagnostics.doctor import Finding, examine
 from todoku.engine.diagnostics.verification import verify as verified
 
@@ -70,7 +70,7 @@ def _is_there(url: str) -> bool:
 
 
 @contextmanager
-def _shown(*, quiet: bool) -> Iterator[Callable[[Step], None]]:
+def _shown(*, quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
     """Progress: a bar on a terminal; elsewhere a line for each table, and one a second for a long one."""
     if quiet:
         yield lambda _: None
@@ -86,10 +86,10 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[Step], None]]:
         )
 
 
-def _lines() -> Callable[[Step], None]:
+def _lines() -> Callable[[CopyProgress], None]:
     said = time.monotonic()
 
-    def tell(step: Step) -> None:
+    def tell(step: CopyProgress) -> None:
         nonlocal said
         if (step.doing == "copying" and step.done == step.rows) or time.monotonic() >= said + 1:
             said = time.monotonic()

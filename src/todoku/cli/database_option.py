@@ -9,7 +9,7 @@ from todoku.app import App, load_settings
 from todoku.core.errors import SchemaError
 from todoku.core.settings import Settings
 from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.start import Wanted, checked_app, sqlite_file
+from todoku.daemon.start import DaemonOptions, checked_app, sqlite_file
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def opened(database: str | None, schema: str | None) -> Iterator[App]:
 @contextmanager
 def opened_app(app: str | None, database: str | None, schema: str | None) -> Iterator[App]:
     """The App that is named, with its routes and jobs; without one, a bare App on the database."""
-    found = checked_app(Wanted(app=app, database=database, schema=schema))
+    found = checked_app(DaemonOptions(app=app, database=database, schema=schema))
     if found is None:
         with opened(database, schema) as bare:
             yield bare

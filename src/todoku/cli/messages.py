@@ -14,7 +14,7 @@ from todoku.cli.database_option import opened_app
 from todoku.cli.options import database_option, duration, json_option, json_text, moment
 from todoku.cli.output import print_json, say
 from todoku.core.errors import InvalidMessage, NoRoute
-from todoku.engine.publish import Options, directed
+from todoku.engine.publish import MessageOptions, directed
 
 _OPTIONS = (
     click.option("--app", metavar="MODULE:ATTR", help="The App (TODOKU_APP, or [tool.todoku] app)."),
@@ -56,7 +56,7 @@ def publish(
         routes = directed(
             box.routes, box.registry, to=to, max_attempts=max_attempts, usual=box.settings.max_attempts
         )  # fmt: skip
-        draft = box.outbox.draft(topic, body, Options(**given), routes)
+        draft = box.outbox.draft(topic, body, MessageOptions(**given), routes)
         (message,) = box.outbox.put([draft], None, twin="apublish")
     if as_json:
         print_json({"id": message.id, "topic": topic, "duplicate": message.duplicate, "created": message.created_at})

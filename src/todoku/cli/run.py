@@ -13,7 +13,7 @@ from todoku.cli.output import print_json, say
 from todoku.daemon.dev import Dev
 from todoku.daemon.dev import dev as dev_daemon
 from todoku.daemon.single_pass import one_pass
-from todoku.daemon.start import Wanted
+from todoku.daemon.start import DaemonOptions
 from todoku.daemon.start import run as run_daemon
 from todoku.daemon.start import up as up_daemon
 
@@ -36,7 +36,7 @@ from todoku.daemon.start import up as up_daemon
               help="How to log; auto: text on a terminal, else JSON.")  # fmt: skip
 def dev(receiver_port: int | None, rewrite: tuple[str, ...], **given: Any) -> None:
     """A QStash of your own on this machine: public credentials, a receiver to send to, a line for each delivery."""
-    sys.exit(dev_daemon(Wanted(**given), Dev(rewrite=rewrite, receiver_port=receiver_port), say))
+    sys.exit(dev_daemon(DaemonOptions(**given), Dev(rewrite=rewrite, receiver_port=receiver_port), say))
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ def daemon_options(command: F) -> F:
 @daemon_options
 def up(**given: Any) -> None:
     """Everything by one command: migrate, work, serve HTTP. Without an app, a small demonstration."""
-    sys.exit(up_daemon(Wanted(**given), say))
+    sys.exit(up_daemon(DaemonOptions(**given), say))
 
 
 @click.command()
@@ -75,7 +75,7 @@ def up(**given: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object.")
 def run(no_http: bool, once: bool, batch: int, as_json: bool, **given: Any) -> None:
     """Run an app's handlers until stopped (SIGTERM drains, a second one exits now)."""
-    wanted = Wanted(**given, http=not no_http)
+    wanted = DaemonOptions(**given, http=not no_http)
     if not once:
         sys.exit(run_daemon(wanted))
     done = one_pass(wanted, batch)

@@ -21,9 +21,9 @@ from todoku.core.redaction import redacted, redacted_body, redacted_headers
 from todoku.core.topic_pattern import Route, resolve
 from todoku.engine import operate
 from todoku.engine.http import request_queues
-from todoku.engine.http.publish_requests import Post, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
-from todoku.engine.publish import Encoded, Options, directed
+from todoku.engine.publish import Encoded, MessageOptions, directed
 from todoku.store.values import Delivery, Filter, Signed, StoredMessage, Story
 
 _JSON: Final = "application/json"
@@ -123,7 +123,7 @@ class Embedded:
     def _is_group(self, name: str) -> bool:
         return bool(self.box.store.http.groups(names=[name]))
 
-    def _post(self, asked: Posted, body: bytes) -> Post:
+    def _post(self, asked: Posted, body: bytes) -> CheckedRequest:
         request = HttpRequest(
             url=asked.to if asked.is_url else "",
             group=None if asked.is_url else asked.to,
@@ -145,11 +145,13 @@ class Embedded:
             deduplicated_for=self._deduplicated_for,
             trace=asked.trace,
         )
-        return Post(request=request, body=body, posting=posting)
+        return CheckedRequest(request=request, body=body, posting=posting)
 
     def _topic(self, asked: Posted, body: bytes) -> Draft:
         headers = {name: value for name, value in asked.headers.items() if name != CONTENT_TYPE} | asked.trace
-        options = Options(key=asked.queue, delay=asked.delay, at=_at(asked), headers=headers, labels=asked.labels)
+        options = MessageOptions(
+            key=asked.queue, delay=asked.delay, at=_at(asked), headers=headers, labels=asked.labels
+        )
         payload = Encoded(body.decode()) if asked.headers[CONTENT_TYPE] == _JSON else body
         made = self.box.outbox.draft(asked.to, payload, options, self._routes(asked))
         # As for a request: an id that was seen is a repetition, whatever else differs.

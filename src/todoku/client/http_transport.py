@@ -30,7 +30,7 @@ _MOST_KEPT: Final = 8
 _LARGEST: Final = 32 << 20
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ServerAnswer(msgspec.Struct, frozen=True):
     """What a server answered. Names of headers are in lower case."""
 
     status: int
@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Request(msgspec.Struct, frozen=True):
+class TransportRequest(msgspec.Struct, frozen=True):
     """One request. `again`: to make it twice does no harm."""
 
     method: str
@@ -53,7 +53,7 @@ class _Call:
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self.answer: Answer | None = None
+        self.answer: ServerAnswer | None = None
         self.error: Exception | None = None
         self.connection: HTTPConnection | None = None
         self.left = False
@@ -86,7 +86,7 @@ class Transport:
         self._running = 0
         self._pid = os.getpid()
 
-    def ask(self, request: Request, *, within: float) -> Answer:
+    def ask(self, request: TransportRequest, *, within: float) -> ServerAnswer:
         """The server's answer, within so many seconds, or QueueUnavailable. Whether it took effect is unknown then."""
         self._forget_parents()
         with self._lock:
@@ -118,7 +118,7 @@ class Transport:
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _run(self, call: _Call, request: Request, within: float) -> None:
+    def _run(self, call: _Call, request: TransportRequest, within: float) -> None:
         try:
             call.answer = self._answered(call, request, within)
         except Exception as error:  # noqa: BLE001 - raised again where it was asked for
@@ -128,7 +128,7 @@ class Transport:
                 self._running -= 1
             call.over.set()
 
-    def _answered(self, call: _Call, request: Request, within: float) -> Answer:
+    def _answered(self, call: _Call, request: TransportRequest, within: float) -> ServerAnswer:
         kept = self._take()
         if kept is not None:
             try:
@@ -144,7 +144,9 @@ class Transport:
             return HTTPConnection(self._host, self._port, timeout=within)
         return HTTPSConnection(self._host, self._port, timeout=within, context=self._tls)
 
-    def _spoken(self, call: _Call, connection: HTTPConnection, request: Request, within: float) -> Answer:
+    def _spoken(
+        self, call: _Call, connection: HTTPConnection, request: TransportRequest, within: float
+    ) -> ServerAnswer:
         call.connection = connection
         keep = False
         try:
@@ -156,7 +158,7 @@ class Transport:
             if len(body) > _LARGEST:
                 raise HTTPException(f"an answer of more than {_LARGEST} bytes")
             keep = not answered.will_close and answered.isclosed() and not call.left
-            return Answer(answered.status, _lower(answered.getheaders()), body)
+            return ServerAnswer(answered.status, _lower(answered.getheaders()), body)
         finally:
             call.connection = None
             if not (keep and self._keep(connection)):

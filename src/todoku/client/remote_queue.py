@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued, Which
-from todoku.client.http_transport import Answer, Request, Transport
+from todoku.client.http_transport import ServerAnswer, Transport, TransportRequest
 from todoku.client.publish_request import CONTENT_TYPE, Posted
 from todoku.core.errors import InvalidMessage, InvalidSetting, QueueRefused, QueueUnavailable
 from todoku.core.http_request import Flow, origin
@@ -25,7 +25,7 @@ _SHOWN: Final = 300
 """So much of an error's text is passed on."""
 
 
-def publish_request(asked: Posted, body: bytes, *, deduplicated_for: float | None) -> Request:
+def publish_request(asked: Posted, body: bytes, *, deduplicated_for: float | None) -> TransportRequest:
     """The request that has a message sent. Its id makes it harmless to repeat."""
     where = quote(asked.to, safe=_URL_CHARACTERS)
     path = f"/v2/publish/{where}" if asked.queue is None else f"/v2/enqueue/{quote(asked.queue, safe='')}/{where}"
@@ -40,7 +40,7 @@ def publish_request(asked: Posted, body: bytes, *, deduplicated_for: float | Non
     }
     if deduplicated_for is not None:
         headers["Todoku-Deduplicated-For"] = f"{deduplicated_for:.0f}"
-    return Request("POST", path, headers, body)
+    return TransportRequest("POST", path, headers, body)
 
 
 def _options(asked: Posted) -> dict[str, str]:
@@ -70,13 +70,13 @@ def _flow(flow: Flow) -> str:
     return ", ".join([*parts, f"period={_interval(flow.period)}"])
 
 
-def request(method: str, *parts: str) -> Request:
+def request(method: str, *parts: str) -> TransportRequest:
     """A request about what is there. Only to let something happen again is not to be repeated."""
     path = "/v2/" + "/".join(quote(part, safe="") for part in parts)
-    return Request(method, path, {}, again=method != "POST")
+    return TransportRequest(method, path, {}, again=method != "POST")
 
 
-def dead_request(which: Which, cursor: str | None, count: int) -> Request:
+def dead_request(which: Which, cursor: str | None, count: int) -> TransportRequest:
     """The request for a page of dead letters."""
     said = {
         "count": str(count),
@@ -87,13 +87,13 @@ def dead_request(which: Which, cursor: str | None, count: int) -> Request:
         "toDate": None if which.until is None else f"{which.until.timestamp() * 1000:.0f}",
     }
     query = urlencode({name: value for name, value in said.items() if name is not None and value is not None})
-    return Request("GET", f"/v2/dlq?{query}", {})
+    return TransportRequest("GET", f"/v2/dlq?{query}", {})
 
 
 # --------------------------------------------------------------------------------------------------- answers
 
 
-def accepted(answer: Answer) -> Any:
+def accepted(answer: ServerAnswer) -> Any:
     """What an answer says. QueueRefused: no. QueueUnavailable: whoever answered is not able to."""
     if 200 <= answer.status < 300:
         try:
@@ -106,7 +106,7 @@ def accepted(answer: Answer) -> Any:
     raise QueueRefused(f"the queue answered {answer.status}: {text}", hint=_hint(answer), status=answer.status)
 
 
-def _error(answer: Answer) -> str:
+def _error(answer: ServerAnswer) -> str:
     try:
         text = json.loads(answer.body)["error"]
     except (ValueError, KeyError, TypeError):
@@ -114,7 +114,7 @@ def _error(answer: Answer) -> str:
     return str(text).strip()[:_SHOWN] or "no reason given"
 
 
-def _hint(answer: Answer) -> str:
+def _hint(answer: ServerAnswer) -> str:
     match answer.status:
         case 401 | 403:
             return "is the token right, and may it do this?"
@@ -271,11 +271,13 @@ class Remote:
         """Give back the connections."""
         self._transport.close()
 
-    def _ask(self, request: Request, within: float = _PATIENCE) -> Any:
+    def _ask(self, request: TransportRequest, within: float = _PATIENCE) -> Any:
         path = f"/{self._path}{request.path}" if self._path else request.path
         headers = {**request.headers, "Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         coded = {name: value.encode().decode("latin-1") for name, value in headers.items()}  # UTF-8, byte for byte
-        answer = self._transport.ask(Request(request.method, path, coded, request.body, request.again), within=within)
+        answer = self._transport.ask(
+            TransportRequest(request.method, path, coded, request.body, request.again), within=within
+        )
         try:
             return accepted(answer)
         except QueueUnavailable as error:

@@ -29,7 +29,7 @@ from todoku.core.outcome import Abort, Done, Outcome, Retry
 from todoku.core.settings import DAY
 from todoku.core.topic_pattern import Route
 from todoku.engine.observability.log import Log
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.worker import Worker
 from todoku.store.private_files import make_private
@@ -126,7 +126,7 @@ class Spool:
         route = Route(
             pattern="**", destination=self._to, queue=queue, ordered=asked.queue is not None, max_attempts=_EVER
         )  # fmt: skip
-        options = Options(key=asked.queue, headers={HEADER: msgspec.json.encode(asked).decode()})
+        options = MessageOptions(key=asked.queue, headers={HEADER: msgspec.json.encode(asked).decode()})
         made = self.box.outbox.draft(TOPIC, body, options, [route])
         scope = publish_scope(f"{TOPIC}:{self._to}")
         seen = Idempotency(scope, asked.id, key_hash(asked.id), key_hash(asked.id), lasts=DEDUPLICATED_FOR)

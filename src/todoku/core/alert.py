@@ -88,7 +88,7 @@ def raised(reading: Reading, thresholds: Thresholds) -> dict[Name, Raised]:
 # ---------------------------------------------------------------------------------------- when it is told
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class AlertStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What all daemons know of one alert at one sink. Times are the database's, in unix seconds."""
 
     name: Name
@@ -112,7 +112,7 @@ class Telling(msgspec.Struct, frozen=True):
     """What one daemon is to tell at one sink."""
 
     kind: Kind
-    standing: Standing
+    standing: AlertStanding
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -122,22 +122,22 @@ class Forget(msgspec.Struct, frozen=True):
 class Keep(msgspec.Struct, frozen=True):
     """How it stands from now on. `telling`: it is the caller's to tell, for the length of a lease."""
 
-    standing: Standing
+    standing: AlertStanding
     telling: Telling | None = None
 
 
 Step = Keep | Forget
 
 
-def begun(found: Raised, sink: str, now: float) -> Standing:
+def begun(found: Raised, sink: str, now: float) -> AlertStanding:
     """An alert that nobody has seen before."""
-    return Standing(
+    return AlertStanding(
         name=found.name, sink=sink, since=now, seen_at=now, next_at=now + HOLDS.get(found.name, 0.0),
         value=found.value, threshold=found.threshold,
     )  # fmt: skip
 
 
-def step(known: Standing, found: Raised | None, now: float, *, quiet: float, remind: float) -> Step:
+def step(known: AlertStanding, found: Raised | None, now: float, *, quiet: float, remind: float) -> Step:
     """What becomes of an alert that one daemon sees (`found`) or does not. It is over after `quiet` seconds unseen."""
     if found is not None:
         if known.over and known.next_at > now:
@@ -157,7 +157,7 @@ def step(known: Standing, found: Raised | None, now: float, *, quiet: float, rem
     return _leased(ended, "over", now)
 
 
-def _leased(known: Standing, kind: Kind, now: float) -> Keep:
+def _leased(known: AlertStanding, kind: Kind, now: float) -> Keep:
     """To be told by the caller, if its time has come and nobody else is at it."""
     if known.next_at > now:
         return Keep(known)

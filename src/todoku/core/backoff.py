@@ -17,7 +17,7 @@ LONGEST: Final = 30 * 86_400.0
 """No back-off is longer than this, whatever the policy says: a delivery must come back some day."""
 
 
-class Table(msgspec.Struct, frozen=True, tag=True):
+class BackoffTable(msgspec.Struct, frozen=True, tag=True):
     """The n-th failure waits for the n-th entry; after the last one, the last one again."""
 
     delays: tuple[float, ...]
@@ -37,14 +37,14 @@ class Exponential(msgspec.Struct, frozen=True, tag=True):
     cap: float
 
 
-Backoff = Table | Linear | Exponential
+Backoff = BackoffTable | Linear | Exponential
 
 
-def table(*delays: float) -> Table:
+def table(*delays: float) -> BackoffTable:
     """Wait `delays` seconds in turn: `table(5, 10, 20)`."""
     if not delays:
         raise InvalidSetting("a back-off table needs at least one delay", hint="for example table(5, 10, 20)")
-    return Table(tuple(_positive(delay, "a delay of the table") for delay in delays))
+    return BackoffTable(tuple(_positive(delay, "a delay of the table") for delay in delays))
 
 
 def linear(*, seconds: float = 0.0, minutes: float = 0.0) -> Linear:
@@ -62,7 +62,7 @@ def exponential(base: float = 1.0, *, factor: float = 2.0, cap: float = 60.0) ->
 def delay(policy: Backoff, attempt: int, *, jitter: float) -> float:
     """Seconds to wait after the `attempt`-th attempt (from 1) failed."""
     match policy:
-        case Table(delays):
+        case BackoffTable(delays):
             wait = delays[min(attempt, len(delays)) - 1]
         case Linear(step):
             wait = step * attempt

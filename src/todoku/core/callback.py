@@ -23,7 +23,7 @@ from todoku.core.outcome import Response
 from todoku.core.redaction import redacted_answer, redacted_body, redacted_headers
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is over, and all that is known of it."""
 
     message_id: str
@@ -68,7 +68,7 @@ def callback_of(request: HttpRequest, *, succeeded: bool) -> Callback | None:
     return request.callback if succeeded else request.failure_callback
 
 
-def callback_draft(id: UUID, ended: Ended, to: Callback, trace: dict[str, str]) -> Draft:
+def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str, str]) -> Draft:
     """The message that tells of an end. It has retries of its own, and belongs to the same trace.
 
     Its secret headers stay as they were sealed when the request was published: for that message, for this
@@ -103,7 +103,7 @@ def callback_draft(id: UUID, ended: Ended, to: Callback, trace: dict[str, str]) 
     )
 
 
-def callback_body(ended: Ended) -> bytes:
+def callback_body(ended: EndedRequest) -> bytes:
     """What is told, as JSON. Without an answer the status is 0."""
     request, response = ended.request, ended.response or Response(0)
     created = round(ended.created_at * 1000)

@@ -40,14 +40,14 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Held(Protocol):
+class ReferencedSecret(Protocol):
     """A secret that is kept elsewhere, and asked for when it is needed."""
 
     async def aget(self) -> str:
         """The secret, now."""
 
 
-Secret = str | Held
+Secret = str | ReferencedSecret
 
 
 class Verifier(Protocol):

@@ -25,7 +25,7 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Draft
 from todoku.core.msgspec_warmup import learned
 from todoku.core.outcome import seconds
-from todoku.core.sealed import Kept
+from todoku.core.sealed import MasterSealed
 
 Missed = Literal["skip", "once", "all"]
 """What becomes of slots that nobody fired in time: none of them is fired, one for all of them, or each."""
@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Its messages are encrypted at rest: they are sealed when they are fired, and here they have nothing inside."""
     created_at: datetime | None = None
     """When somebody made it over HTTP; None: it was not made there."""
-    kept: Kept | None = None
+    kept: MasterSealed | None = None
     """The request with what is secret in it, encrypted by a master key; `message` is without it. None: nothing is."""
 
 

@@ -54,7 +54,7 @@ class Sealed(msgspec.Struct, frozen=True):
     version: int = VERSION
 
 
-class Kept(msgspec.Struct, frozen=True):
+class MasterSealed(msgspec.Struct, frozen=True):
     """Something encrypted by a master key itself, because it outlives every day: nonce, ciphertext and tag."""
 
     master_key_id: str
@@ -72,7 +72,7 @@ class Kind(msgspec.Struct, frozen=True):
         return f"{SEALED}{key};of={self.inner}"
 
 
-class Place(msgspec.Struct, frozen=True):
+class SealedPlace(msgspec.Struct, frozen=True):
     """Where sealed bytes belong: they open nowhere else. `name` is the topic, the destination of a result, or the URL
     that secret headers are for; of those also which request of the message sends them, and by which method."""
 
@@ -164,18 +164,18 @@ def sealed_in(text: str) -> bytes:
         return b""
 
 
-def kept_text(kept: Kept) -> str:
+def kept_text(kept: MasterSealed) -> str:
     """Something kept, as text."""
     return f"{_KEPT}{kept.master_key_id}:{base64.b64encode(kept.box).decode()}"
 
 
-def kept_in(text: str) -> Kept | None:
+def kept_in(text: str) -> MasterSealed | None:
     """What such a text keeps; None: it is another."""
     if not text.startswith(_KEPT):
         return None
     id, _, box = text.removeprefix(_KEPT).partition(":")
     try:
-        return Kept(id, base64.b64decode(box, validate=True))
+        return MasterSealed(id, base64.b64decode(box, validate=True))
     except (binascii.Error, ValueError):
         return None
 

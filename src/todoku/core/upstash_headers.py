@@ -38,7 +38,7 @@ _NEVER: Final = frozenset({"authorization", "content-length", "x-forwarded-for",
 """What `Upstash-Header-Forward` does not take along: it was meant for us, or is about the way here."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class UpstashOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for. `request` has no URL yet: the destination is not a header."""
 
     request: HttpRequest
@@ -68,10 +68,12 @@ def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] 
     return found
 
 
-def asked(given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False) -> Asked:
+def asked(
+    given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False
+) -> UpstashOptions:
     """What `fields` ask for, or InvalidMessage naming the header. `Upstash-Cron` is read where it is `scheduled`."""
     at = _not_before(given, now)
-    return Asked(
+    return UpstashOptions(
         request=HttpRequest(
             url="",
             method=_method(given, "upstash-method"),

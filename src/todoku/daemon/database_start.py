@@ -18,11 +18,11 @@ _AGAIN_AFTER: Final = 0.5
 _SAY_EVERY: Final = 10.0
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DatabaseOpened(msgspec.Struct, frozen=True):
     """The database is there and has our schema."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class DatabaseRefused(msgspec.Struct, frozen=True):
     """It is there, and waiting would not help."""
 
     error: TodokuError
@@ -54,11 +54,11 @@ class Opening:
                     Log(part="supervisor").warning("WAITING_FOR_DATABASE", error=str(error))
                 time.sleep(_AGAIN_AFTER)
             except TodokuError as error:
-                events.put(Refused(error))
+                events.put(DatabaseRefused(error))
                 return
             else:
                 if self.waits_for is not None:
                     Log(part="supervisor").warning("DATABASE_THERE")
                 self.waits_for = None
-                events.put(Opened())
+                events.put(DatabaseOpened())
                 return

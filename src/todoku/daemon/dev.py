@@ -14,8 +14,8 @@ import msgspec
 from todoku.core.development_credentials import KEYS, PORT, TOKEN
 from todoku.core.errors import CannotStart
 from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.http_thread import Http, bound, url_of
-from todoku.daemon.start import Daemon, Wanted, checked_app
+from todoku.daemon.http_thread import HttpThread, bound, url_of
+from todoku.daemon.start import Daemon, DaemonOptions, checked_app
 from todoku.engine.diagnostics.summary import without_password
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Dev(msgspec.Struct, frozen=True, kw_only=True):
     """None: the port after the server's, or any free one."""
 
 
-def dev(wanted: Wanted, asked: Dev, say: Callable[..., None]) -> int:
+def dev(wanted: DaemonOptions, asked: Dev, say: Callable[..., None]) -> int:
     """Serve, send and receive until stopped; returns the exit code.
 
     With an App its own database is used, else one that is gone afterwards. CannotStart unless it is for this machine
@@ -47,7 +47,7 @@ def dev(wanted: Wanted, asked: Dev, say: Callable[..., None]) -> int:
         daemon = Daemon(wanted, _NAME, load_app(_NAME), migrates=True)
         listening = _receiving(asked, daemon.address)
         stack.callback(listening.close)
-        receiver = Http(_receiver, listening)
+        receiver = HttpThread(_receiver, listening)
         receiver.start()
         stack.callback(receiver.stop)
         daemon.when_opened(lambda: say(*greeting(daemon, name, asked, url_of(listening))))
@@ -58,7 +58,7 @@ _NAME = "todoku.daemon.dev_app:box"
 """The App as both processes import it: importing it reads the settings, so not before they are handed down."""
 
 
-def _for_this_machine(wanted: Wanted) -> Wanted:
+def _for_this_machine(wanted: DaemonOptions) -> DaemonOptions:
     port = wanted.port if wanted.port is not None else int(os.environ.get("TODOKU_PORT") or PORT)
     return msgspec.structs.replace(wanted, host=wanted.host or "127.0.0.1", port=port)
 
@@ -74,7 +74,7 @@ def _hand_down(asked: Dev) -> None:
         os.environ.pop(name, None)
 
 
-def _checked_name(wanted: Wanted) -> str | None:
+def _checked_name(wanted: DaemonOptions) -> str | None:
     """The name of the App that is run, if there is one. What is wrong with it is said about it, not about us."""
     found = checked_app(wanted)
     if found is None:

@@ -19,8 +19,8 @@ from todoku.core.http_request import CALLBACK_TOPIC, TOPIC, request_of
 from todoku.core.message import Claimed
 from todoku.core.status import Status
 from todoku.daemon.app_loader import load_app, named_app
-from todoku.engine.observability.log import LOGGER, Event
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.log import LOGGER, LogEvent
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 
 _TOPICS: Final = (TOPIC, CALLBACK_TOPIC)
 
@@ -28,7 +28,7 @@ _TOPICS: Final = (TOPIC, CALLBACK_TOPIC)
 class Lines(Telemetry):
     """Telemetry that also tells a person, on standard output."""
 
-    def settled(self, ended: Sequence[Ended], *, seconds: float) -> None:
+    def settled(self, ended: Sequence[EndedAttempt], *, seconds: float) -> None:
         """These were settled."""
         super().settled(ended, seconds=seconds)
         told = [told_line(one) for one in ended if one.claim.topic in _TOPICS]
@@ -37,7 +37,7 @@ class Lines(Telemetry):
             sys.stdout.flush()
 
 
-def told_line(one: Ended) -> str:
+def told_line(one: EndedAttempt) -> str:
     """`POST http://127.0.0.1:8081/500  HTTP_5XX, again in 12 s  (attempt 1 of 4, 3 ms)`."""
     claim, took = one.claim, round((one.ended - one.started) * 1000)
     return f"{_where(claim)}  {_what(one)}  (attempt {claim.attempt} of {claim.max_attempts}, {took} ms)"
@@ -54,7 +54,7 @@ def _where(claim: Claimed) -> str:
     return f"{request.method} {request.url}{callback}"
 
 
-def _what(one: Ended) -> str:
+def _what(one: EndedAttempt) -> str:
     settlement = one.settlement
     match settlement.status:
         case Status.SUCCEEDED:
@@ -76,7 +76,7 @@ def _clock() -> str:
 def _told_otherwise(record: logging.LogRecord) -> bool:
     """Whether a line of the log is not the one that `Lines` tells better."""
     event = record.msg
-    return not (isinstance(event, Event) and event.name == "settled" and event.fields.get("topic") in _TOPICS)
+    return not (isinstance(event, LogEvent) and event.name == "settled" and event.fields.get("topic") in _TOPICS)
 
 
 def _made() -> App:

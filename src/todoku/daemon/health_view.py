@@ -8,9 +8,9 @@ from typing import Final
 from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
-from todoku.daemon.supervisor import Place, Supervisor
+from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import render
-from todoku.engine.observability.gauges import Looking
+from todoku.engine.observability.gauges import CachedGauges
 from todoku.store.values import Counts, Delivery, Filter
 
 _ASLEEP: Final = 10.0
@@ -27,7 +27,7 @@ class View:
         self._supervisor = supervisor
         self._store = box.store
         self._telemetry = box.telemetry
-        self._looking = Looking(box.store, stuck_after=supervisor.settings.max_processing_sec)
+        self._looking = CachedGauges(box.store, stuck_after=supervisor.settings.max_processing_sec)
 
     def condition(self) -> Condition:
         """How it is now; never blocks."""
@@ -78,7 +78,7 @@ class View:
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
 
 
-def _worker(place: Place, now: float) -> WorkerProcess:
+def _worker(place: WorkerPlace, now: float) -> WorkerProcess:
     child, restarts = place.child, max(0, place.starts - 1)
     if child is None:
         return WorkerProcess(number=place.number, pid=0, state="restarting", restarts=restarts)

@@ -55,7 +55,7 @@ def is_local(listening: socket.socket) -> bool:
     return ip_address(listening.getsockname()[0]).is_loopback
 
 
-class Http:
+class HttpThread:
     """A server of one application, made by `make`. Serves until it is stopped, also while draining."""
 
     def __init__(self, make: Callable[[], ASGIApp | Served], listening: socket.socket) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from todoku.core.errors import CannotStart
-from todoku.daemon.start import Wanted, check_migrated, checked_app
+from todoku.daemon.start import DaemonOptions, check_migrated, checked_app
 from todoku.engine.observability.log import configure_logging
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 
 
 class Did(msgspec.Struct, frozen=True):
@@ -60,14 +60,14 @@ class _Recording(Telemetry):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ended: list[Ended] = []
+        self.ended: list[EndedAttempt] = []
 
-    def settled(self, ended: Sequence[Ended], *, seconds: float) -> None:
+    def settled(self, ended: Sequence[EndedAttempt], *, seconds: float) -> None:
         self.ended += ended
         super().settled(ended, seconds=seconds)
 
 
-def one_pass(wanted: Wanted, batch: int) -> Pass:
+def one_pass(wanted: DaemonOptions, batch: int) -> Pass:
     """Take up to `batch` deliveries that are due, execute and settle them. The database must be migrated."""
     if (found := checked_app(wanted)) is None:
         raise CannotStart("there is no app to run", hint="pass --app module:attribute, or set TODOKU_APP")
@@ -82,7 +82,7 @@ def one_pass(wanted: Wanted, batch: int) -> Pass:
     return Pass(tuple(_did(one) for one in recording.ended))
 
 
-def _did(one: Ended) -> Did:
+def _did(one: EndedAttempt) -> Did:
     claim, settlement = one.claim, one.settlement
     return Did(
         claim.message_id,

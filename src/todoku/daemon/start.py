@@ -25,8 +25,8 @@ from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import Demonstration, demonstration
 from todoku.daemon.file_lock import OnlyOne
 from todoku.daemon.health_view import View
-from todoku.daemon.http_thread import Http, bound, is_local, url_of
-from todoku.daemon.statistics import Statistics
+from todoku.daemon.http_thread import HttpThread, bound, is_local, url_of
+from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
 from todoku.engine.diagnostics.summary import without_password
@@ -69,7 +69,7 @@ _FOREVER: Final = 100 * 365 * 86_400.0
 _LEAVES_WITHIN: Final = 10.0
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asked for; None: the settings decide."""
 
     database: str | None = None
@@ -82,7 +82,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     log: Style = "auto"
 
 
-def hand_down(wanted: Wanted) -> None:
+def hand_down(wanted: DaemonOptions) -> None:
     """Put what the command line said where the App of the user, and worker processes, read it: the environment."""
     said = {"DATABASE": wanted.database, "SCHEMA": wanted.schema}
     os.environ.update({f"TODOKU_{name}": value for name, value in said.items() if value is not None})
@@ -90,7 +90,7 @@ def hand_down(wanted: Wanted) -> None:
         os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would come before what the command line says
 
 
-def checked_app(wanted: Wanted) -> tuple[str, App] | None:
+def checked_app(wanted: DaemonOptions) -> tuple[str, App] | None:
     """The App to run with its name, or None if nobody named one. Its database is the one asked for, or an error."""
     hand_down(wanted)
     if (name := named_app(wanted.app)) is None:
@@ -104,7 +104,7 @@ def checked_app(wanted: Wanted) -> tuple[str, App] | None:
     return name, box
 
 
-def up(wanted: Wanted, say: Callable[..., None]) -> int:
+def up(wanted: DaemonOptions, say: Callable[..., None]) -> int:
     """Everything by one command: migrate, worker processes, HTTP. Without an App, the demonstration."""
     found = checked_app(wanted)
     if found is None:  # others' messages are not the demonstration's to give up on
@@ -125,7 +125,7 @@ def up(wanted: Wanted, say: Callable[..., None]) -> int:
         return daemon.run()
 
 
-def run(wanted: Wanted) -> int:
+def run(wanted: DaemonOptions) -> int:
     """Worker processes for an App, and HTTP; the database must have been migrated, or is waited for."""
     found = checked_app(wanted)
     if found is None:
@@ -140,7 +140,7 @@ def run(wanted: Wanted) -> int:
 class Daemon:
     """A supervisor with what is around it: HTTP, statistics, systemd."""
 
-    def __init__(self, wanted: Wanted, name: str | None, box: App, *, migrates: bool) -> None:
+    def __init__(self, wanted: DaemonOptions, name: str | None, box: App, *, migrates: bool) -> None:
         settings = box.settings
         self.name, self.box, self._log = name, box, wanted.log
         configure_logging(wanted.log, masked=settings.mask_fields)
@@ -163,11 +163,11 @@ class Daemon:
             opened=self._opened,
             notify=Notify(os.environ),
         )
-        self._statistics = Statistics(
+        self._statistics = StatisticsThread(
             lambda: box.store.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
         )
         self._alerts = alert_thread(self.supervisor, box)
-        self._http: Http | None = None
+        self._http: HttpThread | None = None
         self.address = "no HTTP"
         if wanted.http:
             host = settings.host if wanted.host is None else wanted.host
@@ -175,7 +175,7 @@ class Daemon:
             refuse_public_credentials(settings, listening)
             self.address = url_of(listening)
             view = View(self.supervisor, box, without_password(settings.database))
-            self._http = Http(lambda: served(box, view, local=is_local(listening)), listening)
+            self._http = HttpThread(lambda: served(box, view, local=is_local(listening)), listening)
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Do this once the database is there, in a thread of its own."""

@@ -19,7 +19,7 @@ def job_stats(counts: Counts) -> str:
     )
 
 
-class Statistics:
+class StatisticsThread:
     """A thread that counts and logs; silent while the database is."""
 
     def __init__(self, counts: Callable[[], Counts], every: float) -> None:

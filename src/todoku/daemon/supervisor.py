@@ -17,7 +17,7 @@ import msgspec
 
 from todoku.core.settings import Settings
 from todoku.daemon.children import AT_ONCE, Child, Died, Heard, how_it_ended, pause_before
-from todoku.daemon.database_start import Opened, Opening, Refused
+from todoku.daemon.database_start import DatabaseOpened, DatabaseRefused, Opening
 from todoku.daemon.guardrail import Guardrail, Pinger
 from todoku.daemon.lease_cleanup import Undertaker
 from todoku.daemon.pipe import Measured
@@ -43,10 +43,10 @@ class Signalled(msgspec.Struct, frozen=True):
     number: int
 
 
-Event = Signalled | Opened | Refused | Heard | Died
+Event = Signalled | DatabaseOpened | DatabaseRefused | Heard | Died
 
 
-class Place:
+class WorkerPlace:
     """One of the N places for a worker process: who is in it, and when the next one may be started."""
 
     def __init__(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Supervisor:
         self.settings = settings
         self.opening = opening
         self.guardrail = Guardrail(settings.guardrail_db_failures)
-        self.places = tuple(Place(number) for number in range(1, processes + 1)) if settings.enabled else ()
+        self.places = tuple(WorkerPlace(number) for number in range(1, processes + 1)) if settings.enabled else ()
         self.metrics = Children()
         self.state: State = "starting"
         self.ticked = time.monotonic()
@@ -120,9 +120,9 @@ class Supervisor:
         match event:
             case Signalled(number):
                 self._stop(number)
-            case Opened():
+            case DatabaseOpened():
                 self._begin()
-            case Refused(error):
+            case DatabaseRefused(error):
                 raise error
             case Heard(child, said):
                 child.hear(said)
@@ -152,7 +152,7 @@ class Supervisor:
         self._notify.status(self._status())
         self._notify.alive()
 
-    def _keep_filled(self, place: Place, now: float) -> None:
+    def _keep_filled(self, place: WorkerPlace, now: float) -> None:
         child = place.child
         if child is None:
             if now >= place.due:
@@ -163,7 +163,7 @@ class Supervisor:
             child.condemned = True  # its lease has ended, and it will not take another
             child.kill()
 
-    def _start(self, place: Place) -> Child:
+    def _start(self, place: WorkerPlace) -> Child:
         return Child(place.number, lambda line, memory: self._command(place.number, line, memory), self._events)
 
     def _mourn(self, child: Child, code: int) -> None:

@@ -51,7 +51,7 @@ class BrokerOptions(TypedDict, total=False):
     client: Mapping[str, Any]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedBrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The same, checked and complete."""
 
     name: str
@@ -108,7 +108,7 @@ class Broker(ABC, Generic[C]):
     has_content_type: ClassVar[bool] = False
     """Whether a content type is a property of its own there; else it is a header."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: CheckedBrokerOptions) -> None:
         if not _is_installed(self.module):
             raise InvalidSetting(
                 f"{self.extra} needs {self.module}, which is not installed", hint=f'pip install "todoku[{self.extra}]"'
@@ -302,11 +302,11 @@ def addressed(address: str, message: Outgoing) -> str:
     return address.replace("{topic}", message.topic) if "{" in address else address
 
 
-def options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> Options:
+def options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> CheckedBrokerOptions:
     """Options as given; a destination without a name is called after its address."""
     name = kind if address in ("", "{topic}") else f"{kind}:{address}"
     complete: BrokerOptions = {"name": name, "max_bytes": max_bytes, **given}
     try:
-        return Options(**complete)
+        return CheckedBrokerOptions(**complete)
     except TypeError as error:
         raise InvalidSetting(f"{kind}: {error}", hint="see docs/brokers.md for its options") from None

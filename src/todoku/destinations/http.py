@@ -14,7 +14,7 @@ from todoku.core.http_headers import checked
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
 from todoku.core.settings import Settings
 from todoku.core.signature import webhook_headers, webhook_key
-from todoku.destinations.http_post import Post
+from todoku.destinations.http_post import OutgoingPost
 from todoku.destinations.http_sender import ALWAYS, Sender, known_of
 
 
@@ -56,7 +56,7 @@ class Endpoint(Sender):
         }
         if self._secrets:
             headers |= webhook_headers(message.message_id, message.payload, secrets=self._secrets, now=time.time())
-        post = Post(
+        post = OutgoingPost(
             url=self._url, method=self._method, headers=headers, body=message.payload,
             timeout=self.seconds(self._timeout), only_status=True,
         )  # fmt: skip

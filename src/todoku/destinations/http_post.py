@@ -39,7 +39,7 @@ _UNTIMED: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)  # the se
 _NO_TRACES: Final[list[Trace]] = []
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RawAnswer(msgspec.Struct, frozen=True):
     """What came back: of its body as much as was wanted."""
 
     status: int
@@ -67,7 +67,7 @@ class Exchange:
         self._connector = bound_answers(connector(guard, look_up or looked_up), self._loop)
         self._ways: dict[str, _Way] = {}
 
-    async def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, most: int) -> Asked:
+    async def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, most: int) -> RawAnswer:
         """What the receiver answered, and up to `most` bytes of its body. Or whatever aiohttp raises.
 
         A connection that was closed by then says nothing about its receiver: what can be repeated is, once.
@@ -87,7 +87,7 @@ class Exchange:
         """End the connections."""
         await self._connector.close()
 
-    async def _asked(self, method: str, way: _Way, headers: Mapping[str, str], body: bytes, most: int) -> Asked:
+    async def _asked(self, method: str, way: _Way, headers: Mapping[str, str], body: bytes, most: int) -> RawAnswer:
         connection = await self._connector.connect(way.key, _NO_TRACES, _UNTIMED)
         protocol = connection.protocol
         assert isinstance(protocol, BoundedHandler)  # noqa: S101 - it has just been connected
@@ -102,7 +102,7 @@ class Exchange:
         _abandon(connection)
         protocol.end_answer()
         connection.release()  # if there is more of the answer, this closes it, too
-        return Asked(message.code, message.headers, came)
+        return RawAnswer(message.code, message.headers, came)
 
     async def _write(self, protocol: BoundedHandler, line: str, headers: CIMultiDict[str], body: bytes) -> None:
         """The whole request, which is in memory already: what does not go out now, the transport keeps."""
@@ -175,7 +175,7 @@ READ_BYTES: Final = 64 << 10
 """So much of an answer's body is read. What it goes on to say is cut off, with its connection."""
 
 
-class Post(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent, complete."""
 
     url: str
@@ -187,7 +187,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """Of a success nobody wants to know more."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReceiverAnswer(msgspec.Struct, frozen=True):
     """What came back: all headers, for who decides by them, and what is kept of it."""
 
     headers: dict[str, str]
@@ -204,14 +204,14 @@ class Poster:
         self._own = Guard(settings.http_allow, loopback=True)
         self._exchanges: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Guard, Exchange]] = WeakKeyDictionary()
 
-    async def post(self, post: Post) -> Answer:
+    async def post(self, post: OutgoingPost) -> ReceiverAnswer:
         """What the receiver answered. TimeoutError, or whatever aiohttp raises: it did not."""
         to, guard, headers = self._rewritten(post) if self._rewrites else (post.url, self._guard, post.headers)
         async with asyncio.timeout(post.timeout):
             asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=READ_BYTES)
         if post.only_status and 200 <= asked.status < 300:
-            return Answer({}, Response(asked.status))
-        return Answer(dict(asked.headers), kept_response(asked.status, asked.headers.items(), asked.body))
+            return ReceiverAnswer({}, Response(asked.status))
+        return ReceiverAnswer(dict(asked.headers), kept_response(asked.status, asked.headers.items(), asked.body))
 
     async def aclose(self) -> None:
         """End the connections of this event loop."""
@@ -227,7 +227,7 @@ class Poster:
             exchanges[guard] = import_module("todoku.destinations.http_post").Exchange(guard, self._look_up)
         return exchanges[guard]
 
-    def _rewritten(self, post: Post) -> tuple[str, Guard, Mapping[str, str]]:
+    def _rewritten(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:
         """For development: what is for one origin goes to another, which is asked as if it were the first."""
         for given, instead in self._rewrites.items():
             if post.url == given or post.url.startswith((f"{given}/", f"{given}?")):

@@ -20,7 +20,7 @@ from todoku.core.retry_expression import DEFAULT_DELAY, Expression, evaluate, pa
 from todoku.core.settings import Settings
 from todoku.core.signature import upstash_signature, webhook_headers, webhook_secret
 from todoku.core.signing_keys import SigningKeys
-from todoku.destinations.http_post import Post
+from todoku.destinations.http_post import OutgoingPost
 from todoku.destinations.http_sender import ALWAYS, Sender, known_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Requests(Sender):
         except msgspec.DecodeError as error:
             return Abort("BAD_REQUEST", f"the header {HTTP} cannot be read: {error}")
         keys, now = await self._signing(), time.time()
-        post = Post(
+        post = OutgoingPost(
             url=request.url, method=request.method, body=message.payload,
             headers=headers_of(request, message, keys, now),
             timeout=self.seconds(request.timeout), only_status=request.callback is None,

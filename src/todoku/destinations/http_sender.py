@@ -15,7 +15,7 @@ from todoku.core.failure import NON_RETRYABLE_HEADER, Answering, Reasons, classi
 from todoku.core.http_request import TRACE
 from todoku.core.outcome import Outcome, Retry
 from todoku.core.settings import Settings
-from todoku.destinations.http_post import Post, Poster
+from todoku.destinations.http_post import OutgoingPost, Poster
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
@@ -49,7 +49,7 @@ class Sender:
         """End the connections of this event loop. The next send makes others."""
         await self._poster.aclose()
 
-    async def sent(self, post: Post) -> Outcome:
+    async def sent(self, post: OutgoingPost) -> Outcome:
         """What one attempt comes to. Of a Retry only the receiver's own wish says when."""
         try:
             answer = await self._poster.post(post)
@@ -69,7 +69,7 @@ class Sender:
         """How long one attempt may take, from the look-up of the name to the last byte of the answer."""
         return min(wanted or self._settings.http_timeout_sec, self._settings.max_processing_sec)
 
-    def _meaning(self, error: Exception, post: Post) -> Outcome:
+    def _meaning(self, error: Exception, post: OutgoingPost) -> Outcome:
         if self._reasons is None:
             self._reasons = _raised()
         if isinstance(error, TimeoutError):

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from todoku.core.failure import Reasons
 from todoku.core.outcome import Abort, Retry
 from todoku.destinations.aiokafka_producer import drop_waiting, is_lost, mark_closed
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options, together
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options, together
 
 
 class Kafka(Broker[Any]):
@@ -19,7 +19,7 @@ class Kafka(Broker[Any]):
     extra = "kafka"
     prefix = "ce_"
 
-    def __init__(self, topic: str, servers: str | Sequence[str], options: Options) -> None:
+    def __init__(self, topic: str, servers: str | Sequence[str], options: CheckedBrokerOptions) -> None:
         super().__init__(options)
         self._topic = topic
         self._servers = servers if isinstance(servers, str) else list(servers)

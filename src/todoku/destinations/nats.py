@@ -13,7 +13,7 @@ import msgspec
 
 from todoku.core.destination import Outgoing
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
 
 _STATUS_LINE: Final = len("NATS/1.0\r\n\r\n")
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -83,7 +83,9 @@ class Nats(Broker[Jet]):
     module = "nats"
     extra = "nats"
 
-    def __init__(self, subject: str, servers: str | Sequence[str], stream: str | None, options: Options) -> None:
+    def __init__(
+        self, subject: str, servers: str | Sequence[str], stream: str | None, options: CheckedBrokerOptions
+    ) -> None:
         super().__init__(options)
         self._subject = subject
         self._servers = [servers] if isinstance(servers, str) else list(servers)

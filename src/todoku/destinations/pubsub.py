@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, options
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, options
 
 _TAKEN: Final = frozenset({"topic", "data", "ordering_key", "retry", "timeout"})
 """Names that `publish` has for itself."""
@@ -22,7 +22,7 @@ class Pubsub(Broker[Any]):
     module = "google.cloud.pubsub_v1"
     extra = "pubsub"
 
-    def __init__(self, topic: str, emulator: str | None, options: Options) -> None:
+    def __init__(self, topic: str, emulator: str | None, options: CheckedBrokerOptions) -> None:
         super().__init__(options)
         if topic.split("/")[::2] != ["projects", "topics"] or not all(topic.split("/")[1::2]):
             raise InvalidSetting(f"topic cannot be {topic!r}", hint="give projects/<project>/topics/<topic>")

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Unpack
 
 from todoku.core.failure import Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
 
 
-class Opened(NamedTuple):
+class RabbitChannel(NamedTuple):
     """A connection, its one channel, and the exchange as the channel knows it."""
 
     connection: Any
@@ -20,7 +20,7 @@ class Opened(NamedTuple):
     exchange: Any
 
 
-class Rabbitmq(Broker[Opened]):
+class Rabbitmq(Broker[RabbitChannel]):
     """Publishes to an exchange. Arrived is what every queue it was routed to has taken; a queue knows no duplicates."""
 
     module = "aio_pika"
@@ -28,13 +28,13 @@ class Rabbitmq(Broker[Opened]):
     prefix = "cloudEvents:"
     has_content_type = True
 
-    def __init__(self, exchange: str, routing_key: str, url: str, options: Options) -> None:
+    def __init__(self, exchange: str, routing_key: str, url: str, options: CheckedBrokerOptions) -> None:
         super().__init__(options)
         self._exchange = exchange
         self._routing_key = routing_key
         self._url = url
 
-    async def _connect(self) -> Opened:
+    async def _connect(self) -> RabbitChannel:
         # Not the connection that mends itself: a lost one is told by its sends, and made anew by the next of them.
         connection = await self.library().connect(self._url, **{"timeout": self._seconds, **self._options.client})
         try:
@@ -43,16 +43,16 @@ class Rabbitmq(Broker[Opened]):
         except BaseException:
             await connection.close()
             raise
-        return Opened(connection, channel, exchange)
+        return RabbitChannel(connection, channel, exchange)
 
-    def _is_lost(self, connection: Opened) -> bool:
+    def _is_lost(self, connection: RabbitChannel) -> bool:
         return bool(connection.connection.is_closed or connection.channel.is_closed)
 
-    async def _publish(self, connection: Opened, parcels: Sequence[Parcel]) -> None:
+    async def _publish(self, connection: RabbitChannel, parcels: Sequence[Parcel]) -> None:
         loop = asyncio.get_running_loop()
         await self._gathered([(parcel, loop.create_task(self._put(connection, parcel))) for parcel in parcels])
 
-    async def _put(self, connection: Opened, parcel: Parcel) -> None:
+    async def _put(self, connection: RabbitChannel, parcel: Parcel) -> None:
         library, message = self.library(), parcel.message
         body = library.Message(
             message.payload,
@@ -79,12 +79,12 @@ class Rabbitmq(Broker[Opened]):
     def _errors(self) -> Any:
         return import_module("aiormq.exceptions")  # comes with the client library, which hands on its errors
 
-    async def _ping(self, connection: Opened) -> None:
+    async def _ping(self, connection: RabbitChannel) -> None:
         # A new channel is a round trip that asks nothing of anybody's permissions.
         channel = await connection.connection.channel(publisher_confirms=False)
         await channel.close()
 
-    async def _close(self, connection: Opened) -> None:
+    async def _close(self, connection: RabbitChannel) -> None:
         await connection.connection.close()
 
     def _raised(self) -> Reasons:

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, addressed, options
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
 
 PAYLOAD = "payload"
 """The field of an entry that has the payload; all others are headers."""
@@ -20,7 +20,7 @@ class Redis(Broker[Any]):
     extra = "redis"
 
     def __init__(
-        self, stream: str, url: str, maxlen: int | None, replicas: int, options: Options, *, fsync: bool
+        self, stream: str, url: str, maxlen: int | None, replicas: int, options: CheckedBrokerOptions, *, fsync: bool
     ) -> None:
         super().__init__(options)
         if maxlen is not None and maxlen < 1:

@@ -15,7 +15,7 @@ import msgspec
 from todoku.core.cloudevents import IDEMPOTENCY_KEY, MESSAGE_ID
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, Options, Parcel, options, together
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, options, together
 
 _AT_ONCE: Final = 10
 _REQUEST_BYTES: Final = 256 << 10
@@ -29,20 +29,22 @@ _TEXT: Final = re.compile(r"[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 _ID: Final = re.compile(r"[\w!\"#$%&'()*+,./:;<=>?@\[\\\]^`{|}~-]{1,128}", re.ASCII)
 
 
-class Opened(NamedTuple):
+class SqsConnection(NamedTuple):
     """A client, and what closes it."""
 
     client: Any
     closing: AsyncExitStack
 
 
-class Sqs(Broker[Opened]):
+class Sqs(Broker[SqsConnection]):
     """Sends to a queue. A FIFO queue keeps the order of a key (its group), and drops duplicates for five minutes."""
 
     module = "aiobotocore"
     extra = "sqs"
 
-    def __init__(self, queue_url: str, region: str | None, endpoint_url: str | None, options: Options) -> None:
+    def __init__(
+        self, queue_url: str, region: str | None, endpoint_url: str | None, options: CheckedBrokerOptions
+    ) -> None:
         super().__init__(options)
         if "://" not in queue_url:
             raise InvalidSetting(
@@ -52,7 +54,7 @@ class Sqs(Broker[Opened]):
         self._fifo = queue_url.endswith(".fifo")
         self._made = {"region_name": region, "endpoint_url": endpoint_url}
 
-    async def _connect(self) -> Opened:
+    async def _connect(self) -> SqsConnection:
         # Not trying again by itself: the time limit is for one request, and who tries again is the worker.
         config = self.library("config").AioConfig(
             connect_timeout=self._seconds, read_timeout=self._seconds, retries={"total_max_attempts": 1}
@@ -60,19 +62,19 @@ class Sqs(Broker[Opened]):
         closing = AsyncExitStack()
         made = {**self._made, "config": config, **self._options.client}
         client = await closing.enter_async_context(self.library("session").get_session().create_client("sqs", **made))
-        return Opened(client, closing)
+        return SqsConnection(client, closing)
 
-    def _is_lost(self, _connection: Opened) -> bool:
+    def _is_lost(self, _connection: SqsConnection) -> bool:
         return False  # requests are made on whatever connection is there
 
-    async def _publish(self, connection: Opened, parcels: Sequence[Parcel]) -> None:
+    async def _publish(self, connection: SqsConnection, parcels: Sequence[Parcel]) -> None:
         if self._fifo:
             for request in _requests(parcels):
                 await self._request(connection, request)
         else:
             await together(self._request(connection, request) for request in _requests(parcels))
 
-    async def _request(self, connection: Opened, parcels: Sequence[Parcel]) -> None:
+    async def _request(self, connection: SqsConnection, parcels: Sequence[Parcel]) -> None:
         entries = [self._entry(str(place), parcel) for place, parcel in enumerate(parcels)]
         answer = await connection.client.send_message_batch(QueueUrl=self._queue_url, Entries=entries)
         for entry in answer.get("Successful", ()):
@@ -102,15 +104,15 @@ class Sqs(Broker[Opened]):
             entry["MessageDeduplicationId"] = _id(message.idempotency_key)
         return entry
 
-    def _size(self, _connection: Opened, parcel: Parcel) -> tuple[int, int]:
+    def _size(self, _connection: SqsConnection, parcel: Parcel) -> tuple[int, int]:
         return _sent_bytes(parcel), self._options.max_bytes
 
-    async def _ping(self, connection: Opened) -> None:
+    async def _ping(self, connection: SqsConnection) -> None:
         # Who may send need not be allowed to ask: a refusal is an answer, too.
         with suppress(import_module("botocore.exceptions").ClientError):
             await connection.client.get_queue_attributes(QueueUrl=self._queue_url, AttributeNames=["QueueArn"])
 
-    async def _close(self, connection: Opened) -> None:
+    async def _close(self, connection: SqsConnection) -> None:
         await connection.closing.aclose()
 
     def meaning(self, error: Exception) -> Any:

@@ -52,7 +52,7 @@ def boundless(_queue: str, _destination: str) -> int:
     return UNLIMITED
 
 
-class Looking:
+class SharedLook:
     """What waits, looked at once a round for all pools of a worker: a pool without work costs the others nothing."""
 
     def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:

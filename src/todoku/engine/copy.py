@@ -22,7 +22,7 @@ from todoku.store.table import Bulk, Measure, Table
 _TICK: Final = 5_000
 
 
-class Step(msgspec.Struct, frozen=True):
+class CopyProgress(msgspec.Struct, frozen=True):
     """How far a copy has come with one table."""
 
     doing: Literal["copying", "comparing"]
@@ -48,7 +48,7 @@ class Copied(msgspec.Struct, frozen=True):
     digest: str
 
 
-Tell = Callable[[Step], None]
+Tell = Callable[[CopyProgress], None]
 
 
 def plan(source: Database, target: Database | None) -> tuple[Part, ...]:
@@ -136,13 +136,13 @@ class _Copy:
                 self._new.insert(theirs, batch)
                 done += len(batch)
                 kept.note(self._new, mine.name, done, stand.origin)
-            self._tell(Step("copying", mine.name, done, self._rows[mine.name]))
+            self._tell(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
 
     def _write(self, mine: Table, theirs: Table, done: int) -> None:
         for batch in kept.batches(whole.read(self._old, mine)):
             self._new.insert(theirs, batch)
             done += len(batch)
-            self._tell(Step("copying", mine.name, done, self._rows[mine.name]))
+            self._tell(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
 
     def _compared(self, mine: Table, theirs: Table) -> Measure:
         one, other = self._measured(self._old, mine), self._measured(self._new, theirs)
@@ -160,7 +160,7 @@ class _Copy:
     def _ticking(self, name: str, rows: Iterable[Row]) -> Iterator[Row]:
         for number, row in enumerate(rows, 1):
             if number % _TICK == 0:
-                self._tell(Step("comparing", name, number, self._rows[name]))
+                self._tell(CopyProgress("comparing", name, number, self._rows[name]))
             yield row
 
 

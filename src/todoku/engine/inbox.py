@@ -9,7 +9,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import check_text
-from todoku.engine.transaction_block import Block, Parts
+from todoku.engine.transaction_block import Block, BlockSteps
 from todoku.store.port import Steps
 from todoku.store.publish import Publishing
 from todoku.store.reservations import newer, seen
@@ -48,7 +48,7 @@ class Inbox:
             raise InvalidMessage(
                 "an inbox without a transaction proves nothing", hint="pass tx=, the connection of your own writes"
             )
-        return Block(self._outbox, tx, Parts(begin, _nothing, _nothing), twin="use `async with`")
+        return Block(self._outbox, tx, BlockSteps(begin, _nothing, _nothing), twin="use `async with`")
 
 
 def _nothing(_to: Publishing) -> Steps[None]:

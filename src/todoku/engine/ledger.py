@@ -15,7 +15,7 @@ from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
 from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
 from todoku.engine.publish import check_text, encode
-from todoku.engine.transaction_block import Block, Parts
+from todoku.engine.transaction_block import Block, BlockSteps
 from todoku.store.join import run, run_async
 from todoku.store.port import Steps
 from todoku.store.publish import Publishing
@@ -93,7 +93,7 @@ class Ledger:
             if kept[0].first:
                 yield from forget(to, wanted)
 
-        return Block(self._outbox, tx, Parts(begin, end, undo), twin="use `async with`")
+        return Block(self._outbox, tx, BlockSteps(begin, end, undo), twin="use `async with`")
 
     def conclude(self, key: str, *, scope: str, tx: Any, response: object, status: int = 200, ok: bool = True) -> bool:
         """Say what came of a key that was stored as accepted. False: there is none that waits for it."""

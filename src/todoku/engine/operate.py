@@ -31,7 +31,7 @@ Clearable = Literal["pending", "failed", "aborted", "succeeded"]
 def _silent(_number: int) -> None: ...
 
 
-class Done(msgspec.Struct, frozen=True):
+class ActResult(msgspec.Struct, frozen=True):
     """What an act came to: how many deliveries matched, how many changed, and why others were passed over."""
 
     matched: int
@@ -105,7 +105,9 @@ def replay(
     return Replayed(done.matched, done.changed, done.skipped)
 
 
-def cancel(store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent) -> Done:
+def cancel(
+    store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent
+) -> ActResult:
     """What waits → aborted with CANCELLED. What runs is asked to stop."""
 
     def batch(*, limit: int, after: int) -> Acted:
@@ -123,7 +125,7 @@ def settle(
     result: str | None = None,
     dry_run: bool = False,
     progress: Progress = _silent,
-) -> Done:
+) -> ActResult:
     """Say of deliveries that they succeeded, with this result (JSON text), or never will. Never of what runs."""
     if result is not None and not succeeded:
         raise InvalidAct("only a success has a result", hint="leave the result out, or settle as succeeded")
@@ -136,7 +138,9 @@ def settle(
     return _batches(batch, progress=progress)
 
 
-def purge(store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent) -> Done:
+def purge(
+    store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent
+) -> ActResult:
     """Remove dead letters for good."""
 
     def batch(*, limit: int, after: int) -> Acted:
@@ -154,7 +158,7 @@ def clear(
     topic: str | None = None,
     dry_run: bool = False,
     progress: Progress = _silent,
-) -> Done:
+) -> ActResult:
     """Remove what is in `status` and has not changed for `older_than` seconds.
 
     What succeeded is pruned early; what waits is cancelled, with its audit row, and then removed; dead letters are
@@ -179,14 +183,14 @@ def clear(
 
 def _clear_history(
     store: Store, signed: Signed, topic: str | None, until: datetime | None, *, dry_run: bool, progress: Progress
-) -> Done:
+) -> ActResult:
     number, after = 0, (0, 0)
     while True:
         done = store.clear_history(signed, topic=topic, until=until, after=after, limit=BATCH, dry_run=dry_run)
         number += done.number
         progress(number)
         if done.next is None:
-            return Done(number, number, {})
+            return ActResult(number, number, {})
         after = done.next
 
 
@@ -233,15 +237,15 @@ def _kind(store: Store, name: str) -> Kind:
     return "destination" if {name, served_as(name)} & known.destinations.keys() and name not in queues else "queue"
 
 
-def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: bool = False) -> Done:
+def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: bool = False) -> ActResult:
     """End the leases that ran out and free what they held, now instead of at the next reclaim of a worker."""
     now = store.ping()
     ended = [worker for worker in store.workers() if worker.expires_at.timestamp() <= now]
     if dry_run:
-        return Done(len(ended), sum(worker.held for worker in ended), {})
+        return ActResult(len(ended), sum(worker.held for worker in ended), {})
     freed = store.reclaim(max_lost=max_lost, signed=signed)
     given_up = {"given up, because too many owners died": freed.aborted} if freed.aborted else {}
-    return Done(freed.workers, freed.freed, given_up)
+    return ActResult(freed.workers, freed.freed, given_up)
 
 
 def _with_status(which: Filter, status: str) -> Filter:
@@ -250,7 +254,7 @@ def _with_status(which: Filter, status: str) -> Filter:
 
 def _batches(
     batch: _Batch, *, limit: int | None = None, rate: float | None = None, progress: Progress = _silent
-) -> Done:
+) -> ActResult:
     """Batch after batch by rising id: each delivery is looked at once, however it ends."""
     matched, changed, after = 0, 0, 0
     skipped: Counter[str] = Counter()
@@ -264,7 +268,7 @@ def _batches(
         if acted.last is None or acted.matched < size or changed == limit:
             break
         after = acted.last
-    return Done(matched, changed, dict(skipped))
+    return ActResult(matched, changed, dict(skipped))
 
 
 def _sizes(rate: float | None) -> Iterator[int]:

@@ -19,12 +19,12 @@ from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.encryption.sealer import Sealer
-from todoku.engine.encryption.secret_ref import Secrets
+from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.schema import Schemas
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.publish import Encoded, Options, draft, encode
+from todoku.engine.publish import Encoded, MessageOptions, draft, encode
 from todoku.store.batch import begin
 from todoku.store.database import Database
 from todoku.store.join import run, run_async
@@ -65,7 +65,7 @@ class Outbox:
         """What payloads must look like, by topic."""
         self.sealer = Sealer(settings)
         self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
-        self.secrets = Secrets(settings.secrets_dir)
+        self.secrets = SecretSources(settings.secrets_dir)
         self.instead: Instead | None = None
         self.wake: Callable[[], None] = _nothing
         """Called after a commit of our own: a worker in this process need not wait for its next poll."""
@@ -76,7 +76,7 @@ class Outbox:
         self.sealer.forget()
         self.opener = Opener(settings.master_keys, self.store, monotonic=time.monotonic)
 
-    def draft(self, topic: str, payload: object, options: Options, routes: Sequence[Route]) -> Draft:
+    def draft(self, topic: str, payload: object, options: MessageOptions, routes: Sequence[Route]) -> Draft:
         """A checked draft that carries the current trace, or InvalidMessage and nothing stored."""
         headers = inject(options.headers)
         if not isinstance(payload, bytes | Encoded):

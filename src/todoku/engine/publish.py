@@ -48,7 +48,7 @@ MAX_DEPTH: Final = 100
 _LONGEST_DELAY: Final = 10 * 365 * 86_400.0
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class MessageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to publish, apart from what: the keywords of `publish`."""
 
     key: str | None = None
@@ -74,7 +74,7 @@ def draft(
     id: UUID,
     topic: str,
     payload: object,
-    options: Options,
+    options: MessageOptions,
     routes: Sequence[Route],
     *,
     max_payload_bytes: int,
@@ -242,7 +242,7 @@ def _headers(headers: Mapping[str, str] | None) -> str | None:
     return encode(dict(headers)) if headers else None
 
 
-def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | None) -> Idempotency | None:
+def _idempotency(topic: str, options: MessageOptions, text: str | None, raw: bytes | None) -> Idempotency | None:
     key = options.idempotency_key
     if key is None and options.unique_for is None:
         return None
@@ -253,7 +253,7 @@ def _idempotency(topic: str, options: Options, text: str | None, raw: bytes | No
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 
 
-def _legs(topic: str, options: Options, routes: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
+def _legs(topic: str, options: MessageOptions, routes: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
     if type(options.priority) is not int or options.priority not in PRIORITIES:
         raise InvalidMessage(f"priority cannot be {options.priority!r}", hint="0 to 15, larger is sooner")
     taken = resolve(routes, topic)
@@ -281,7 +281,7 @@ def _moment(at: datetime | None) -> datetime | None:
     return at
 
 
-def _delay(options: Options) -> float:
+def _delay(options: MessageOptions) -> float:
     if options.delay is None:
         return 0.0
     if options.at is not None:

@@ -15,7 +15,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE
 from todoku.engine.execute import Finished
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.telemetry import Ended, Telemetry
+from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.held_deliveries import Hold
 from todoku.engine.worker.worker_thread import OnFailure, thread
@@ -155,7 +155,7 @@ class Settler:
         self._on_settled(batch)
         self._settled_at = time.monotonic()
 
-    def _ended(self, one: Finished) -> Ended:
+    def _ended(self, one: Finished) -> EndedAttempt:
         outcome = one.outcome
         if outcome is DONE:  # most of them: as `decide` says, without asking for it each time
             outcome = SUCCEEDED
@@ -163,7 +163,7 @@ class Settler:
             target = self._registry.get(one.claim.destination)
             backoff = DEFAULT if target is None else target.backoff
             outcome = decide(one.claim, outcome, backoff=backoff, jitter=self._chance())
-        return Ended(one.claim, outcome, one.started, one.ended, one.error_type)
+        return EndedAttempt(one.claim, outcome, one.started, one.ended, one.error_type)
 
     def _until_taken(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
         """Settle, however often it takes: a token works once, so repeating is harmless. Returns what was not ours."""

@@ -19,7 +19,7 @@ from todoku.store.savepoint import asavepoint, savepoint
 T = TypeVar("T")
 
 
-class Parts(msgspec.Struct, Generic[T], frozen=True):
+class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
     """What a block does when it begins, when it ends, and, in a transaction of its own, when it raises."""
 
     begin: Callable[[Publishing], Steps[T]]
@@ -34,7 +34,7 @@ class Block(Generic[T]):
     With `tx=None` each side is a transaction of its own.
     """
 
-    def __init__(self, outbox: Outbox, tx: Any, parts: Parts[T], *, twin: str) -> None:
+    def __init__(self, outbox: Outbox, tx: Any, parts: BlockSteps[T], *, twin: str) -> None:
         self._outbox = outbox
         self._tx = tx
         self._parts = parts

@@ -10,7 +10,7 @@ from typing import Final
 
 from todoku.core.blank_secret import is_blank
 from todoku.core.errors import InvalidSetting
-from todoku.core.ingest import Held, Secret
+from todoku.core.ingest import ReferencedSecret, Secret
 from todoku.core.signature import mac
 
 TOLERANCE: Final = 300.0
@@ -34,7 +34,7 @@ def checked(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
         if isinstance(secret, str):
             if is_blank(secret) or secret != secret.strip():
                 raise InvalidSetting(f"secrets[{place}] is empty or has spaces around it", hint=_HINT)
-        elif not isinstance(secret, Held):
+        elif not isinstance(secret, ReferencedSecret):
             raise InvalidSetting(f"secrets[{place}] is {type(secret).__name__}", hint='a text, or todoku.Ref("env:…")')
     return kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from todoku.core.alert import NAMES, Forget, Keep, Name, Raised, Standing, Telling, begun, step
+from todoku.core.alert import NAMES, AlertStanding, Forget, Keep, Name, Raised, Telling, begun, step
 from todoku.store.database import Database, Tx
 from todoku.store.values import moment, moment_or_none
 
@@ -13,7 +13,7 @@ EACH_END: Final = 10_000
 """So many dead letters are looked at from each end."""
 
 
-class Alerts:
+class AlertRows:
     """The alerts of one database."""
 
     def __init__(self, database: Database) -> None:
@@ -46,7 +46,7 @@ class Alerts:
         ((number, age),) = self._database.read(lambda tx: tx.rows("unwanted_dead", most=EACH_END))
         return number, float(age or 0.0)
 
-    def rows(self) -> tuple[Standing, ...]:
+    def rows(self) -> tuple[AlertStanding, ...]:
         """All of them, by name and sink."""
         return tuple(standing for standing, _ in map(_row, self._database.read(lambda tx: tx.rows("alerts"))))
 
@@ -73,7 +73,7 @@ def _take(
     return tuple(telling)
 
 
-def _values(standing: Standing) -> dict[str, Any]:
+def _values(standing: AlertStanding) -> dict[str, Any]:
     return {
         "name": standing.name,
         "sink": standing.sink,
@@ -88,10 +88,10 @@ def _values(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _row(row: Any) -> tuple[Standing, float]:
+def _row(row: Any) -> tuple[AlertStanding, float]:
     """A row, and the database's clock when it was read."""
     name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold, now = row
-    standing = Standing(
+    standing = AlertStanding(
         name=cast("Name", name),
         sink=sink,
         since=float(since),

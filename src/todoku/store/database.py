@@ -33,7 +33,7 @@ class Tx(Protocol):
         """Run a statement somebody built."""
 
 
-class Opened(Protocol):
+class HandlerTransaction(Protocol):
     """A transaction that somebody else writes in, too."""
 
     connection: Any
@@ -81,7 +81,7 @@ class Database(Protocol):
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         """The rows of the `claim` query over all slices, in their order."""
 
-    def opened(self, limit: float) -> AbstractContextManager[Opened]:
+    def opened(self, limit: float) -> AbstractContextManager[HandlerTransaction]:
         """A transaction on a connection of its own, for somebody's handler. It is rolled back unless committed."""
 
     def bulk(self) -> AbstractContextManager[Bulk]:

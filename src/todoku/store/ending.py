@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.callback import Ended, callback_draft, callback_of
+from todoku.core.callback import EndedRequest, callback_draft, callback_of
 from todoku.core.decision import Settlement
 from todoku.core.ending import BATCH, OWN, Ending, Hook, batch_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
@@ -76,7 +76,7 @@ def _callbacks(tx: Tx, wanted: Sequence[tuple[Over, HttpRequest]]) -> Iterator[D
         to = callback_of(request, succeeded=succeeded)
         if to is None:
             continue
-        ended = Ended(
+        ended = EndedRequest(
             message_id=each.message_id, delivery_id=each.delivery_id, replay_count=each.replay_count, request=request,
             succeeded=succeeded, attempts=each.attempts, created_at=created_at,
             body=None if kind_of(content_type) is not None else (raw if payload is None else payload.encode()) or b"",

@@ -39,7 +39,7 @@ class Past(msgspec.Struct, frozen=True):
     what: CreatedRow | TriedRow | RequestRow | None
 
 
-class Events:
+class RequestEvents:
     """The past of the requests of one database. Only reads."""
 
     def __init__(self, database: Database) -> None:

@@ -61,7 +61,7 @@ class Picked(msgspec.Struct, frozen=True):
     scope: str | None
 
 
-class Act(msgspec.Struct, frozen=True):
+class AuditedAct(msgspec.Struct, frozen=True):
     """Something a person does: its name in the audit, the states it may be done to, and how."""
 
     name: str
@@ -76,7 +76,7 @@ def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) 
     return [Picked(*row) for row in tx.rows("pick", **fields, among=among, after=after, most=limit)]
 
 
-def act(tx: Tx, which: Filter, signed: Signed, act: Act, *, limit: int, after: int, dry_run: bool) -> Acted:
+def act(tx: Tx, which: Filter, signed: Signed, act: AuditedAct, *, limit: int, after: int, dry_run: bool) -> Acted:
     """Pick what matches, change what may be changed, audit it, and say why the rest was passed over."""
     matched = pick(tx, which, act.allowed, limit, after)
     last = matched[-1].id if matched else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from todoku.store.alerting import Alerts
+from todoku.store.alerting import AlertRows
 from todoku.store.apikeys import ApiKeys
 from todoku.store.database import Database
 from todoku.store.datakeys import DataKeys
-from todoku.store.events import Events
+from todoku.store.events import RequestEvents
 from todoku.store.http import Http
 from todoku.store.records import Records
-from todoku.store.requests import Requests
+from todoku.store.requests import RequestRows
 from todoku.store.schedules import Timetable
 from todoku.store.secrets import Secrets
 
@@ -24,8 +24,8 @@ class Parts:
         return Timetable(self.database)
 
     @property
-    def alerts(self) -> Alerts:
-        return Alerts(self.database)
+    def alerts(self) -> AlertRows:
+        return AlertRows(self.database)
 
     @property
     def data_keys(self) -> DataKeys:
@@ -44,12 +44,12 @@ class Parts:
         return Http(self.database)
 
     @property
-    def requests(self) -> Requests:
-        return Requests(self.database)
+    def requests(self) -> RequestRows:
+        return RequestRows(self.database)
 
     @property
-    def events(self) -> Events:
-        return Events(self.database)
+    def events(self) -> RequestEvents:
+        return RequestEvents(self.database)
 
     @property
     def records(self) -> Records:

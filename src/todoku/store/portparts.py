@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from todoku.store.alerting import Alerts
+    from todoku.store.alerting import AlertRows
     from todoku.store.apikeys import ApiKeys
     from todoku.store.datakeys import DataKeys
-    from todoku.store.events import Events
+    from todoku.store.events import RequestEvents
     from todoku.store.http import Http
     from todoku.store.records import Records
-    from todoku.store.requests import Requests
+    from todoku.store.requests import RequestRows
     from todoku.store.schedules import Timetable
     from todoku.store.secrets import Secrets
 
@@ -24,7 +24,7 @@ class PortParts(Protocol):
         """The schedules."""
 
     @property
-    def alerts(self) -> Alerts:
+    def alerts(self) -> AlertRows:
         """Who is told that something is wrong."""
 
     @property
@@ -44,11 +44,11 @@ class PortParts(Protocol):
         """Queues, flow keys and URL groups."""
 
     @property
-    def requests(self) -> Requests:
+    def requests(self) -> RequestRows:
         """Requests as people look for them."""
 
     @property
-    def events(self) -> Events:
+    def events(self) -> RequestEvents:
         """What happened to requests."""
 
     @property

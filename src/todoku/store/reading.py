@@ -21,9 +21,9 @@ from todoku.store.values import (
     Delivery,
     Entry,
     Filter,
-    Limit,
     Limits,
     Page,
+    Restriction,
     StoredMessage,
     Story,
     WorkerRow,
@@ -116,13 +116,13 @@ def entry(tx: Tx, scope: str, key_hash: str) -> Entry | None:
 
 def limits(tx: Tx) -> Limits:
     """What keeps queues and destinations back, and the workers that share it."""
-    found: dict[str, list[Limit]] = {"queue": [], "destination": []}
+    found: dict[str, list[Restriction]] = {"queue": [], "destination": []}
     alive: list[UUID] = []
     for kind, name, paused, concurrency, rate, open_until, failures in tx.rows("limits"):
         if kind == "worker":
             alive.append(UUID(name))
         else:
-            found[kind].append(Limit(name, bool(paused), concurrency, rate, float(open_until), failures))
+            found[kind].append(Restriction(name, bool(paused), concurrency, rate, float(open_until), failures))
     return Limits(tuple(found["queue"]), tuple(found["destination"]), tuple(sorted(alive)))
 
 

@@ -76,7 +76,7 @@ class BodyRow(msgspec.Struct, frozen=True):
     raw: bytes
 
 
-class Requests:
+class RequestRows:
     """The requests of one database. Only reads."""
 
     def __init__(self, database: Database) -> None:

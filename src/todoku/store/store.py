@@ -255,7 +255,7 @@ class SqlStore(Parts, Answers):
     def replay(
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
     ) -> Acted:
-        act = operate.Act("replay", ("aborted",), operate.replay)
+        act = operate.AuditedAct("replay", ("aborted",), operate.replay)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
     def cancel(
@@ -264,7 +264,7 @@ class SqlStore(Parts, Answers):
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
             return operate.cancel(tx, rows, signed.why, endings=self._endings)
 
-        act = operate.Act("cancel", ("pending", "failed", "sending"), change)
+        act = operate.AuditedAct("cancel", ("pending", "failed", "sending"), change)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
     def settle_by_hand(
@@ -285,9 +285,9 @@ class SqlStore(Parts, Answers):
             return operate.settle_as_aborted(tx, rows, signed.why, ttl=self._ledger_ttl, endings=self._endings)
 
         if succeeded:
-            act = operate.Act("settle as succeeded", ("pending", "failed", "aborted"), done)
+            act = operate.AuditedAct("settle as succeeded", ("pending", "failed", "aborted"), done)
         else:
-            act = operate.Act("settle as aborted", ("pending", "failed"), over)
+            act = operate.AuditedAct("settle as aborted", ("pending", "failed"), over)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run, operation="settle_by_hand")
 
     def purge(
@@ -296,14 +296,14 @@ class SqlStore(Parts, Answers):
         def change(tx: Tx, rows: list[operate.Picked]) -> list[int]:
             return operate.purge(tx, rows, signed, ttl=self._ledger_ttl, endings=self._endings)
 
-        act = operate.Act("purge", ("aborted",), change)
+        act = operate.AuditedAct("purge", ("aborted",), change)
         return self._act(which, signed, act, limit=limit, after=after, dry_run=dry_run)
 
     def _act(
         self,
         which: Filter,
         signed: Signed,
-        act: operate.Act,
+        act: operate.AuditedAct,
         *,
         limit: int,
         after: int,

@@ -299,7 +299,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
 
 
-class Limit(msgspec.Struct, frozen=True):
+class Restriction(msgspec.Struct, frozen=True):
     """What keeps a queue or destination back: paused, so many at once, so many a second, or an open breaker.
 
     `concurrency` and `rate` hold for all workers together. `open_until` is unix seconds, 0 where nothing is open.
@@ -316,8 +316,8 @@ class Limit(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True):
     """Every limit in force, and the workers there are: the ids of live leases, sorted."""
 
-    queues: tuple[Limit, ...]
-    destinations: tuple[Limit, ...]
+    queues: tuple[Restriction, ...]
+    destinations: tuple[Restriction, ...]
     workers: tuple[UUID, ...]
 
 

@@ -131,7 +131,7 @@ def test_a_token_in_the_query_is_for_v2_alone(server: Server) -> None:
     async def who(request: Request) -> Response:
         return PlainTextResponse(bearer_of(request).name)
 
-    gate = Gate(api_tokens.Tokens(server.box.store, server.box.settings), rate=10)
+    gate = Gate(api_tokens.TokenChecker(server.box.store, server.box.settings), rate=10)
     app = Framed(Routing([Guarded("/v2/who", who, methods=["GET"], access="read", gate=gate)]))
     assert asked(app, f"/v2/who?qstash_token={token}").text == "ada"
     assert asked(app, "/v2/who?qstash_token=wrong").status_code == 401

@@ -15,7 +15,7 @@ from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import Hold
 from todoku.engine.worker.limits import Limiting
-from todoku.store.values import Limit, Limits
+from todoku.store.values import Limits, Restriction
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_what_others_wait_behind_does_not_wait(world: World, limiting: Limiting)
     plain, flow = claimed(world, "https://slow.example"), claimed(world, "https://shop.example", flow=Flow(key="team"))
     assert limiting.patient(plain)
     assert limiting.patient(flow)
-    queue, host = (Limit(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))
+    queue, host = (Restriction(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))
     limiting.update(Limits((queue,), (host,), ()))
     assert not limiting.patient(plain)
     assert not limiting.patient(flow)

@@ -14,7 +14,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest, request_of
 from todoku.engine.group_commit import Together
 from todoku.engine.http import flow_control, request_queues, url_groups
-from todoku.engine.http.publish_requests import Post, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import Named
 from todoku.store.values import Filter
@@ -34,9 +34,9 @@ def posts(box: App) -> Posts:
     return Posts(box.outbox)
 
 
-def post(url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None, **request: object) -> Post:
+def post(url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None, **request: object) -> CheckedRequest:
     made = msgspec.structs.replace(HttpRequest(url=url), **request)
-    return Post(request=made, body=body, posting=posting or Posting())
+    return CheckedRequest(request=made, body=body, posting=posting or Posting())
 
 
 def test_a_url_is_one_message_with_one_delivery(world: World, posts: Posts) -> None:
@@ -190,7 +190,7 @@ def test_callers_that_publish_together_get_their_own_messages(world: World, box:
     ],
 )
 def test_bad_input_is_refused_by_its_name_and_nothing_is_stored(
-    world: World, posts: Posts, bad: Post, named: str
+    world: World, posts: Posts, bad: CheckedRequest, named: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=named):
         posts.put([post(), bad])

@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import Act, ByNumber, Listing, Reasoned, filter_of, selected, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operate
-from todoku.engine.operate import Done, Replayed
+from todoku.engine.operate import ActResult, Replayed
 from todoku.store.values import Filter, Page
 from todoku.store.views import DeadGroup
 
@@ -34,19 +34,19 @@ class Replay(Act, frozen=True, kw_only=True):
 
 
 @operation("GET", "/dead-letters", access="read")
-def list_dead_letters(context: Context, query: DeadQuery) -> Page:
+def list_dead_letters(context: RequestContext, query: DeadQuery) -> Page:
     """Dead letters, newest first."""
     return context.store.find(filter_of(query, status="aborted"), cursor=query.cursor, limit=query.limit)
 
 
 @operation("GET", "/dead-letters/reasons", access="read")
-def list_reasons(context: Context) -> DeadGroups:
+def list_reasons(context: RequestContext) -> DeadGroups:
     """Dead letters by reason and destination."""
     return DeadGroups(context.store.dead())
 
 
 @operation("POST", "/dead-letters/replay", access="operate")
-def replay_dead_letters(context: Context, body: Replay, by: str) -> Replayed:
+def replay_dead_letters(context: RequestContext, body: Replay, by: str) -> Replayed:
     """Let dead letters run again, audited. `replayed` as large as `limit`: there may be more."""
     which = selected(body, status="aborted")
     done = operate.replay(context.store, which, signed(by, body), limit=body.limit, dry_run=body.dry_run)
@@ -55,7 +55,7 @@ def replay_dead_letters(context: Context, body: Replay, by: str) -> Replayed:
 
 
 @operation("POST", "/dead-letters/{id}/replay", access="operate")
-def replay_dead_letter(context: Context, where: ByNumber, body: Reasoned, by: str) -> Replayed:
+def replay_dead_letter(context: RequestContext, where: ByNumber, body: Reasoned, by: str) -> Replayed:
     """Let one dead letter run again, audited."""
     done = operate.replay(context.store, _one(context, where.id), signed(by, body))
     context.outbox.wake()
@@ -63,18 +63,18 @@ def replay_dead_letter(context: Context, where: ByNumber, body: Reasoned, by: st
 
 
 @operation("POST", "/dead-letters/delete", access="operate")
-def delete_dead_letters(context: Context, body: Act, by: str) -> Done:
+def delete_dead_letters(context: RequestContext, body: Act, by: str) -> ActResult:
     """Remove dead letters for good, audited. A body is not lost on the way to a POST, as it may be to a DELETE."""
     return operate.purge(context.store, selected(body, status="aborted"), signed(by, body), dry_run=body.dry_run)
 
 
 @operation("DELETE", "/dead-letters/{id}", access="operate")
-def delete_dead_letter(context: Context, where: ByNumber, query: Reasoned, by: str) -> Done:
+def delete_dead_letter(context: RequestContext, where: ByNumber, query: Reasoned, by: str) -> ActResult:
     """Remove one dead letter for good, audited."""
     return operate.purge(context.store, _one(context, where.id), signed(by, query))
 
 
-def _one(context: Context, id: int) -> Filter:
+def _one(context: RequestContext, id: int) -> Filter:
     which = Filter(ids=(id,), status="aborted")
     if not context.store.find(which, limit=1).items:
         raise NotThere(f"there is no dead letter {id}", hint="it was replayed or deleted, or never died")

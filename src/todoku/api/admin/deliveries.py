@@ -18,11 +18,11 @@ from todoku.api.admin.parameters import (
     signed,
 )
 from todoku.api.admin.shown_requests import Attempt, attempt
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.diagnostics.explanation import Because, explain
-from todoku.engine.operate import Done
+from todoku.engine.operate import ActResult
 from todoku.store.values import Delivery, Filter, Page
 
 
@@ -47,14 +47,14 @@ class Attempts(msgspec.Struct, frozen=True):
 
 
 @operation("GET", "/deliveries", access="read")
-def list_deliveries(context: Context, query: DeliveryQuery) -> Page:
+def list_deliveries(context: RequestContext, query: DeliveryQuery) -> Page:
     """Deliveries, newest first."""
     which = filter_of(query, status=query.status, due=query.due)
     return context.store.find(which, cursor=query.cursor, limit=query.limit)
 
 
 @operation("GET", "/deliveries/{id}", access="read")
-def get_delivery(context: Context, where: ByNumber) -> DeliveryStory:
+def get_delivery(context: RequestContext, where: ByNumber) -> DeliveryStory:
     """A delivery, and why it has not run."""
     delivery = _found(context, where.id)
     situation = None if delivery.status == "succeeded" else context.store.situation(where.id)
@@ -62,7 +62,7 @@ def get_delivery(context: Context, where: ByNumber) -> DeliveryStory:
 
 
 @operation("GET", "/deliveries/{id}/attempts", access="read")
-def list_attempts(context: Context, where: ByNumber) -> Attempts:
+def list_attempts(context: RequestContext, where: ByNumber) -> Attempts:
     """The failed attempts of a delivery, with what the receiver answered."""
     rows = context.store.records.attempts(where.id)
     if not rows:
@@ -72,19 +72,19 @@ def list_attempts(context: Context, where: ByNumber) -> Attempts:
 
 
 @operation("POST", "/deliveries/{id}/cancel", access="operate")
-def cancel_delivery(context: Context, where: ByNumber, body: Reasoned, by: str) -> Done:
+def cancel_delivery(context: RequestContext, where: ByNumber, body: Reasoned, by: str) -> ActResult:
     """Cancel a delivery: what waits becomes a dead letter, what runs is asked to stop."""
     _found(context, where.id)
     return operate.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
 
 
 @operation("POST", "/deliveries/cancel", access="operate")
-def cancel_deliveries(context: Context, body: Act, by: str) -> Done:
+def cancel_deliveries(context: RequestContext, body: Act, by: str) -> ActResult:
     """Cancel many deliveries."""
     return operate.cancel(context.store, selected(body), signed(by, body), dry_run=body.dry_run)
 
 
-def _found(context: Context, id: int) -> Delivery:
+def _found(context: RequestContext, id: int) -> Delivery:
     for status in (None, "succeeded"):
         for found in context.store.find(Filter(ids=(id,), status=status), limit=1).items:
             return found

@@ -9,7 +9,7 @@ import msgspec
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import Reasoned, Text, signed
 from todoku.api.admin.shown_requests import masked_headers
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.engine.http import url_groups
 from todoku.engine.http.url_groups import Group
@@ -38,7 +38,7 @@ class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/groups", access="read")
-def list_groups(context: Context) -> Groups:
+def list_groups(context: RequestContext) -> Groups:
     """URL groups, with their endpoints."""
     fields = frozenset(context.settings.mask_fields)
     found = url_groups.listed(context.store)
@@ -46,7 +46,7 @@ def list_groups(context: Context) -> Groups:
 
 
 @operation("POST", "/endpoints/enable", access="operate")
-def enable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
+def enable_endpoint(context: RequestContext, body: EndpointBody, by: str) -> EndpointSet:
     """Send to an endpoint again, from the next publish on."""
     url = check_url(body.url)
     changed = url_groups.enable(context.store, url, signed(by, body), group=body.group)
@@ -54,7 +54,7 @@ def enable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSe
 
 
 @operation("POST", "/endpoints/disable", access="operate")
-def disable_endpoint(context: Context, body: EndpointBody, by: str) -> EndpointSet:
+def disable_endpoint(context: RequestContext, body: EndpointBody, by: str) -> EndpointSet:
     """Send nothing more to an endpoint; what is published to its group becomes a dead letter there."""
     url = check_url(body.url)
     changed = url_groups.disable(context.store, url, body.why, signed(by, body), group=body.group)

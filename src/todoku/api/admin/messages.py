@@ -12,7 +12,7 @@ import msgspec
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByMessage
 from todoku.api.admin.shown_requests import Attempt, attempt, masked_headers
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
 from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
 from todoku.core.redaction import redacted, redacts_body
@@ -49,7 +49,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/messages/{id}", access="read")
-def get_message(context: Context, where: ByMessage) -> MessageStory:
+def get_message(context: RequestContext, where: ByMessage) -> MessageStory:
     """A message, its deliveries, their failed attempts, and what people did."""
     story = context.store.story(where.id)
     if story is None:

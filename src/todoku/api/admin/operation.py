@@ -18,7 +18,7 @@ from starlette.responses import Response
 from todoku.api.auth import Access, Guarded, bearer_of
 from todoku.api.body import read_json, refuse_body
 from todoku.api.problem import NOT_STORED, Refused
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.control_characters import encode_json
 
 PREFIX: Final = "/api/v1"
@@ -69,7 +69,7 @@ def operation(
     return declared
 
 
-def route(declared: Operation, context: Context) -> Guarded:
+def route(declared: Operation, context: RequestContext) -> Guarded:
     """The route that serves an operation."""
 
     async def endpoint(request: Request) -> Response:
@@ -83,7 +83,7 @@ def route(declared: Operation, context: Context) -> Guarded:
     )
 
 
-async def _given(declared: Operation, request: Request, context: Context) -> dict[str, Any]:
+async def _given(declared: Operation, request: Request, context: RequestContext) -> dict[str, Any]:
     asked, given = declared.asked, dict[str, Any]()
     for name, kind in asked.items():
         match name:

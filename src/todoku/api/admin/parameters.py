@@ -23,41 +23,41 @@ Limit = Annotated[int, Meta(ge=1, le=500, description="At most so many.")]
 Status = Literal["pending", "sending", "succeeded", "failed", "aborted"]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody said. A field that is not known is refused."""
 
 
-class ByNumber(Asked, frozen=True, kw_only=True):
+class ByNumber(Parameters, frozen=True, kw_only=True):
     """The number of a delivery, in a path."""
 
     id: Number
 
 
-class ByMessage(Asked, frozen=True, kw_only=True):
+class ByMessage(Parameters, frozen=True, kw_only=True):
     """The id of a message, in a path."""
 
     id: UUID
 
 
-class ById(Asked, frozen=True, kw_only=True):
+class ById(Parameters, frozen=True, kw_only=True):
     """An id, in a path."""
 
     id: UUID
 
 
-class ByName(Asked, frozen=True, kw_only=True):
+class ByName(Parameters, frozen=True, kw_only=True):
     """A name, in a path."""
 
     name: Text
 
 
-class Reasoned(Asked, frozen=True, kw_only=True):
+class Reasoned(Parameters, frozen=True, kw_only=True):
     """Why somebody does it."""
 
     why: Why
 
 
-class Selecting(Asked, frozen=True, kw_only=True):
+class Selecting(Parameters, frozen=True, kw_only=True):
     """Which deliveries; what is left out does not filter."""
 
     topic: Text | None = None

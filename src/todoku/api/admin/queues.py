@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Reasoned, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.engine import operate
-from todoku.store.values import Limit
+from todoku.store.values import Restriction
 from todoku.store.views import Known
 
 
@@ -68,7 +68,7 @@ class Set(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/queues", access="read")
-def list_queues(context: Context) -> Queues:
+def list_queues(context: RequestContext) -> Queues:
     """Queues, with their pauses and limits."""
     limits = {limit.name: limit for limit in context.store.limits().queues}
     waiting = context.store.waiting(None)
@@ -78,27 +78,27 @@ def list_queues(context: Context) -> Queues:
 
 
 @operation("POST", "/queues/{name:path}/pause", access="operate")
-def pause_queue(context: Context, where: ByName, body: Reasoned, by: str) -> Set:
+def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Take nothing from a queue; what runs goes on."""
     operate.pause(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=True)
 
 
 @operation("POST", "/queues/{name:path}/resume", access="operate")
-def resume_queue(context: Context, where: ByName, body: Reasoned, by: str) -> Set:
+def resume_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Take from a queue again."""
     operate.resume(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=False)
 
 
 @operation("PUT", "/queues/{name:path}/limit", access="operate")
-def limit_queue(context: Context, where: ByName, body: LimitBody, by: str) -> Set:
+def limit_queue(context: RequestContext, where: ByName, body: LimitBody, by: str) -> Set:
     """Limit a queue."""
     return _limited(context, "queue", where.name, body, by)
 
 
 @operation("GET", "/destinations", access="read")
-def list_destinations(context: Context) -> Destinations:
+def list_destinations(context: RequestContext) -> Destinations:
     """Destinations, with their limits and breakers."""
     limits = {limit.name: limit for limit in context.store.limits().destinations}
     known = context.store.known()
@@ -107,12 +107,12 @@ def list_destinations(context: Context) -> Destinations:
 
 
 @operation("PUT", "/destinations/{name:path}/limit", access="operate")
-def limit_destination(context: Context, where: ByName, body: LimitBody, by: str) -> Set:
+def limit_destination(context: RequestContext, where: ByName, body: LimitBody, by: str) -> Set:
     """Limit a destination."""
     return _limited(context, "destination", where.name, body, by)
 
 
-def _limited(context: Context, of: operate.Kind, name: str, body: LimitBody, by: str) -> Set:
+def _limited(context: RequestContext, of: operate.Kind, name: str, body: LimitBody, by: str) -> Set:
     operate.limit(
         context.store,
         name,
@@ -125,7 +125,7 @@ def _limited(context: Context, of: operate.Kind, name: str, body: LimitBody, by:
     return Set(of=of, name=name, concurrency=body.concurrency, rate=body.rate, lasts=body.lasts)
 
 
-def _queue(name: str, limit: Limit | None, waiting: bool) -> Queue:
+def _queue(name: str, limit: Restriction | None, waiting: bool) -> Queue:
     return Queue(
         name=name,
         paused=limit is not None and limit.paused,
@@ -135,7 +135,7 @@ def _queue(name: str, limit: Limit | None, waiting: bool) -> Queue:
     )
 
 
-def _destination(name: str, limit: Limit | None, known: Known) -> Destination:
+def _destination(name: str, limit: Restriction | None, known: Known) -> Destination:
     return Destination(
         name=name,
         concurrency=None if limit is None else limit.concurrency,

@@ -12,7 +12,7 @@ from msgspec import Meta
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Moment, Reasoned, Text, at
 from todoku.api.problem import Refused
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.engine.schedules import Schedule
 
 
@@ -55,13 +55,13 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/schedules", access="read")
-def list_schedules(context: Context) -> Schedules:
+def list_schedules(context: RequestContext) -> Schedules:
     """Schedules, those that code declares and those that were stored."""
     return Schedules(context.box.schedules.list())
 
 
 @operation("POST", "/schedules", access="operate", status=201)
-def create_schedule(context: Context, body: NewSchedule, by: str) -> Stored:
+def create_schedule(context: RequestContext, body: NewSchedule, by: str) -> Stored:
     """Store a schedule, or change the one that was stored under this name."""
     what, payload = _what(context, body)
     following = context.box.schedules.add(
@@ -80,34 +80,34 @@ def create_schedule(context: Context, body: NewSchedule, by: str) -> Stored:
 
 
 @operation("POST", "/schedules/{name:path}/pause", access="operate")
-def pause_schedule(context: Context, where: ByName, body: Reasoned, by: str) -> Changed:
+def pause_schedule(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Changed:
     """Let a schedule fire nothing until it is resumed."""
     context.box.schedules.pause(where.name, by=by, why=body.why)
     return Changed(name=where.name, did="pause")
 
 
 @operation("POST", "/schedules/{name:path}/resume", access="operate")
-def resume_schedule(context: Context, where: ByName, body: Reasoned, by: str) -> Changed:
+def resume_schedule(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Changed:
     """Let a schedule fire again, from its next slot on."""
     context.box.schedules.resume(where.name, by=by, why=body.why)
     return Changed(name=where.name, did="resume")
 
 
 @operation("POST", "/schedules/{name:path}/run", access="operate")
-def run_schedule(context: Context, where: ByName, body: Reasoned, by: str) -> Changed:
+def run_schedule(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Changed:
     """Publish one message of a schedule now; its slots stay as they are."""
     message = context.box.schedules.run_now(where.name, by=by, why=body.why)
     return Changed(name=where.name, did="run", message_id=None if message is None else message.id)
 
 
 @operation("DELETE", "/schedules/{name:path}", access="operate")
-def delete_schedule(context: Context, where: ByName, query: Reasoned, by: str) -> Changed:
+def delete_schedule(context: RequestContext, where: ByName, query: Reasoned, by: str) -> Changed:
     """Remove a schedule that was stored, or that no code declares any more."""
     context.box.schedules.remove(where.name, by=by, why=query.why)
     return Changed(name=where.name, did="remove")
 
 
-def _what(context: Context, body: NewSchedule) -> tuple[Any, object]:
+def _what(context: RequestContext, body: NewSchedule) -> tuple[Any, object]:
     """What is published by it: an event, or a call of a job."""
     if (body.topic is None) == (body.job is None):
         raise Refused(422, "either `topic` or `job` says what is published", hint="give one of both")

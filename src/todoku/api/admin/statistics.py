@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from todoku.api.admin.operation import operation
-from todoku.api.admin.parameters import Asked, Cursor, Limit, Moment, Text, at
+from todoku.api.admin.parameters import Cursor, Limit, Moment, Parameters, Text, at
 from todoku.api.problem import Refused
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.core.identity import key_hash
 from todoku.engine.diagnostics.masked_json import masked
@@ -37,7 +37,7 @@ class Workers(msgspec.Struct, frozen=True):
     items: tuple[Worker, ...]
 
 
-class LedgerQuery(Asked, frozen=True, kw_only=True):
+class LedgerQuery(Parameters, frozen=True, kw_only=True):
     """`scope` is publish:TOPIC or effect:DESTINATION; `key` the idempotency key, or its hash as logs have it."""
 
     scope: Text
@@ -52,7 +52,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     response: Any
 
 
-class AuditQuery(Asked, frozen=True, kw_only=True):
+class AuditQuery(Parameters, frozen=True, kw_only=True):
     """Which acts; what is left out does not filter."""
 
     by: Text | None = None
@@ -80,7 +80,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
 
 
-class SeriesQuery(Asked, frozen=True, kw_only=True):
+class SeriesQuery(Parameters, frozen=True, kw_only=True):
     """From when to when; without it, the last sixty. At most 1500 at once."""
 
     per: Literal["minute", "hour"] = "minute"
@@ -89,14 +89,14 @@ class SeriesQuery(Asked, frozen=True, kw_only=True):
 
 
 @operation("GET", "/workers", access="read")
-def list_workers(context: Context) -> Workers:
+def list_workers(context: RequestContext) -> Workers:
     """Workers, their leases, and how much each holds."""
     rows, now = context.store.workers(), context.store.ping()
     return Workers(tuple(Worker(lease=row, alive=row.expires_at.timestamp() > now) for row in rows))
 
 
 @operation("GET", "/ledger", access="read")
-def get_ledger_entry(context: Context, query: LedgerQuery) -> LedgerEntry:
+def get_ledger_entry(context: RequestContext, query: LedgerQuery) -> LedgerEntry:
     """What the ledger knows of an idempotency key."""
     store = context.store
     entry = store.entry(query.scope, key_hash(query.key)) or store.entry(query.scope, query.key)
@@ -107,7 +107,7 @@ def get_ledger_entry(context: Context, query: LedgerQuery) -> LedgerEntry:
 
 
 @operation("GET", "/audit", access="read")
-def list_audit(context: Context, query: AuditQuery) -> Audit:
+def list_audit(context: RequestContext, query: AuditQuery) -> Audit:
     """What people did, newest first."""
     if query.cursor is not None and not (
         query.cursor.isascii() and query.cursor.isdecimal() and len(query.cursor) < 19
@@ -122,7 +122,7 @@ def list_audit(context: Context, query: AuditQuery) -> Audit:
 
 
 @operation("GET", "/statistics", access="read")
-def get_statistics(context: Context) -> Statistics:
+def get_statistics(context: RequestContext) -> Statistics:
     """How many deliveries there are in each state, and how far behind they are."""
     store = context.store
     counts = store.counts(max_age=5.0)
@@ -137,7 +137,7 @@ def get_statistics(context: Context) -> Statistics:
 
 
 @operation("GET", "/series", access="read")
-def get_series(context: Context, query: SeriesQuery) -> Series:
+def get_series(context: RequestContext, query: SeriesQuery) -> Series:
     """What succeeded and what failed, per minute or hour."""
     width = _WIDTHS[query.per]
     until = at(query.until, "until") or moment(context.store.ping())

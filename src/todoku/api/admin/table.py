@@ -9,7 +9,7 @@ from todoku.api.admin import dead_letters, deliveries, endpoints, messages, queu
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import Guarded
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 
 
 @operation("GET", "/openapi.json", access="open")
@@ -37,6 +37,6 @@ def described() -> dict[str, Any]:
     return document(TABLE)
 
 
-def admin_routes(context: Context) -> list[Guarded]:
+def admin_routes(context: RequestContext) -> list[Guarded]:
     """The routes of the admin API."""
     return [route(each, context) for each in TABLE]

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ById, Reasoned, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens
 from todoku.engine.http.api_tokens import Token
@@ -37,13 +37,13 @@ class MadeToken(msgspec.Struct, frozen=True):
 
 
 @operation("GET", "/tokens", access="admin")
-def list_tokens(context: Context) -> Tokens:
+def list_tokens(context: RequestContext) -> Tokens:
     """Tokens, without the tokens themselves."""
     return Tokens(api_tokens.listed(context.store))
 
 
 @operation("POST", "/tokens", access="admin", status=201)
-def create_token(context: Context, body: NewToken, by: str) -> MadeToken:
+def create_token(context: RequestContext, body: NewToken, by: str) -> MadeToken:
     """Make a token."""
     made, text = api_tokens.create(
         context.store, signed(by, body), name=body.name, scopes=body.scopes, lasts=body.lasts
@@ -52,7 +52,7 @@ def create_token(context: Context, body: NewToken, by: str) -> MadeToken:
 
 
 @operation("DELETE", "/tokens/{id}", access="admin")
-def revoke_token(context: Context, where: ById, query: Reasoned, by: str) -> Token:
+def revoke_token(context: RequestContext, where: ById, query: Reasoned, by: str) -> Token:
     """Revoke a token: it opens nothing any more, from the next few seconds on."""
     return api_tokens.revoke(context.store, where.id, signed(by, query))
 

@@ -13,9 +13,9 @@ from todoku.api.problem import NOT_STORED
 from todoku.core.control_characters import encode_json
 from todoku.core.http_request import Callback, Flow, HttpRequest
 from todoku.core.outcome import Response as Received
-from todoku.engine.http.dead_letters import DeadLetter
+from todoku.engine.http.dead_letters import RequestDeadLetter
 from todoku.engine.http.request_events import HttpEvent
-from todoku.engine.http.requests import Request
+from todoku.engine.http.requests import RequestView
 
 Headers = dict[str, list[str]]
 
@@ -138,12 +138,12 @@ def done() -> Response:
 # ---------------------------------------------------------------------------------------------- resources
 
 
-def message(found: Request) -> MessageBody:
+def message(found: RequestView) -> MessageBody:
     """A message."""
     return MessageBody(**_message(found))
 
 
-def dead_letter(found: DeadLetter) -> DeadBody:
+def dead_letter(found: RequestDeadLetter) -> DeadBody:
     """A dead letter, and what its receiver answered last."""
     return DeadBody(dlq_id=found.id, **_message(found.request), **response(found.response))
 
@@ -173,7 +173,7 @@ def event(found: HttpEvent) -> EventBody:
     )
 
 
-def _message(found: Request) -> dict[str, Any]:
+def _message(found: RequestView) -> dict[str, Any]:
     return {
         "message_id": str(found.message_id),
         "url": found.request.url,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from todoku.api.qstash.answers import DeadPage, dead_letter, done, json
 from todoku.api.qstash.filters import OF_DEAD, body_of, meant_dead, wanted
 from todoku.api.qstash.parsing import Query, refuse_more_than_the_path, segment, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.core.wanted import Wanted
 from todoku.engine.http import dead_letters
@@ -20,10 +20,10 @@ _MOST: Final = 100
 _MOST_AT_ONCE: Final = 1000
 
 
-class DeadLetters:
+class DeadLetterEndpoints:
     """The endpoints of dead letters."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._outbox = context.outbox
 
     def listed(self, request: Request) -> Response:

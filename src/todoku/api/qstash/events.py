@@ -10,16 +10,16 @@ from starlette.responses import Response
 from todoku.api.qstash.answers import EventPage, event, json
 from todoku.api.qstash.filters import wanted
 from todoku.api.qstash.parsing import Query
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.engine.http import request_events
 
 _MOST: Final = 1000
 
 
-class Events:
+class EventEndpoints:
     """The endpoint of events."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._outbox = context.outbox
 
     def listed(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from todoku.api.qstash.answers import done, json, milliseconds, number
 from todoku.api.qstash.parsing import Query, segment, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.duration import interval
 from todoku.core.errors import NotThere
 from todoku.core.upstash_headers import with_unit
@@ -22,7 +22,7 @@ _MOST: Final = 1_000_000
 class Flows:
     """The endpoints of flow control."""
 
-    def __init__(self, context: Context, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: Posts) -> None:
         self._store, self._settings, self._posts = context.store, context.settings, posts
 
     def listed(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from todoku.api.body import decoded, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
 from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path, segment, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
 from todoku.core.http_headers import checked, forwardable
@@ -33,10 +33,10 @@ class Defaults(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-class Groups:
+class GroupEndpoints:
     """The endpoints of URL groups."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._store = context.store
         self._masters = context.settings.master_keys
 

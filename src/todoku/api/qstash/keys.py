@@ -7,15 +7,15 @@ from starlette.responses import Response
 
 from todoku.api.qstash.answers import json
 from todoku.api.qstash.parsing import signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.signing_keys import SigningKeys
 from todoku.engine.http.signing_keys import rotate, signing_keys
 
 
-class Keys:
+class KeyEndpoints:
     """The endpoints of signing keys."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._store, self._settings = context.store, context.settings
 
     def get(self, _: Request) -> Response:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from todoku.api.qstash.answers import json, message
 from todoku.api.qstash.filters import OF_MESSAGES, body_of, meant_messages, message_id
 from todoku.api.qstash.parsing import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
 from todoku.engine.http import requests
 
@@ -18,7 +18,7 @@ from todoku.engine.http import requests
 class Messages:
     """The endpoints of messages."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._outbox = context.outbox
 
     def get(self, request: Request) -> Response:

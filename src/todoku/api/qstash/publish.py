@@ -14,13 +14,13 @@ from todoku.api.body import decoded, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.answers import Accepted, json
 from todoku.api.qstash.parsing import caller_ip, option_fields, raw_query, raw_rest, unescaped
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import request_id
 from todoku.core.address import Address, Group, address
 from todoku.core.errors import InvalidMessage
-from todoku.core.upstash_headers import Asked, asked, fields
+from todoku.core.upstash_headers import UpstashOptions, asked, fields
 from todoku.engine.http.names import checked
-from todoku.engine.http.publish_requests import Post, Posts, Published
+from todoku.engine.http.publish_requests import CheckedRequest, Posts, PublishedRequest
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.observability.tracing import travelling
 
@@ -45,10 +45,10 @@ class BatchItem(msgspec.Struct, frozen=True):
     queue: str | None = None
 
 
-class Publishing:
+class PublishEndpoints:
     """The endpoints that publish."""
 
-    def __init__(self, context: Context, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: Posts) -> None:
         self._context, self._posts = context, posts
 
     async def publish(self, request: Request) -> Response:
@@ -69,7 +69,7 @@ class Publishing:
         items = decoded(body, list[BatchItem])
         if len(items) > MOST_IN_BATCH:
             raise InvalidMessage(f"a batch cannot have {len(items)} messages", hint=f"at most {MOST_IN_BATCH}")
-        posts: list[Post] = []
+        posts: list[CheckedRequest] = []
         for number, item in enumerate(items):
             posts.append(self._item(request, number, item))
             if number % _AT_ONCE == 0:
@@ -85,23 +85,23 @@ class Publishing:
         known = all(sent.message.duplicate for sent in published.sent)
         return json(answer(published), 202 if known else 200)
 
-    def _item(self, request: Request, number: int, item: BatchItem) -> Post:
+    def _item(self, request: Request, number: int, item: BatchItem) -> CheckedRequest:
         try:
             post = self._post(request, fields((item.headers or {}).items()), address(item.destination), item.queue)
         except InvalidMessage as error:
             raise InvalidMessage(f"message {number} of the batch: {error}") from None
         return msgspec.structs.replace(post, body=(item.body or "").encode())
 
-    def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> Post:
+    def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
         found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
         return post_of(found, to, queue, {**travelling(request.headers), CORRELATION: request_id(request)})
 
 
-def post_of(found: Asked, to: Address, queue: str | None, own: dict[str, str]) -> Post:
+def post_of(found: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
     """What was asked for, to that address, without its body; `own` are headers of the message itself."""
     place = {"url": "", "group": to.name} if isinstance(to, Group) else {"url": to.url}
     named = None if queue is None else checked(queue, "queue")
-    return Post(
+    return CheckedRequest(
         request=msgspec.structs.replace(found.request, queue=named, **place),
         posting=Posting(
             delay=found.delay,
@@ -114,7 +114,7 @@ def post_of(found: Asked, to: Address, queue: str | None, own: dict[str, str]) -
     )
 
 
-def answer(published: Published) -> Accepted | list[Accepted]:
+def answer(published: PublishedRequest) -> Accepted | list[Accepted]:
     """The ids: of a URL group a list."""
     accepted = [
         Accepted(message_id=str(sent.message.id), url=sent.url, deduplicated=sent.message.duplicate)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from todoku.api.body import decoded, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
 from todoku.api.qstash.parsing import LARGEST, refuse_more_than_the_path, segment, signed
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import Posts
@@ -26,10 +26,10 @@ class Upsert(msgspec.Struct, frozen=True, rename="camel"):
     paused: bool | None = None
 
 
-class Queues:
+class QueueEndpoints:
     """The endpoints of queues."""
 
-    def __init__(self, context: Context, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: Posts) -> None:
         self._store, self._posts = context.store, posts
 
     async def upsert(self, request: Request) -> Response:
@@ -77,7 +77,7 @@ class Queues:
         return done()
 
 
-def _body(queue: request_queues.Queue) -> dict[str, Any]:
+def _body(queue: request_queues.RequestQueue) -> dict[str, Any]:
     return {
         "name": queue.name,
         "parallelism": queue.parallelism,

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from todoku.api.auth import Access, Endpoint, Guarded
-from todoku.api.qstash.dlq import DeadLetters
-from todoku.api.qstash.events import Events
+from todoku.api.qstash.dlq import DeadLetterEndpoints
+from todoku.api.qstash.events import EventEndpoints
 from todoku.api.qstash.flows import Flows
-from todoku.api.qstash.groups import Groups
-from todoku.api.qstash.keys import Keys
+from todoku.api.qstash.groups import GroupEndpoints
+from todoku.api.qstash.keys import KeyEndpoints
 from todoku.api.qstash.messages import Messages
-from todoku.api.qstash.publish import Publishing
-from todoku.api.qstash.queues import Queues
-from todoku.api.qstash.schedules import Schedules
-from todoku.api.request_context import Context
+from todoku.api.qstash.publish import PublishEndpoints
+from todoku.api.qstash.queues import QueueEndpoints
+from todoku.api.qstash.schedules import ScheduleEndpoints
+from todoku.api.request_context import RequestContext
 from todoku.engine.http.publish_requests import Posts
 
 Row = tuple[str, str, Endpoint, Access]
 """Methods, path, what answers, what it needs."""
 
 
-def qstash_routes(context: Context) -> list[Guarded]:
+def qstash_routes(context: RequestContext) -> list[Guarded]:
     """The routes. There is none with an empty id: what ends with a slash is nothing, and nothing is redirected."""
     posts = Posts(context.outbox)
     rows = [
-        *_publishing(Publishing(context, posts)),
-        *_messages(Messages(context), Events(context)),
-        *_dead(DeadLetters(context)),
-        *_queues(Queues(context, posts)),
-        *_schedules(Schedules(context)),
-        *_groups(Groups(context)),
+        *_publishing(PublishEndpoints(context, posts)),
+        *_messages(Messages(context), EventEndpoints(context)),
+        *_dead(DeadLetterEndpoints(context)),
+        *_queues(QueueEndpoints(context, posts)),
+        *_schedules(ScheduleEndpoints(context)),
+        *_groups(GroupEndpoints(context)),
         *_flows(Flows(context, posts)),
-        *_keys(Keys(context)),
+        *_keys(KeyEndpoints(context)),
     ]
     return [
         Guarded(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
@@ -38,7 +38,7 @@ def qstash_routes(context: Context) -> list[Guarded]:
     ]
 
 
-def _publishing(of: Publishing) -> list[Row]:
+def _publishing(of: PublishEndpoints) -> list[Row]:
     return [
         ("POST", "/v2/publish/{destination:path}", of.publish, "publish"),
         ("POST", "/v2/enqueue/{queue}/{destination:path}", of.enqueue, "publish"),
@@ -46,7 +46,7 @@ def _publishing(of: Publishing) -> list[Row]:
     ]
 
 
-def _messages(of: Messages, events: Events) -> list[Row]:
+def _messages(of: Messages, events: EventEndpoints) -> list[Row]:
     return [
         ("GET", "/v2/messages/{id}", of.get, "read"),
         ("DELETE", "/v2/messages/{id}", of.cancel, "operate"),
@@ -56,7 +56,7 @@ def _messages(of: Messages, events: Events) -> list[Row]:
     ]
 
 
-def _dead(of: DeadLetters) -> list[Row]:
+def _dead(of: DeadLetterEndpoints) -> list[Row]:
     return [
         ("GET", "/v2/dlq", of.listed, "read"),
         ("DELETE", "/v2/dlq", of.remove_many, "operate"),
@@ -67,7 +67,7 @@ def _dead(of: DeadLetters) -> list[Row]:
     ]
 
 
-def _queues(of: Queues) -> list[Row]:
+def _queues(of: QueueEndpoints) -> list[Row]:
     return [
         ("POST", "/v2/queues", of.upsert, "operate"),
         ("GET", "/v2/queues", of.listed, "read"),
@@ -78,7 +78,7 @@ def _queues(of: Queues) -> list[Row]:
     ]
 
 
-def _schedules(of: Schedules) -> list[Row]:
+def _schedules(of: ScheduleEndpoints) -> list[Row]:
     """Clients send PATCH to pause, the vendor's description says POST: so those two come before what makes one."""
     return [
         ("PATCH POST", "/v2/schedules/{id}/pause", of.pause, "operate"),
@@ -90,7 +90,7 @@ def _schedules(of: Schedules) -> list[Row]:
     ]
 
 
-def _groups(of: Groups) -> list[Row]:
+def _groups(of: GroupEndpoints) -> list[Row]:
     return [
         ("GET", "/v2/topics", of.listed, "read"),
         ("GET", "/v2/topics/{group}", of.get, "read"),
@@ -114,7 +114,7 @@ def _flows(of: Flows) -> list[Row]:
     ]
 
 
-def _keys(of: Keys) -> list[Row]:
+def _keys(of: KeyEndpoints) -> list[Row]:
     """Who has them can sign as we do: only an admin sees them."""
     return [
         ("GET", "/v2/keys", of.get, "admin"),

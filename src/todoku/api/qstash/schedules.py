@@ -22,7 +22,7 @@ from todoku.api.qstash.parsing import (
     signed,
 )
 from todoku.api.qstash.publish import post_of
-from todoku.api.request_context import Context
+from todoku.api.request_context import RequestContext
 from todoku.app import new_id
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage
@@ -31,10 +31,10 @@ from todoku.engine.http import request_schedules
 from todoku.engine.http.request_schedules import HttpSchedule
 
 
-class Schedules:
+class ScheduleEndpoints:
     """The endpoints of schedules."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._context = context
 
     async def create(self, request: Request) -> Response:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.store.values import Limit
+from todoku.store.values import Restriction
 from todoku.store.views import GateRow, LaneRow, Situation
 
 _FORGOTTEN: Final = 150.0
@@ -95,7 +95,7 @@ def _stopped(situation: Situation) -> Iterator[Because]:
         yield from _key(situation.gate, situation.now)
 
 
-def _limited(kind: str, limit: Limit | None, in_flight: int) -> Iterator[Because]:
+def _limited(kind: str, limit: Restriction | None, in_flight: int) -> Iterator[Because]:
     if limit is None:
         return
     hint = f"todoku limit {limit.name} --of {kind} --off"
@@ -166,7 +166,7 @@ _MAX_ATTEMPTS: Final = "the {} are max_attempts of its publisher or, if that nam
 _REGISTER: Final = "run a worker whose App has it: todoku run --app module:box"
 
 
-def _named(limits: tuple[Limit, ...], name: str) -> Limit | None:
+def _named(limits: tuple[Restriction, ...], name: str) -> Restriction | None:
     return next((limit for limit in limits if limit.name == name), None)
 
 

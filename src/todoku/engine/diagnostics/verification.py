@@ -15,7 +15,7 @@ import msgspec
 from todoku.store.port import Store
 
 
-class Check(msgspec.Struct, frozen=True):
+class Invariant(msgspec.Struct, frozen=True):
     """Something that must hold. `heals`: a reclaim mends it within seconds, so it counts only if it stays."""
 
     name: str
@@ -25,37 +25,37 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: Final = (
-    Check("acknowledged", "I1", "every message has a delivery, unless a person purged it"),
-    Check("message", "I1", "every delivery has a message"),
-    Check("one_state", "I1", "no delivery is both unfinished and succeeded"),
-    Check("finished_once", "I1", "every delivery succeeded at most once"),
-    Check("reserved", "I2", "a key in use was committed with its message"),
-    Check("owner", "I3", "what is sending has an owner, and nothing else has"),
-    Check("orphan", "I3", "no delivery is left to a worker without a lease", heals=True),
-    Check("lane_owner", "I3", "what is sending belongs to the owner of its lane", heals=True),
-    Check("epoch", "I4", "the epoch is past every attempt on record"),
-    Check("attempts", "I4", "nothing was tried more often than it may be"),
-    Check("token", "I4", "no token was used twice"),
-    Check("ledger", "I5", "what succeeded with a key is in the ledger"),
-    Check("replays", "I9", "every replay was signed"),
-    Check("lane", "I10", "what waits in a lane has its lane"),
-    Check("parked", "I10", "a parked lane has the dead letter that parks it"),
-    Check("lane_time", "I10", "a lane is ready when its first delivery is due", heals=True),
-    Check("gate", "I1", "what waits at the limit of its key has its gate"),
-    Check("gate_running", "I3", "a gate knows how many of its deliveries run"),
-    Check("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
-    Check("batch", "I3", "every member of a batch is counted once"),
-    Check("batch_due", "I1", "what follows a complete batch is published", heals=True),
-    Check("tried", "I4", "an attempt belongs to the message of its delivery"),
-    Check("endpoint", "I2", "an endpoint of a group was committed with its group"),
-    Check("clock", "I12", "nothing was changed in the future"),
+    Invariant("acknowledged", "I1", "every message has a delivery, unless a person purged it"),
+    Invariant("message", "I1", "every delivery has a message"),
+    Invariant("one_state", "I1", "no delivery is both unfinished and succeeded"),
+    Invariant("finished_once", "I1", "every delivery succeeded at most once"),
+    Invariant("reserved", "I2", "a key in use was committed with its message"),
+    Invariant("owner", "I3", "what is sending has an owner, and nothing else has"),
+    Invariant("orphan", "I3", "no delivery is left to a worker without a lease", heals=True),
+    Invariant("lane_owner", "I3", "what is sending belongs to the owner of its lane", heals=True),
+    Invariant("epoch", "I4", "the epoch is past every attempt on record"),
+    Invariant("attempts", "I4", "nothing was tried more often than it may be"),
+    Invariant("token", "I4", "no token was used twice"),
+    Invariant("ledger", "I5", "what succeeded with a key is in the ledger"),
+    Invariant("replays", "I9", "every replay was signed"),
+    Invariant("lane", "I10", "what waits in a lane has its lane"),
+    Invariant("parked", "I10", "a parked lane has the dead letter that parks it"),
+    Invariant("lane_time", "I10", "a lane is ready when its first delivery is due", heals=True),
+    Invariant("gate", "I1", "what waits at the limit of its key has its gate"),
+    Invariant("gate_running", "I3", "a gate knows how many of its deliveries run"),
+    Invariant("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
+    Invariant("batch", "I3", "every member of a batch is counted once"),
+    Invariant("batch_due", "I1", "what follows a complete batch is published", heals=True),
+    Invariant("tried", "I4", "an attempt belongs to the message of its delivery"),
+    Invariant("endpoint", "I2", "an endpoint of a group was committed with its group"),
+    Invariant("clock", "I12", "nothing was changed in the future"),
 )
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """A check, and what breaks it: nothing, if it holds."""
 
-    check: Check
+    check: Invariant
     examples: tuple[str, ...]
 
 

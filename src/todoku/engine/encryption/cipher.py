@@ -9,7 +9,7 @@ from uuid import UUID
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.master_keys import KEY_BYTES, MasterKey
-from todoku.core.sealed import NONCE_BYTES, Place, Sealed, WrappedKey, data_key_id, is_binding, key_associated
+from todoku.core.sealed import NONCE_BYTES, Sealed, SealedPlace, WrappedKey, data_key_id, is_binding, key_associated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,14 +56,14 @@ class DataKey:
     def __repr__(self) -> str:
         return f"<DataKey {self.row.id} of {self.row.day}>"
 
-    def seal(self, plain: bytes, place: Place, chance: Callable[[int], bytes]) -> Sealed:
+    def seal(self, plain: bytes, place: SealedPlace, chance: Callable[[int], bytes]) -> Sealed:
         """Seal for one place, with a nonce of chance: the number of seals is bounded where keys are made."""
         nonce = chance(NONCE_BYTES)
         self.seals += 1
         box = self._cipher.encrypt(nonce, plain, place.associated(place.version))
         return Sealed(self.row.id, nonce, box, place.version)
 
-    def open(self, sealed: Sealed, place: Place) -> bytes:
+    def open(self, sealed: Sealed, place: SealedPlace) -> bytes:
         """What was sealed for this place; WrongTag: it was not, or it was changed.
 
         What an older version sealed opens by an older data key only: so nothing that is sealed now can pass for it.

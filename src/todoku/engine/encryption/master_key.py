@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 from todoku.core.errors import CannotOpen
 from todoku.core.master_keys import MasterKeys
-from todoku.core.sealed import NONCE_BYTES, Kept
+from todoku.core.sealed import NONCE_BYTES, MasterSealed
 from todoku.engine.encryption.cipher import Cipher, WrongTag, require_cryptography
 
 
-def keep(plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom) -> Kept:
+def keep(plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom) -> MasterSealed:
     """Encrypted by the current master key, for one place: it opens nowhere else."""
     require_cryptography()
     master, nonce = masters.current, chance(NONCE_BYTES)
-    return Kept(master.id, nonce + Cipher(master.key).encrypt(nonce, plain, _associated(place, master.id)))
+    return MasterSealed(master.id, nonce + Cipher(master.key).encrypt(nonce, plain, _associated(place, master.id)))
 
 
-def kept_inside(kept: Kept, place: str, masters: MasterKeys, *, called: str) -> bytes:
+def kept_inside(kept: MasterSealed, place: str, masters: MasterKeys, *, called: str) -> bytes:
     """What was kept; CannotOpen names the master key that is missing, or says that it was changed."""
     if (master := masters.get(kept.master_key_id)) is None:
         raise CannotOpen(

@@ -22,8 +22,8 @@ from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.sealed import (
     SEALED,
     Kind,
-    Place,
     Sealed,
+    SealedPlace,
     WrappedKey,
     kind_of,
     packed,
@@ -93,7 +93,7 @@ class Opener:
         kind = kind_of(claim.content_type)
         if kind is None or kind.key_id is not None:
             return claim
-        place = Place("payload", claim.message_id, claim.topic, kind.inner)
+        place = SealedPlace("payload", claim.message_id, claim.topic, kind.inner)
         key, plain = self._open(claim.payload_bytes or b"", place)
         text = None
         if kind.inner == "application/json":
@@ -129,27 +129,27 @@ class Opener:
     def result(self, text: str, message_id: str, destination: str) -> str:
         """The JSON text of a result, opened if it is sealed. CannotOpen, StoreError."""
         raw = sealed_result(text)
-        return text if raw is None else self._open(raw, Place("result", message_id, destination))[1].decode()
+        return text if raw is None else self._open(raw, SealedPlace("result", message_id, destination))[1].decode()
 
     def text(self, message: StoredMessage) -> str | None:
         """The JSON text of a stored message, opened if it is sealed; None: it is no JSON. CannotOpen, StoreError."""
         kind = kind_of(message.content_type)
         if kind is None or kind.inner != "application/json":
             return message.payload
-        place = Place("payload", str(message.id), message.topic, kind.inner)
+        place = SealedPlace("payload", str(message.id), message.topic, kind.inner)
         return self._open(message.payload_bytes or b"", place)[1].decode()
 
     def body(self, message_id: str, topic: str, content_type: str, raw: bytes) -> bytes:
         """What is inside a stored message, opened if it is sealed. CannotOpen, StoreError."""
         if (kind := kind_of(content_type)) is None:
             return raw
-        return self._open(raw, Place("payload", message_id, topic, kind.inner))[1]
+        return self._open(raw, SealedPlace("payload", message_id, topic, kind.inner))[1]
 
     # ------------------------------------------------------------------------------------------- inside
 
     def _sealed_result(self, claim: Claimed, kind: Kind, result: str) -> str | None:
         """Sealed with the key of its message: stored already, and shredded with it."""
-        place = Place("result", claim.message_id, claim.destination)
+        place = SealedPlace("result", claim.message_id, claim.destination)
         try:
             key = self._key(kind.key_id or _sealed(claim.payload_bytes or b"").key_id, fresh=False)
         except (CannotOpen, StoreError) as error:  # the work is done; only its result is not to be had
@@ -159,7 +159,7 @@ class Opener:
             return None
         return result_text(packed(key.seal(result.encode(), place, self._chance)))
 
-    def _open(self, raw: bytes, place: Place) -> tuple[DataKey, bytes]:
+    def _open(self, raw: bytes, place: SealedPlace) -> tuple[DataKey, bytes]:
         sealed = _sealed(raw)
         key = self._key(sealed.key_id)
         try:

@@ -19,7 +19,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.identity import key_hash
 from todoku.core.master_keys import NO_KEY_HINT, MasterKeys
 from todoku.core.message import Draft, Idempotency
-from todoku.core.sealed import Kind, Place, packed
+from todoku.core.sealed import Kind, SealedPlace, packed
 from todoku.core.settings import Settings
 from todoku.engine.encryption.cipher import DataKey, new_data_key, require_cryptography
 from todoku.engine.encryption.secret_headers import closed_headers
@@ -91,7 +91,7 @@ class Sealer:
 
     def _sealed(self, draft: Draft, key: DataKey) -> Draft:
         plain = draft.payload.encode() if draft.payload is not None else draft.payload_bytes or b""
-        place = Place("payload", str(draft.id), draft.topic, draft.content_type)
+        place = SealedPlace("payload", str(draft.id), draft.topic, draft.content_type)
         box = key.seal(plain, place, self._chance)
         return msgspec.structs.replace(
             draft,

@@ -17,9 +17,9 @@ from todoku.core.http_request import HTTP, SECRETS, TOPIC, Callback, HttpRequest
 from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.redaction import parted
-from todoku.core.sealed import Place, RequestKind, sealed_in, sealed_text
+from todoku.core.sealed import RequestKind, SealedPlace, sealed_in, sealed_text
 
-Seal = Callable[[bytes, Place], bytes]
+Seal = Callable[[bytes, SealedPlace], bytes]
 
 _SHORTEST: Final = 8
 """What is shorter is not looked for in answers: it would be found everywhere."""
@@ -55,12 +55,12 @@ def _closed(
     return msgspec.structs.replace(callback, headers=clear, sealed=_text(secrets, _place(id, callback, kind), seal))
 
 
-def _text(secrets: dict[str, str], place: Place, seal: Seal) -> str:
+def _text(secrets: dict[str, str], place: SealedPlace, seal: Seal) -> str:
     return sealed_text(seal(msgspec.json.encode(secrets), place))
 
 
-def _place(id: str, sent: HttpRequest | Callback, kind: RequestKind) -> Place:
-    return Place("headers", id, sent.url, kind=kind, method=sent.method)
+def _place(id: str, sent: HttpRequest | Callback, kind: RequestKind) -> SealedPlace:
+    return SealedPlace("headers", id, sent.url, kind=kind, method=sent.method)
 
 
 def has_closed_headers(claim: Claimed) -> bool:
@@ -68,7 +68,7 @@ def has_closed_headers(claim: Claimed) -> bool:
     return claim.headers is not None and claim.secrets is None and SECRETS in claim.headers
 
 
-def closed_of(claim: Claimed) -> tuple[bytes, Place] | None:
+def closed_of(claim: Claimed) -> tuple[bytes, SealedPlace] | None:
     """The sealed headers of a claim, and where they belong; None: there are none. CannotOpen: nobody can say where."""
     if not has_closed_headers(claim):
         return None

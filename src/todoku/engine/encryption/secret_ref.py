@@ -17,7 +17,7 @@ from todoku.engine.encryption.secret_providers import Resolve, of_directory, of_
 
 _ID: Final = re.compile(r"(?P<provider>[A-Za-z][A-Za-z0-9_.-]{0,63}):(?P<path>[^\x00-\x1f\x7f]{1,1024})")
 _LOCAL: Final = frozenset({"env", "file"})
-_near: ContextVar[Secrets | None] = ContextVar("todoku_secrets", default=None)
+_near: ContextVar[SecretSources | None] = ContextVar("todoku_secrets", default=None)
 
 
 class EmptySecret(DeliveryError):
@@ -27,7 +27,7 @@ class EmptySecret(DeliveryError):
         super().__init__("SECRET_EMPTY", f"{called} is empty")
 
 
-class Secrets:
+class SecretSources:
     """The providers of one App, by name: `env`, `file`, those it registered, those that packages bring."""
 
     def __init__(self, directory: str | None = None) -> None:
@@ -63,7 +63,7 @@ class Secrets:
             _near.reset(token)
 
 
-_ANYWHERE: Final = Secrets()
+_ANYWHERE: Final = SecretSources()
 
 
 class Ref:

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.errors import CannotOpen
 from todoku.core.master_keys import MasterKeys
-from todoku.core.sealed import VERSION, Kept
+from todoku.core.sealed import VERSION, MasterSealed
 from todoku.engine.encryption.master_key import keep, kept_inside
 from todoku.engine.outbox import new_id
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow, Secrets
@@ -38,7 +38,7 @@ def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
     """The secret itself; CannotOpen names the master key that is missing, or says that it was changed."""
     if row.master_key_id is None:
         return row.value.decode()
-    kept = Kept(row.master_key_id, row.value)
+    kept = MasterSealed(row.master_key_id, row.value)
     return kept_inside(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
 
 

@@ -101,7 +101,7 @@ def revoke(store: Store, id: UUID, signed: Signed) -> Token:
     return _token(store.api_keys.revoke(id, signed))
 
 
-class Tokens:
+class TokenChecker:
     """Checks tokens for one process, and remembers what it found for a few seconds. Thread-safe; it blocks."""
 
     def __init__(self, store: Store, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:

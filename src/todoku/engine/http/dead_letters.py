@@ -16,7 +16,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import dead_id, dead_ref, request_of
 from todoku.core.outcome import Response
 from todoku.core.wanted import EVERYTHING, Wanted
-from todoku.engine.http.requests import CANCELLED, Request, in_range, shown, shown_answer
+from todoku.engine.http.requests import CANCELLED, RequestView, in_range, shown, shown_answer
 from todoku.engine.http.retry_locked import insisted
 from todoku.engine.outbox import Outbox
 from todoku.store.port import Store
@@ -30,18 +30,18 @@ LOOKED_AT: Final = 20_000
 """Dead letters that one page looks at: a filter that few of them pass gives a short page, and a cursor to go on."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class RequestDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter, and what the receiver answered to its last attempt (None: nothing)."""
 
     id: str
-    request: Request
+    request: RequestView
     response: Response | None
 
 
-class Page(msgspec.Struct, frozen=True):
+class DeadLetterPage(msgspec.Struct, frozen=True):
     """Some dead letters, those that died last first, and the cursor of the next page (None: that was all)."""
 
-    items: tuple[DeadLetter, ...]
+    items: tuple[RequestDeadLetter, ...]
     cursor: str | None
 
 
@@ -52,13 +52,15 @@ class Acts(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-def listed(outbox: Outbox, wanted: Wanted = EVERYTHING, *, cursor: str | None = None, limit: int = 100) -> Page:
+def listed(
+    outbox: Outbox, wanted: Wanted = EVERYTHING, *, cursor: str | None = None, limit: int = 100
+) -> DeadLetterPage:
     """One page of the dead letters that are meant. `since` and `until` are of the moment they died."""
     rows, following = _found(outbox.store, wanted, cursor, limit)
-    return Page(_letters(outbox, rows), following)
+    return DeadLetterPage(_letters(outbox, rows), following)
 
 
-def get(outbox: Outbox, id: str) -> DeadLetter | None:
+def get(outbox: Outbox, id: str) -> RequestDeadLetter | None:
     """One dead letter; None: there is none, it was sent again, or removed."""
     return next(iter(_letters(outbox, _by_ids(outbox.store, [id]))), None)
 
@@ -183,10 +185,10 @@ def _is_dead(row: RequestRow) -> bool:
     return row.status == "aborted" and row.reason != CANCELLED
 
 
-def _letters(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[DeadLetter, ...]:
+def _letters(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[RequestDeadLetter, ...]:
     last = outbox.store.requests.last_attempts([row.delivery_id for row in rows])
     return tuple(
-        DeadLetter(
+        RequestDeadLetter(
             id=dead_id(each.delivery_id, each.replay_count),
             request=each,
             response=shown_answer(last[each.delivery_id].response) if each.delivery_id in last else None,

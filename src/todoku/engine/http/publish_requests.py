@@ -34,7 +34,7 @@ _FEW: Final = 8
 ENDPOINT_DISABLED: Final = "ENDPOINT_DISABLED"
 
 
-class Post(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was parsed and checked. To a URL group: `request.group`, and its `url` is empty."""
 
     request: HttpRequest
@@ -44,17 +44,17 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """It is a repetition if URL, headers and body are those of another; an id goes before it."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentMessage(msgspec.Struct, frozen=True):
     """A message that was stored (or found, if it is a duplicate), and where it goes."""
 
     message: Message
     url: str
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedRequest(msgspec.Struct, frozen=True):
     """What became of one post: one message, or one for each endpoint of its group."""
 
-    sent: tuple[Sent, ...]
+    sent: tuple[SentMessage, ...]
     to_group: bool
 
 
@@ -73,7 +73,7 @@ class Posts:
         self._queues: Remembered[str, int] = Remembered(monotonic, lasts=REMEMBERED)
         self._flows: Remembered[Flow, bool] = Remembered(monotonic, lasts=REMEMBERED)
 
-    async def publish(self, together: Puts, posts: Sequence[Post]) -> list[Published]:
+    async def publish(self, together: Puts, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
         """Store posts, those of one call together: all of them, or none and an error that says which is wrong."""
         if not posts:
             return []
@@ -85,7 +85,7 @@ class Posts:
         messages = await together.put([draft for drafts in made for draft, _ in drafts])
         return _published(posts, made, messages)
 
-    def put(self, posts: Sequence[Post]) -> list[Published]:
+    def put(self, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
         """As `publish`, for blocking code, in a transaction of their own."""
         if not posts:
             return []
@@ -93,7 +93,7 @@ class Posts:
         drafts = [draft for some in made for draft, _ in some]
         return _published(posts, made, self._outbox.put(drafts, None, twin="publish(…)"))
 
-    def drafts(self, posts: Sequence[Post]) -> list[list[tuple[Draft, str]]]:
+    def drafts(self, posts: Sequence[CheckedRequest]) -> list[list[tuple[Draft, str]]]:
         """The drafts of each post with their URLs; queues, flow keys and groups are looked up. InvalidMessage."""
         parallelism: dict[str, int] = {}
         for post in posts:
@@ -113,7 +113,7 @@ class Posts:
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _remembered(self, posts: Sequence[Post]) -> dict[str, int] | None:
+    def _remembered(self, posts: Sequence[CheckedRequest]) -> dict[str, int] | None:
         """The parallelism of every queue of these posts; None: something must be looked up first."""
         found: dict[str, int] = {}
         for request in (post.request for post in posts):
@@ -139,12 +139,12 @@ class Posts:
             self._flows.put(request.flow, True)
 
     def _drafts(
-        self, posts: Sequence[Post], groups: Sequence[GroupRow], parallelism: dict[str, int]
+        self, posts: Sequence[CheckedRequest], groups: Sequence[GroupRow], parallelism: dict[str, int]
     ) -> list[list[tuple[Draft, str]]]:
         found = {group.name: group for group in groups}
         return [[(self._draft(one, parallelism), one.request.url) for one in resolved(post, found)] for post in posts]
 
-    def _draft(self, post: Post, parallelism: dict[str, int]) -> Draft:
+    def _draft(self, post: CheckedRequest, parallelism: dict[str, int]) -> Draft:
         outbox, request, posting = self._outbox, post.request, post.posting
         if post.by_content and posting.deduplication_id is None:
             id = outbox.sealer.keyed(content_id(request, post.body))
@@ -161,7 +161,7 @@ class Posts:
         return outbox.sealer.request(made)
 
 
-def resolved(post: Post, groups: Mapping[str, GroupRow]) -> list[Post]:
+def resolved(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:
     """One post for each endpoint of its group; itself, if it goes to a URL. InvalidMessage: nobody is in the group."""
     name = post.request.group
     if name is None:
@@ -171,7 +171,7 @@ def resolved(post: Post, groups: Mapping[str, GroupRow]) -> list[Post]:
         hint = f"add some: POST /v2/topics/{name}/endpoints"
         raise InvalidMessage(f"the URL group {name!r} has no endpoints", hint=hint)
     return [
-        Post(
+        CheckedRequest(
             request=msgspec.structs.replace(
                 post.request,
                 url=endpoint.url,
@@ -196,9 +196,11 @@ def _of_endpoint(posting: Posting, url: str, *, enabled: bool) -> Posting:
     )
 
 
-def _published(posts: Sequence[Post], made: list[list[tuple[Draft, str]]], messages: list[Message]) -> list[Published]:
+def _published(
+    posts: Sequence[CheckedRequest], made: list[list[tuple[Draft, str]]], messages: list[Message]
+) -> list[PublishedRequest]:
     rest = iter(messages)
     return [
-        Published(tuple(Sent(next(rest), url) for _, url in drafts), post.request.group is not None)
+        PublishedRequest(tuple(SentMessage(next(rest), url) for _, url in drafts), post.request.group is not None)
         for post, drafts in zip(posts, made, strict=True)
     ]

@@ -73,26 +73,28 @@ class HttpEvent(msgspec.Struct, frozen=True, kw_only=True):
     next_at: datetime | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class RequestEventPage(msgspec.Struct, frozen=True):
     """Some events, newest first, and the cursor of the next page (None: that was all)."""
 
     items: tuple[HttpEvent, ...]
     cursor: str | None
 
 
-def listed(outbox: Outbox, wanted: Wanted = EVERYTHING, *, cursor: str | None = None, limit: int = 1000) -> Page:
+def listed(
+    outbox: Outbox, wanted: Wanted = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
+) -> RequestEventPage:
     """One page of the events that are meant. A filter that few pass gives a short page, and a cursor to go on."""
     if unknown := set(wanted.states) - set(STEPS):
         raise InvalidMessage(f"state cannot be {sorted(unknown)[0][:64]!r}", hint=", ".join(STEPS))
     before = _before(wanted) if cursor is None else _key(cursor)
     page = (_of_messages if wanted.message_ids else _of_all)(outbox.store, wanted, before, limit)
-    return Page(_with_answers(outbox.store, page.items), page.cursor)
+    return RequestEventPage(_with_answers(outbox.store, page.items), page.cursor)
 
 
 # ------------------------------------------------------------------------------------------------ pages
 
 
-def _of_all(store: Store, wanted: Wanted, before: Key, limit: int) -> Page:
+def _of_all(store: Store, wanted: Wanted, before: Key, limit: int) -> RequestEventPage:
     """So many that are meant, of all there is, after looking at a bounded number."""
     kinds = {kind for state in wanted.states for kind in _OF_STATE[state]} or set(_KINDS)
     found: list[HttpEvent] = []
@@ -100,12 +102,12 @@ def _of_all(store: Store, wanted: Wanted, before: Key, limit: int) -> Page:
         events, horizon = _round(store, sorted(kinds), before, wanted, max(_LEAST, limit + 1))
         for event in (event for event in events if _is_meant(wanted, event)):
             if len(found) == limit:
-                return Page(tuple(found), _cursor(found[-1].key))
+                return RequestEventPage(tuple(found), _cursor(found[-1].key))
             found.append(event)
         if horizon is None:
-            return Page(tuple(found), None)
+            return RequestEventPage(tuple(found), None)
         before = horizon
-    return Page(tuple(found), _cursor(before))
+    return RequestEventPage(tuple(found), _cursor(before))
 
 
 def _round(
@@ -135,7 +137,7 @@ def _row_key(kind: Kind, past: Past) -> Key:
     return at, _KINDS.index(kind), id, sub, 0
 
 
-def _of_messages(store: Store, wanted: Wanted, before: Key, limit: int) -> Page:
+def _of_messages(store: Store, wanted: Wanted, before: Key, limit: int) -> RequestEventPage:
     """All that happened to some messages: they are few, so all of it is read."""
     ids = list(dict.fromkeys(wanted.message_ids))
     rows = store.requests.of(ids)
@@ -145,7 +147,7 @@ def _of_messages(store: Store, wanted: Wanted, before: Key, limit: int) -> Page:
     told = [event for kind, past in pasts for event in _told(kind, past)]
     meant = [event for event in told if event.key < before and _is_meant(wanted, event)]
     events = sorted(meant, key=lambda event: event.key, reverse=True)
-    return Page(tuple(events[:limit]), _cursor(events[limit - 1].key) if len(events) > limit else None)
+    return RequestEventPage(tuple(events[:limit]), _cursor(events[limit - 1].key) if len(events) > limit else None)
 
 
 _KIND_OF: Final[dict[str, Kind]] = {"sending": "sending", "aborted": "died", "succeeded": "delivered"}

@@ -23,7 +23,7 @@ TOUCHED_EVERY: Final = 3600.0
 """Seconds after which a use is written down again: what nobody has used for a week is forgotten."""
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class RequestQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as people look at it. `lag`: so many of its messages wait."""
 
     name: str
@@ -78,13 +78,13 @@ def pause(store: Store, name: str, signed: Signed, *, paused: bool) -> None:
     upsert(store, name, signed, paused=paused)
 
 
-def get(store: Store, name: str) -> Queue | None:
+def get(store: Store, name: str) -> RequestQueue | None:
     """One queue; None: there is none."""
     row = store.http.queue(f"{KIND}{checked(name, 'queue')}")
     return None if row is None else _shown(store, (row,))[0]
 
 
-def listed(store: Store) -> tuple[Queue, ...]:
+def listed(store: Store) -> tuple[RequestQueue, ...]:
     """All of them, by name."""
     return _shown(store, store.http.queues(KIND))
 
@@ -103,10 +103,10 @@ def _is_to_be_touched(row: QueueRow) -> bool:
     return row.spec.implicit and row.now - row.updated_at.timestamp() > TOUCHED_EVERY
 
 
-def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[Queue, ...]:
+def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[RequestQueue, ...]:
     loads = store.http.loads([row.name for row in rows])
     return tuple(
-        Queue(
+        RequestQueue(
             name=row.name.removeprefix(KIND),
             parallelism=row.spec.parallelism or 1,
             paused=row.paused,

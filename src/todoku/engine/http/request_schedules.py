@@ -23,7 +23,7 @@ from todoku.core.schedule import Cron, Plan
 from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_plan, opened_plan
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.http import flow_control, request_queues
-from todoku.engine.http.publish_requests import Post, resolved
+from todoku.engine.http.publish_requests import CheckedRequest, resolved
 from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.http.url_groups import opened_group
 from todoku.engine.outbox import Outbox, new_id
@@ -57,7 +57,7 @@ class HttpSchedule(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-def put(outbox: Outbox, id: str, post: Post, when: Cron, signed: Signed) -> None:
+def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signed) -> None:
     """Store a schedule that sends this, or change the one that has this id. InvalidMessage: its group has no endpoints.
 
     Its queue and its flow key come into being now. What says that a post is a repetition does not count here.
@@ -135,7 +135,7 @@ def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]
     own = msgspec.json.decode(draft.headers or "{}", type=dict[str, str])
     own.pop(HTTP)
     posting = Posting(delay=draft.delay, fifo=draft.legs[0].lane is not None, trace=own)
-    for one in resolved(Post(request=request, body=body, posting=posting), groups):
+    for one in resolved(CheckedRequest(request=request, body=body, posting=posting), groups):
         made = request_draft(new_id(), one.request, body, one.posting, max_payload_bytes=len(body))
         yield msgspec.structs.replace(made, idempotency=_own(draft.idempotency, one.request.url))
 

@@ -26,7 +26,7 @@ CANCELLED: Final = "CANCELLED"
 """The reason of what somebody let not happen."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """A request and where it is. What its publisher wanted to be hidden is hidden in `request` and `body`.
 
     `body` None: it is encrypted, and cannot be opened here. `not_before`: when it is, or was, to be sent next.
@@ -59,12 +59,12 @@ class Cancelled(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-def get(outbox: Outbox, message_id: UUID) -> Request | None:
+def get(outbox: Outbox, message_id: UUID) -> RequestView | None:
     """A request, waiting, dead, cancelled or delivered; None: there is none, or its retention has passed."""
     return next(iter(shown(outbox, outbox.store.requests.of([message_id]))), None)
 
 
-def shown(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[Request, ...]:
+def shown(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[RequestView, ...]:
     """Rows with their bodies, as people may see them, in their order."""
     bodies = _bodies(outbox, [row.message_id for row in rows])
     return tuple(
@@ -146,8 +146,8 @@ def _cancelled(store: Store, rows: Sequence[RequestRow], signed: Signed) -> int:
     return len(insisted(store, rows, act, _is_alive))
 
 
-def _shown(row: RequestRow, request: HttpRequest, body: bytes | None) -> Request:
-    return Request(
+def _shown(row: RequestRow, request: HttpRequest, body: bytes | None) -> RequestView:
+    return RequestView(
         message_id=row.message_id,
         delivery_id=row.delivery_id,
         request=redacted(request),

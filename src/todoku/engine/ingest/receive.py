@@ -22,13 +22,13 @@ from todoku.core.topic_pattern import Route
 from todoku.engine.group_commit import Answer, Together
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
-from todoku.engine.ingest.source_keys import Keys
+from todoku.engine.ingest.source_keys import SourceKeys
 from todoku.engine.jobs.decoders import told
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.tracing import inject, travelling
 from todoku.engine.outbox import Outbox, new_id
-from todoku.engine.publish import Encoded, Options, check_json
+from todoku.engine.publish import Encoded, MessageOptions, check_json
 
 _MOST: Final = 1024
 """Topics that are remembered: sources have some dozens."""
@@ -54,7 +54,7 @@ class Moulds:
             self._routed = len(routes)
         mould = self._moulds.get(topic)
         if mould is None or key is not None or isinstance(payload, bytes):
-            made = self._outbox.draft(topic, payload, Options(key=key, headers=headers), routes)
+            made = self._outbox.draft(topic, payload, MessageOptions(key=key, headers=headers), routes)
             if made.key is None and made.payload is not None:
                 self._moulds[topic] = made
             return msgspec.structs.replace(made, idempotency=entry)
@@ -98,7 +98,7 @@ class Ingest:
         self._sources = sources
         self._moulds = Moulds(outbox, routes)
         self._together = together
-        self._keys = Keys(outbox.secrets)
+        self._keys = SourceKeys(outbox.secrets)
         self._keys.refuse_empty(sources.values())
         self._reminded: dict[str, float] = {}
 

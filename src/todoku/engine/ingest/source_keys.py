@@ -12,7 +12,7 @@ from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting, TodokuError
 from todoku.core.failure import DeliveryError
 from todoku.core.ingest import Secret
-from todoku.engine.encryption.secret_ref import EmptySecret, Ref, Secrets
+from todoku.engine.encryption.secret_ref import EmptySecret, Ref, SecretSources
 from todoku.engine.ingest.source import Source
 from todoku.engine.observability.log import Log
 
@@ -29,10 +29,10 @@ class _Known(msgspec.Struct, frozen=True):
     until: float
 
 
-class Keys:
+class SourceKeys:
     """What each source signs with."""
 
-    def __init__(self, secrets: Secrets, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, secrets: SecretSources, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._secrets = secrets
         self._monotonic = monotonic
         self._known: dict[str, _Known] = {}

@@ -13,7 +13,7 @@ from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route, pattern
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_providers import Resolve
-from todoku.engine.jobs.event import E, Events
+from todoku.engine.jobs.event import E, EventClasses
 from todoku.engine.jobs.handler import is_async, made
 from todoku.engine.jobs.job import Job
 from todoku.engine.jobs.options import JobOptions
@@ -73,12 +73,12 @@ class Declarations:
         self.settings = settings
         self.registry = Registry(outbox.schemas)
         self.jobs = Jobs()
-        self._events = Events()
+        self._events = EventClasses()
         self._routes: list[Route] = []
         self._served: dict[str, object] = {}
 
     @property
-    def events(self) -> Events:
+    def events(self) -> EventClasses:
         """The event classes declared here."""
         return self._events
 

@@ -12,7 +12,7 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Abort, Done, Retry, Snooze
-from todoku.engine.encryption.secret_ref import Ref, Secrets
+from todoku.engine.encryption.secret_ref import Ref, SecretSources
 
 _OUTCOMES: Final = (Done, Retry, Abort, Snooze)
 _AT: Final = re.compile(r"(?P<what>.*) - at `\$?\.?(?P<where>.*)`", re.DOTALL)
@@ -33,9 +33,9 @@ def at(name: str, decode: Callable[[Any], Any], raw: Any) -> Any:
         raise msgspec.ValidationError(f"{name}: {told(error)}") from None
 
 
-def decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str | bytes | msgspec.Raw], Any]:
+def decoder(kind: Any, name: str, secrets: SecretSources | None = None) -> Callable[[str | bytes | msgspec.Raw], Any]:
     """Decodes JSON as `kind`: msgspec's types by msgspec, pydantic's by pydantic. A Ref in it belongs to `secrets`."""
-    secrets = secrets or Secrets()
+    secrets = secrets or SecretSources()
     try:
         _refuse_unknown(kind)
         return msgspec.json.Decoder(kind, dec_hook=partial(_foreign, secrets)).decode
@@ -56,7 +56,7 @@ def _refuse_unknown(kind: Any) -> None:
         raise TypeError(f"{kind.__name__} cannot be read from JSON")
 
 
-def result_decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Callable[[str], Any]:
+def result_decoder(kind: Any, name: str, secrets: SecretSources | None = None) -> Callable[[str], Any]:
     """Decodes a kept result as the return annotation says; outcomes in it are no results."""
     if get_origin(kind) in (Union, types.UnionType):
         left = [each for each in get_args(kind) if each not in _OUTCOMES]
@@ -64,7 +64,7 @@ def result_decoder(kind: Any, name: str, secrets: Secrets | None = None) -> Call
     return decoder(Any if kind in _OUTCOMES else kind, name, secrets)
 
 
-def _foreign(secrets: Secrets, kind: type, value: Any) -> Any:
+def _foreign(secrets: SecretSources, kind: type, value: Any) -> Any:
     """A type msgspec does not know: pydantic's models know themselves, a Ref is its id."""
     if isinstance(value, kind):
         return value
@@ -90,7 +90,7 @@ def _pydantic_told(error: ValueError) -> str:
 class Adapted:
     """Decodes what msgspec cannot take at all (a model or a number), by pydantic."""
 
-    def __init__(self, adapter: Any, secrets: Secrets) -> None:
+    def __init__(self, adapter: Any, secrets: SecretSources) -> None:
         self._adapter = adapter
         self._secrets = secrets
 
@@ -103,7 +103,7 @@ class Adapted:
             raise msgspec.ValidationError(_pydantic_told(error)) from None
 
 
-def _adapted(kind: Any, secrets: Secrets) -> Adapted | None:
+def _adapted(kind: Any, secrets: SecretSources) -> Adapted | None:
     try:
         from pydantic import PydanticSchemaGenerationError, TypeAdapter  # noqa: PLC0415 - optional
     except ImportError:

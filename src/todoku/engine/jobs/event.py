@@ -57,7 +57,7 @@ class EventKind(msgspec.Struct, frozen=True):
         return str(value)
 
 
-class Events:
+class EventClasses:
     """The event classes of an App."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ _FIRST_WAIT: Final = 0.01
 _LONGEST_WAIT: Final = 0.5
 
 
-class Kept(msgspec.Struct, frozen=True):
+class ResultReader(msgspec.Struct, frozen=True):
     """How a job's result is read; None: it keeps none."""
 
     decode: Callable[[str], Any] | None
@@ -37,7 +37,7 @@ class Handle(Generic[R_co]):
     __slots__ = ("_kept", "_opener", "_store", "duplicate", "id", "job", "stored")
 
     def __init__(
-        self, store: Store, id: UUID, job: str, kept: Kept, *, duplicate: bool = False, stored: bool = True,
+        self, store: Store, id: UUID, job: str, kept: ResultReader, *, duplicate: bool = False, stored: bool = True,
         opener: Opener | None = None,
     ) -> None:  # fmt: skip
         self._store = store

@@ -12,9 +12,9 @@ from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route, check_topic
 from todoku.engine.context import Context
-from todoku.engine.encryption.secret_ref import Secrets
+from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.decoders import result_decoder
-from todoku.engine.jobs.handle import Kept
+from todoku.engine.jobs.handle import ResultReader
 from todoku.engine.jobs.job import Handler
 from todoku.engine.jobs.options import (
     JobOptions,
@@ -36,7 +36,7 @@ def made(
     *,
     consumes: str | None = None,
     kind: Any = Any,
-    secrets: Secrets | None = None,
+    secrets: SecretSources | None = None,
 ) -> Handler:
     """A handler of `function`: of a job, or of a consumer of the topic (or pattern) `consumes`."""
     called = _named(function, name)
@@ -55,7 +55,7 @@ def made(
         topic=called if consumes is None or "*" in consumes else consumes,
         route=route,
         target=_target(function, signature.caller(function), options, settings, route),
-        kept=Kept(result_decoder(hints.returns, called, secrets) if keep else None),
+        kept=ResultReader(result_decoder(hints.returns, called, secrets) if keep else None),
         unique_for=None if unique_for is None else checked_duration(unique_for, "unique_for", InvalidSetting),
         aliases=_aliases(called, options),
     )

@@ -12,11 +12,11 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.topic_pattern import Route
 from todoku.engine.context import Context
-from todoku.engine.jobs.handle import Handle, Kept
+from todoku.engine.jobs.handle import Handle, ResultReader
 from todoku.engine.jobs.options import CallOptions, checked_attempts, checked_duration, checked_queue
 from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
-from todoku.engine.publish import Encoded, Options
+from todoku.engine.publish import Encoded, MessageOptions
 from todoku.engine.registry import Target
 from todoku.store.values import EPOCH
 
@@ -33,7 +33,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     route: Route
     target: Target
-    kept: Kept
+    kept: ResultReader
     unique_for: float | None = None
     aliases: tuple[str, ...] = ()
     """Names it had before: what was stored under them still runs."""
@@ -139,7 +139,7 @@ class Call(Generic[R]):
     def draft(self) -> Draft:
         """A message for the job, checked, with an id of its own."""
         handler, given = self._handler, self.options
-        options = Options(
+        options = MessageOptions(
             key=given.get("key"),
             idempotency_key=given.get("idempotency_key"),
             delay=given.get("delay"),

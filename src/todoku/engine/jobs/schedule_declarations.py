@@ -14,7 +14,7 @@ from todoku.engine.jobs.declarations import Declarations, Declare
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.jobs.options import JobOptions
 from todoku.engine.outbox import Outbox
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 from todoku.engine.schedule import Timing, checked_name, plan, timed
 from todoku.engine.schedules import Schedules
 
@@ -97,4 +97,4 @@ class TimedDeclarations(Declarations):
                 raise InvalidSetting("a call has its own payload", hint="schedule(name, job.call(…)), without payload")
             return plan(what.draft(), what.payload, what.options, when, missed)
         topic, body, key = self._events.split(what, payload)
-        return plan(self.outbox.draft(topic, body, Options(key=key), self._routes), body, {}, when, missed)
+        return plan(self.outbox.draft(topic, body, MessageOptions(key=key), self._routes), body, {}, when, missed)

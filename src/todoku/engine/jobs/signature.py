@@ -18,7 +18,7 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
-from todoku.engine.encryption.secret_ref import Secrets
+from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.decoders import Adapted, at, decoder, told
 from todoku.engine.publish import Encoded, encode
 
@@ -38,7 +38,7 @@ class Signature(Protocol):
 class Hints:
     """The annotations of a function, resolved, and whether it takes the context first."""
 
-    def __init__(self, function: Callable[..., Any], name: str, secrets: Secrets | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, secrets: SecretSources | None = None) -> None:
         self.name = name
         self.secrets = secrets
         shape = inspect.signature(function)

@@ -15,12 +15,12 @@ import msgspec
 
 from todoku.core.alert import (
     WINDOW,
+    AlertStanding,
     Forget,
     Keep,
     Name,
     Raised,
     Reading,
-    Standing,
     Telling,
     begun,
     percentile,
@@ -33,7 +33,7 @@ from todoku.core.errors import StoreError
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.alert_sinks import Sink, news
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.metrics import Buckets, Counter, Snapshot, empty, merged
+from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merged
 from todoku.store.port import Store
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
@@ -60,7 +60,7 @@ class Own:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._known: dict[tuple[Name, str], Standing] = {}
+        self._known: dict[tuple[Name, str], AlertStanding] = {}
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
@@ -122,7 +122,7 @@ class Numbers:
         )
 
 
-def _p95(now: Buckets, before: Buckets) -> float | None:
+def _p95(now: HistogramBuckets, before: HistogramBuckets) -> float | None:
     up_to = [new - old for new, old in zip(now.up_to, before.up_to, strict=True)]
     return percentile(0.95, counting.END_TO_END.edges, up_to, now.number - before.number)
 

@@ -36,7 +36,7 @@ def gauges(store: Store, *, stuck_after: float) -> Gauges:
     )
 
 
-class Looking:
+class CachedGauges:
     """`gauges`, at most every `max_age` seconds however many ask. Blocks while it looks."""
 
     def __init__(

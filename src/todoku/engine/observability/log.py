@@ -84,7 +84,7 @@ _MASKABLE: Final = (
 )  # fmt: skip
 
 
-class Event:
+class LogEvent:
     """What happened, as the message of a log record: anybody's formatter shows it as text, ours as JSON."""
 
     __slots__ = ("fields", "name")
@@ -129,7 +129,7 @@ class Log:
         if LOGGER.isEnabledFor(level):
             error = fields.pop("exc_info", None)
             whole = _hidden(_plain({**self._fields, **fields}))
-            LOGGER.log(level, Event(event, whole), exc_info=error, stacklevel=3)
+            LOGGER.log(level, LogEvent(event, whole), exc_info=error, stacklevel=3)
 
 
 # ------------------------------------------------------------------------------------------------ masking
@@ -173,7 +173,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
         event = record.msg
-        name, fields = (event.name, event.fields) if isinstance(event, Event) else (_message(record), {})
+        name, fields = (event.name, event.fields) if isinstance(event, LogEvent) else (_message(record), {})
         line: Fields = {"event": name, "ts": datetime.fromtimestamp(record.created, UTC), "level": _level(record)}
         if record.name != LOGGER.name:
             line["logger"] = record.name
@@ -187,7 +187,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
         event = record.msg
-        text = str(event) if isinstance(event, Event) else escape_controls(_message(record))
+        text = str(event) if isinstance(event, LogEvent) else escape_controls(_message(record))
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         error = " ".join(f"{name}={value}" for name, value in _error(record).items())
         return f"{at} {_level(record).upper():7} {text}" + (f" {escape_controls(error)}" if error else "")
@@ -327,7 +327,7 @@ def log_lines(lines: Lines) -> None:
 def _record(line: SettledLine | IngestedLine, *, written: bool) -> logging.LogRecord:
     fields = msgspec.structs.asdict(line)
     at, name, level = fields.pop("ts"), fields.pop("event"), fields.pop("level")
-    record = LOGGER.makeRecord(LOGGER.name, LEVELS[level], __file__, 0, Event(name, fields), (), None)
+    record = LOGGER.makeRecord(LOGGER.name, LEVELS[level], __file__, 0, LogEvent(name, fields), (), None)
     record.created = at.timestamp()
     record.__dict__[_WRITTEN] = written
     return record

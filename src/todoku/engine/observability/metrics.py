@@ -118,14 +118,14 @@ INGEST_SECONDS: Final = Histogram(
 HISTOGRAMS: Final = (LATENCY, END_TO_END, INGEST_SECONDS)
 
 
-class Buckets(msgspec.Struct):
+class HistogramBuckets(msgspec.Struct):
     """One histogram: `up_to[i]` values were at most the i-th edge, `number` in all, and their sum."""
 
     up_to: list[int]
     number: int = 0
     total: float = 0.0
 
-    def add(self, other: Buckets) -> None:
+    def add(self, other: HistogramBuckets) -> None:
         """Add what another process saw."""
         self.up_to = [mine + theirs for mine, theirs in zip(self.up_to, other.up_to, strict=True)]
         self.number += other.number
@@ -136,7 +136,7 @@ class Snapshot(msgspec.Struct):
     """The numbers of one process, or of several added up: by metric, then by label value ("": it has no label)."""
 
     counters: dict[str, dict[str, float]]
-    histograms: dict[str, dict[str, Buckets]]
+    histograms: dict[str, dict[str, HistogramBuckets]]
 
     def add(self, other: Snapshot) -> None:
         """Add another's numbers to these."""
@@ -147,7 +147,7 @@ class Snapshot(msgspec.Struct):
         for name, series in other.histograms.items():
             known = self.histograms.setdefault(name, {})
             for label, buckets in series.items():
-                known.setdefault(label, Buckets([0] * len(buckets.up_to))).add(buckets)
+                known.setdefault(label, HistogramBuckets([0] * len(buckets.up_to))).add(buckets)
 
 
 def empty() -> Snapshot:
@@ -155,7 +155,7 @@ def empty() -> Snapshot:
     return Snapshot(
         {counter.name: dict.fromkeys(_labels(counter), 0.0) for counter in COUNTERS},
         {
-            histogram.name: {label: Buckets([0] * len(histogram.edges)) for label in _labels(histogram)}
+            histogram.name: {label: HistogramBuckets([0] * len(histogram.edges)) for label in _labels(histogram)}
             for histogram in HISTOGRAMS
         },
     )

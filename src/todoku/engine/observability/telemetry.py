@@ -30,7 +30,7 @@ from todoku.engine.observability.tracing import Spans, Tracing, configured
 from todoku.store.values import Reclaimed
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     """An attempt that ended. `started` and `ended` are this process's monotonic seconds."""
 
     claim: Claimed
@@ -109,7 +109,7 @@ class Telemetry:
             self.metrics.observe(counting.LATENCY, [seconds * 1000], "claim")
 
     @quietly
-    def settled(self, ended: Sequence[Ended], *, seconds: float) -> None:
+    def settled(self, ended: Sequence[EndedAttempt], *, seconds: float) -> None:
         """These were settled, in a transaction of so many seconds."""
         if not ended:
             return
@@ -124,7 +124,7 @@ class Telemetry:
         at = datetime.fromtimestamp(now, UTC)
         log_lines([_line(one, at) for one in ended])
 
-    def _count(self, ended: Sequence[Ended], now: float) -> None:
+    def _count(self, ended: Sequence[EndedAttempt], now: float) -> None:
         metrics = self.metrics
         failed = [one for one in ended if one.settlement.status is not Status.SUCCEEDED]
         done = ended if not failed else [one for one in ended if one.settlement.status is Status.SUCCEEDED]
@@ -143,7 +143,7 @@ class Telemetry:
         if keyed := [one.settlement for one in ended if one.claim.key_hash is not None]:
             self._count_ledger(keyed)
 
-    def _count_failed(self, failed: Sequence[Ended]) -> None:
+    def _count_failed(self, failed: Sequence[EndedAttempt]) -> None:
         for outcome, number in Counter(outcome_name(one.settlement) for one in failed).items():
             self.metrics.add(counting.PROCESSED, number, outcome)
             if outcome == "retry":
@@ -201,7 +201,7 @@ class Telemetry:
         if token is not None and self._tracing is not None:
             self._tracing.leave(token)
 
-    def end(self, token: Any, ended: Ended, *, lost: bool = False) -> None:
+    def end(self, token: Any, ended: EndedAttempt, *, lost: bool = False) -> None:
         """End the spans that `begin` began, once it is settled, or `lost`: not ours any more. From any task."""
         if token is None or self._tracing is None:
             return
@@ -210,7 +210,7 @@ class Telemetry:
             self._end(self._tracing, token, ended, "lost" if lost else outcome_name(ended.settlement))
 
     @quietly
-    def _end(self, tracing: Tracing, token: Spans, ended: Ended, outcome: str) -> None:
+    def _end(self, tracing: Tracing, token: Spans, ended: EndedAttempt, outcome: str) -> None:
         tracing.end(
             token,
             outcome=outcome,
@@ -282,7 +282,7 @@ def _level(settlement: Settlement) -> Level:
     return _LEVELS[outcome_name(settlement)]
 
 
-def _line(ended: Ended, at: datetime) -> SettledLine:
+def _line(ended: EndedAttempt, at: datetime) -> SettledLine:
     claim, settlement = ended.claim, ended.settlement
     correlation, trace = _ids(claim.headers) if claim.headers is not None else (None, None)
     return SettledLine(

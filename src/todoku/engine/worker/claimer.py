@@ -11,7 +11,7 @@ from uuid import UUID
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming, Looking
+from todoku.engine.claim import Claiming, SharedLook
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.held_deliveries import Hold
@@ -73,7 +73,7 @@ class Claimer:
         self._turn = 0
         self._next_suspect = 0.0
         self._claimings: dict[str, Claiming] = {}
-        self._looking = Looking(store, [pool.destinations for pool in pools])
+        self._looking = SharedLook(store, [pool.destinations for pool in pools])
         self._thread = thread("claimer", self._run, on_failure)
         self._announces = False
 

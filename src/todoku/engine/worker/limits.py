@@ -14,7 +14,7 @@ from todoku.engine.claim import UNLIMITED
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import Hold
-from todoku.store.values import UNCOUNTED, Counted, Limit, Limits
+from todoku.store.values import UNCOUNTED, Counted, Limits, Restriction
 
 OFTEN: Final = 0.05
 """Seconds between two looks where a rate is kept: less than what a rate keeps for who comes late."""
@@ -36,8 +36,8 @@ class Limiting:
         self._breakers = breakers
         self.per_key = per_key
         """How much of one key may run, by destination: what the code of this worker says."""
-        self._queues: dict[str, Limit] = {}
-        self._destinations: dict[str, Limit] = {}
+        self._queues: dict[str, Restriction] = {}
+        self._destinations: dict[str, Restriction] = {}
         self._counted = UNCOUNTED
         self.known = False
         """Whether the limits were read at all: until then nothing is claimed."""
@@ -112,5 +112,5 @@ class Limiting:
         return bounded and claim.lane is None and not self.presses(claim)
 
 
-def _counts(limit: Limit) -> bool:
+def _counts(limit: Restriction) -> bool:
     return limit.concurrency is not None or limit.rate is not None

@@ -36,7 +36,7 @@ def _inert(field: str) -> Callable[[Delivery], str | None]:
     return column
 
 
-class Looking(admin.ModelAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):
     """Read-only, whatever the user may do elsewhere."""
 
     action_form = WhyForm
@@ -86,13 +86,15 @@ class Looking(admin.ModelAdmin):
         lines = json.dumps(masked, ensure_ascii=False, indent=2).split("\n")
         return "\n".join(map(escape_controls, lines))
 
-    def _acted(self, request: Any, queryset: Any, act: Any) -> operate.Done | operate.Replayed | None:
+    def _acted(self, request: Any, queryset: Any, act: Any) -> operate.ActResult | operate.Replayed | None:
         why = request.POST.get("why", "").strip()
         if not why:
             self.message_user(request, "Say why: it is what the audit will know.", messages.ERROR)
             return None
         chosen = Filter(ids=tuple(queryset.values_list("pk", flat=True)))
-        done: operate.Done | operate.Replayed = act(the_box().store, chosen, Signed(request.user.get_username(), why))
+        done: operate.ActResult | operate.Replayed = act(
+            the_box().store, chosen, Signed(request.user.get_username(), why)
+        )
         return done
 
     def _say(self, request: Any, number: int, what: str, skipped: dict[str, int]) -> None:
@@ -101,7 +103,7 @@ class Looking(admin.ModelAdmin):
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(Looking):
+class DeliveryAdmin(ReadOnlyAdmin):
     """Everything that has not succeeded."""
 
     actions: ClassVar = ["cancel"]
@@ -114,7 +116,7 @@ class DeliveryAdmin(Looking):
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Looking):
+class DeadLetterAdmin(ReadOnlyAdmin):
     """Dead letters."""
 
     actions: ClassVar = ["replay"]

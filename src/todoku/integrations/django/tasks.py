@@ -33,7 +33,7 @@ from todoku.core.outcome import Abort, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job, routed
 from todoku.engine.jobs.options import CallOptions
-from todoku.engine.publish import Options
+from todoku.engine.publish import MessageOptions
 from todoku.integrations.django.project import the_box
 from todoku.store.values import AttemptRow, Delivery, Story
 
@@ -63,7 +63,7 @@ _STATUSES: Final = {
 }
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task as it is stored."""
 
     task: str
@@ -81,7 +81,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-learned(Stored)
+learned(StoredTask)
 
 
 def registered(path: str) -> Any:
@@ -125,12 +125,12 @@ class TodokuBackend(_Backend):
         """Store a task: in the open transaction of the project's database, if there is one."""
         self.validate_task(task)
         box = the_box()
-        stored = Stored(
+        stored = StoredTask(
             task=task.module_path, args=list(args), kwargs=dict(kwargs), backend=self.alias, queue=task.queue_name,
             priority=task.priority, run_after=_aware(task.run_after),
         )  # fmt: skip
         route = routed(runner().route, cast("CallOptions", {"queue": task.queue_name, **self.options}))
-        options = Options(priority=mapped(task.priority), at=stored.run_after)
+        options = MessageOptions(priority=mapped(task.priority), at=stored.run_after)
         draft = box.outbox.draft(stored.task, runner().call(stored).payload, options, [route])
         tx = None if transaction.get_autocommit(box.alias) else box.connection
         (message,) = box.outbox.put([draft], tx, twin="task.aenqueue(…)")
@@ -174,7 +174,7 @@ def runner() -> Job[..., Any]:
     return the_box().job(DESTINATION, max_attempts=1, keep_result=True)(run_task)
 
 
-def run_task(ctx: Context, stored: Stored) -> Any:
+def run_task(ctx: Context, stored: StoredTask) -> Any:
     """Run one task. What it raises is told with its full name, by which `TaskResult.errors` finds the class again."""
     task = stored.found()
     running = _result(
@@ -216,7 +216,7 @@ def _told(error: Exception) -> Retry | Abort | Snooze:
 # ---------------------------------------------------------------------------------------------- a result
 
 
-def _result(task: Any, id: str, backend: str, stored: Stored, **known: Any) -> Any:
+def _result(task: Any, id: str, backend: str, stored: StoredTask, **known: Any) -> Any:
     nothing = {"enqueued_at": None, "started_at": None, "finished_at": None, "last_attempted_at": None}
     fresh = {"status": _STATUSES["pending"], "errors": [], "worker_ids": [], **nothing}
     return _values.TaskResult(
@@ -231,8 +231,8 @@ def _story(result_id: str) -> Story | None:
         return None
 
 
-def _decode(payload: str) -> Stored:
-    return msgspec.json.decode(payload, type=dict[str, Stored])["stored"]
+def _decode(payload: str) -> StoredTask:
+    return msgspec.json.decode(payload, type=dict[str, StoredTask])["stored"]
 
 
 def _error(attempt: AttemptRow) -> Any:

@@ -20,14 +20,14 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, Opened, Tx
+from todoku.store.database import Bound, DialectName, HandlerTransaction, Tx
 from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translated
-from todoku.store.postgres.handler_transaction import HandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresOpened, opened
 from todoku.store.postgres.notices import PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
 from todoku.store.sql import load, quoted, styled
@@ -100,7 +100,7 @@ class PostgresDatabase:
         self.queries = load(_PACKAGE, settings.schema)
         self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
-        self._pool: ConnectionPool[HandlerConnection] | None = None
+        self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
         self._pid = os.getpid()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
@@ -112,19 +112,19 @@ class PostgresDatabase:
         return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[Opened]:
+    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
         with translated(), self._of_its_own() as connection, opened(connection, limit):
             yield PostgresOpened(connection, PostgresTx(connection, self._styled))
 
     @contextmanager
-    def _of_its_own(self) -> Iterator[HandlerConnection]:
+    def _of_its_own(self) -> Iterator[PostgresHandlerConnection]:
         """A connection on which nobody finds what the handler did to its session.
 
         A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
         no more.
         """
         try:
-            connection = HandlerConnection.connect(self._settings.database, **self._options())
+            connection = PostgresHandlerConnection.connect(self._settings.database, **self._options())
         except psycopg.OperationalError:
             with self._opened().connection(timeout=_PATIENCE) as borrowed:
                 try:
@@ -268,7 +268,7 @@ class PostgresDatabase:
                 pool.putconn(connection)
             return
 
-    def _opened(self) -> ConnectionPool[HandlerConnection]:
+    def _opened(self) -> ConnectionPool[PostgresHandlerConnection]:
         with self._opening:
             if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
                 self._pid = os.getpid()
@@ -279,7 +279,7 @@ class PostgresDatabase:
                     min_size=0,
                     max_size=self._settings.connections,
                     open=True,
-                    connection_class=HandlerConnection,
+                    connection_class=PostgresHandlerConnection,
                     kwargs=self._options(),
                     # What nobody uses is given back: the server has a limited number, and others wait for one.
                     max_idle=5.0,
@@ -340,7 +340,7 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
 
 
-def _cleaned(connection: HandlerConnection) -> None:
+def _cleaned(connection: PostgresHandlerConnection) -> None:
     """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
     connection.lent = False
     if not connection.closed:

@@ -15,7 +15,7 @@ from todoku.store.failpoint import reach
 from todoku.store.postgres.planner_settings import take_over
 
 
-class HandlerConnection(psycopg.Connection[Any]):
+class PostgresHandlerConnection(psycopg.Connection[Any]):
     """A connection whose transaction is todoku's to end while a handler has it.
 
     `lent`: SQLAlchemy has it from the handler, and may believe that it ends the transaction.
@@ -58,7 +58,7 @@ class PostgresOpened:
 
 
 @contextmanager
-def opened(connection: HandlerConnection, limit: float) -> Iterator[None]:
+def opened(connection: PostgresHandlerConnection, limit: float) -> Iterator[None]:
     """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
     milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
     # Read committed, whatever the default is: an old snapshot would not show the settle who published to this lane.

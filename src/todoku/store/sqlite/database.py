@@ -26,7 +26,7 @@ from todoku.core.errors import (
     WrongDatabase,
 )
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, Opened, Tx
+from todoku.store.database import Bound, DialectName, HandlerTransaction, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.private_files import shared
@@ -154,7 +154,7 @@ class SqliteDatabase:
                     connection.execute("rollback")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[Opened]:
+    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
         def made(connection: sqlite3.Connection) -> Tx:
             return SqliteTx(connection, self._scripts, self._clock())
 

@@ -13,7 +13,7 @@ from todoku.store.failpoint import reach
 from todoku.store.sqlite.writer import connect, patiently, transaction_lock
 
 
-class HandlerConnection(sqlite3.Connection):
+class SqliteHandlerConnection(sqlite3.Connection):
     """A connection whose transaction is todoku's to end. `lent`: SQLAlchemy has it, and may believe it does."""
 
     lent = False
@@ -56,7 +56,7 @@ def opened(
     path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
 ) -> Iterator[SqliteOpened]:
     """Begin a transaction that writes; past `limit` it is taken away, because nobody else can write meanwhile."""
-    connection = connect(path, timeout=timeout, factory=HandlerConnection)
+    connection = connect(path, timeout=timeout, factory=SqliteHandlerConnection)
     lock, over, ended, ending = transaction_lock(), threading.Event(), threading.Event(), threading.Lock()
 
     def take_away() -> None:
