@@ -26,8 +26,8 @@ from bench.bars import Bar, compared
 from bench.running import run
 from tests.support.postgres import fresh_database
 from todoku.app import App
+from todoku.store.deliveries import Filter
 from todoku.store.sqlite.database import file_path
-from todoku.store.values import Filter
 
 TEXT = "x" * 180
 SLOTS = 64
@@ -97,8 +97,8 @@ def drained(url: str, number: int, work: Callable[..., None], processes: int) ->
         for child in children:
             child.join()
         box, _ = app(url)
-        left = box.store.find(Filter(), limit=1).items
-        box.store.prune(history_ttl=0.001)
+        left = box.store.deliveries.find(Filter(), limit=1).items
+        box.store.retention.prune(history_ttl=0.001)
         box.close()
         if left:
             raise RuntimeError(f"{left[0]} was left behind")

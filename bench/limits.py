@@ -51,7 +51,7 @@ def measured(url: str, number: int) -> dict[str, list[Span]]:
 
 def _until_done(box: App, number: int) -> None:
     deadline = time.monotonic() + PATIENCE
-    while box.store.counts().succeeded < number and time.monotonic() < deadline:
+    while box.store.statistics.counts().succeeded < number and time.monotonic() < deadline:
         time.sleep(0.2)
 
 

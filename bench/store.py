@@ -62,13 +62,13 @@ class Bench:
     def drain(self, *, lanes: bool = False) -> int:
         """Claim 500 and settle them through the store, until nothing is left."""
         worker, done = uuid4(), 0
-        self.store.register(worker, name="bench", lease=600)
+        self.store.leases.register(worker, name="bench", lease=600)
         claiming = Claiming(self.store, worker, ["bench"], monotonic=time.monotonic)
         while claims := claiming.claim_lanes(lanes=50, limit=BATCH) if lanes else claiming.claim(BATCH):
-            if (report := self.store.settle([(claim, SUCCEEDED) for claim in claims])).lost or report.stuck:
+            if (report := self.store.claims.settle([(claim, SUCCEEDED) for claim in claims])).lost or report.stuck:
                 raise RuntimeError("the benchmark lost a delivery")
             done += len(claims)
-        self.store.bury(worker, lost=False)
+        self.store.leases.end(worker, lost=False)
         return done
 
     def drain_bare(self) -> int:
@@ -107,7 +107,7 @@ class Bench:
     def empty_claim(self) -> float:
         """The median milliseconds of a full claim that finds nothing."""
         worker = uuid4()
-        self.store.register(worker, name="bench", lease=600)
+        self.store.leases.register(worker, name="bench", lease=600)
         times = []
         for _ in range(50):
             claiming = Claiming(self.store, worker, ["bench"], monotonic=time.monotonic)
@@ -115,7 +115,7 @@ class Bench:
             if claiming.claim(BATCH):
                 raise RuntimeError("something was due")
             times.append(time.perf_counter() - began)
-        self.store.bury(worker, lost=False)
+        self.store.leases.end(worker, lost=False)
         return statistics.median(times) * 1000
 
 
@@ -127,7 +127,7 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
             ("bare", bench.published(bench.publish_bare)),
         )  # fmt: skip
         bars.append(Bar("postgres_publish_many_vs_bare", ours / bare_rate, 0.8))
-        bench.store.prune(history_ttl=0.001)
+        bench.store.retention.prune(history_ttl=0.001)
         ours, bare_rate = compared(
             rounds, "PostgreSQL drain", ("todoku", bench.drained(bench.drain)),
             ("bare", bench.drained(bench.drain_bare)),

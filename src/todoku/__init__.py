@@ -46,7 +46,7 @@ from todoku.sources.shopify import shopify
 from todoku.sources.slack import slack
 from todoku.sources.standard_webhooks import standard_webhooks
 from todoku.sources.stripe import stripe
-from todoku.store.values import BatchStatus
+from todoku.store.batches import BatchStatus
 
 __all__ = [
     "Abort",

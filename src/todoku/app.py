@@ -47,9 +47,9 @@ from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
 from todoku.engine.transaction_block import Block
 from todoku.engine.worker.worker import Worker
-from todoku.store.database import Database
-from todoku.store.store import SqlStore
-from todoku.store.values import Filter, Migrated
+from todoku.store.database import Database, Migrated
+from todoku.store.deliveries import Filter
+from todoku.store.store import Store
 
 __all__ = ["App", "load_settings", "new_id", "open_database", "printed_migrations"]
 
@@ -143,7 +143,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     ) -> None:
         settings = load_settings(database=database, schema=schema)
         self._database = open_database(settings)
-        self.store = SqlStore(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
+        self.store = Store(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
         policy = Policy(require_tx=require_tx, no_route=no_route)
         self.telemetry = Telemetry(span_ratio=settings.span_ratio)
         self.sources = Sources()
@@ -173,7 +173,8 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         settings = msgspec.structs.replace(self.settings, database=database, schema=schema)
         opened = open_database(settings)
         self.store.close()
-        self._database = self.store.database = opened
+        self._database = opened
+        self.store.connect(opened)
         self.settings = settings
         self.outbox.connect(opened, settings)
 
@@ -183,7 +184,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
 
     def about(self) -> About:
         """What is in the database, for `todoku up`."""
-        counts = self.store.counts(max_age=60.0)
+        counts = self.store.statistics.counts(max_age=60.0)
         shown = without_password(self.settings.database)
         return About(shown, self._database.dialect, self._database.describe(), counts)
 
@@ -192,7 +193,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     def worker(self, *, name: str | None = None, limit: int | None = None) -> Worker:
         """A worker for everything declared here. `limit`: it claims no more than so many."""
         # The heartbeat has a connection of its own: whatever handlers do to the others, the lease is kept.
-        heart = SqlStore(
+        heart = Store(
             open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
         watch(self.registry)

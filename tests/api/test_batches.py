@@ -21,7 +21,7 @@ import todoku
 from tests.support.world import SOMEBODY, World
 from todoku.cli.main import cli
 from todoku.core.limit import Limit
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 from todoku.testing import inline
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def test_ordered_limited_and_transactional_members_count_like_any_other(box: tod
         ran.append("last")
 
     world.sql("create table my_rows (n integer)")
-    world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
+    world.store.limits.set("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
     calls = [in_turn.using(key="k").call(n) for n in range(3)]
     calls += [with_rows.call(), with_rows.call(), limited.call(), limited.call(), keyed.using(key="k").call()]
     batch = box.batch(calls, then=last.using(key="k").call(), tx=None)
@@ -391,10 +391,10 @@ def killed_at(world: World, url: str, failpoint: str) -> None:
         timeout=120, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    for worker in world.store.workers():
-        world.store.bury(worker.id, lost=True)
+    for worker in world.store.leases.workers():
+        world.store.leases.end(worker.id, lost=True)
     box.drain()
-    assert world.store.follow() in (0, 1)
+    assert world.store.follow_batches() in (0, 1)
     box.drain()
     ran = Counter(each.destination for each in world.history())
     assert ran == {"member": 1, "in_transaction": 1, "of_member": 1, "of_transaction": 1, "finish": 1}
@@ -410,6 +410,6 @@ def test_every_run_of_a_job_is_one_of_its_own(box: todoku.App, seen: list[str], 
     batch = box.batch([call, call], tx=None)
     assert len({handle.id for handle in batch.handles}) == 2
     assert isinstance(batch.handles[0].id, UUID)
-    world.store.cancel(Filter(message_id=batch.handles[1].id), SOMEBODY)
+    world.store.acts.cancel(Filter(message_id=batch.handles[1].id), SOMEBODY)
     box.drain()
     assert (batch.status().succeeded, batch.status().aborted) == (1, 1)

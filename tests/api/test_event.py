@@ -76,7 +76,7 @@ def test_structs_and_models_are_events_too(
         return event
 
     message = box.publish(sent, tx=None)
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert story.message.payload == stored
     assert attempt() == [sent]

@@ -63,7 +63,7 @@ def test_a_result_is_what_the_return_annotation_says(box: todoku.App, world: Wor
     text = "01900000-0000-7000-8000-000000000001"
     results = ['{"total":3}', f'["{text}"]', '{"a":1}', None]
     found = sorted(claims(), key=lambda claim: claim.id)
-    world.store.settle([(claim, done(result)) for claim, result in zip(found, results, strict=True)])
+    world.store.claims.settle([(claim, done(result)) for claim, result in zip(found, results, strict=True)])
     assert [handle.result(timeout=5) for handle in handles] == [Sum(3), [UUID(text)], {"a": 1}, None]
 
 
@@ -78,7 +78,7 @@ def test_a_result_is_awaited_until_it_is_there(box: todoku.App, world: World, cl
     waiting.start()
     db.commit()
     db.close()
-    world.store.settle([(claim, done("42")) for claim in claims()])
+    world.store.claims.settle([(claim, done("42")) for claim in claims()])
     waiting.join(30)
     assert found == [42]
 
@@ -92,7 +92,7 @@ async def test_async_code_awaits_a_result_without_a_thread_that_waits(
     handles = await box.aenqueue_many([answer.call(n) for n in range(50)], tx=None)
     waiting = [asyncio.create_task(handle.aresult(timeout=60)) for handle in handles]
     found = sorted(await asyncio.to_thread(claims), key=lambda claim: claim.id)
-    await asyncio.to_thread(world.store.settle, [(claim, done(str(place))) for place, claim in enumerate(found)])
+    await asyncio.to_thread(world.store.claims.settle, [(claim, done(str(place))) for place, claim in enumerate(found)])
     assert await asyncio.gather(*waiting) == list(range(50))
 
 
@@ -128,8 +128,8 @@ def test_cancel_ends_what_has_not_started_and_asks_what_runs(box: todoku.App, wo
     (claim,) = claims()
     assert running.cancel(by="ada", why="too slow")
     assert running.status() is todoku.Status.SENDING
-    assert [held.cancel_requested for held in world.store.owned(claim.worker)] == [True]
-    story = world.store.story(waiting.id)
+    assert [held.cancel_requested for held in world.store.leases.owned(claim.worker)] == [True]
+    story = world.store.messages.story(waiting.id)
     assert story is not None
     assert [(row.by, row.why) for row in story.audit] == [("ada", "not needed")]
 

@@ -15,7 +15,7 @@ import pytest
 
 import todoku
 from tests.support.world import SOMEBODY, World
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 
 def test_a_hook_is_told_of_every_end_it_asked_for(box: todoku.App, world: World) -> None:
@@ -139,7 +139,7 @@ def test_a_cancel_by_somebody_without_the_program_fires_the_hook(box: todoku.App
 
     box.migrate()  # announces what is declared here
     work.using(delay=3600).enqueue()
-    world.another_store().cancel(Filter(destination="work"), SOMEBODY)
+    world.another_store().acts.cancel(Filter(destination="work"), SOMEBODY)
     box.drain()
     assert told == ["CANCELLED"]
 

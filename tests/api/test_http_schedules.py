@@ -15,8 +15,8 @@ from todoku.engine.http import request_queues, request_schedules, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import Named
+from todoku.store.audit import Signed
 from todoku.store.failpoint import armed, lose
-from todoku.store.values import Signed
 
 WHO = Signed("ada", "a test")
 HOURLY = cron("0 * * * *")

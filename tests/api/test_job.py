@@ -32,7 +32,7 @@ def test_an_enqueued_call_is_one_message_for_one_destination(box: todoku.App, wo
     assert (delivery.message_id, delivery.topic, delivery.destination) == (handle.id, "welcome", "welcome")
     assert (delivery.queue, delivery.status, delivery.max_attempts) == ("default", "pending", 6)
     assert (handle.duplicate, handle.stored, handle.status()) == (False, True, todoku.Status.PENDING)
-    story = world.store.story(handle.id)
+    story = world.store.messages.story(handle.id)
     assert story is not None
     assert story.message.payload == '{"user_id":7,"hobby":"go"}'
 
@@ -43,7 +43,7 @@ def test_a_default_is_not_stored_so_it_can_change(box: todoku.App, world: World,
         return user_id, hobby
 
     handle = welcome.enqueue(7)
-    story = world.store.story(handle.id)
+    story = world.store.messages.story(handle.id)
     assert story is not None
     assert story.message.payload == '{"user_id":7}'
     assert attempt() == [(7, "chess")]
@@ -74,7 +74,7 @@ def test_using_changes_one_call_and_not_the_job(box: todoku.App, world: World) -
     assert abs(special.next_run_at - later) < timedelta(milliseconds=1)
     assert (plain.queue, plain.priority, plain.key, plain.max_attempts) == ("mail", 0, None, 6)
     assert special.message_id is not None
-    story = world.store.story(special.message_id)
+    story = world.store.messages.story(special.message_id)
     assert story is not None
     assert (story.message.headers, story.message.labels) == ('{"a":"b"}', '["x"]')
 
@@ -286,10 +286,10 @@ def test_a_window_that_is_over_is_forgotten(box: todoku.App, world: World) -> No
     def report() -> None: ...
 
     report.enqueue()
-    world.store.prune(history_ttl=3600)
+    world.store.retention.prune(history_ttl=3600)
     assert world.sql("select count(*) from todoku_ledger") == [(1,)]
     world.advance(61)
-    world.store.prune(history_ttl=3600)
+    world.store.retention.prune(history_ttl=3600)
     assert world.sql("select count(*) from todoku_ledger") == [(0,)]
 
 

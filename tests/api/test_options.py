@@ -11,11 +11,11 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.http_request import SCHEMES
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 
 def standing(box: todoku.App, handle: todoku.Handle[Any]) -> tuple[str, str | None, str | None]:
-    found = box.store.standing(handle.id, handle.job)
+    found = box.store.deliveries.standing(handle.id, handle.job)
     assert found is not None
     return found.status, found.reason, found.error
 
@@ -122,7 +122,7 @@ def test_a_renamed_job_runs_what_was_stored_under_its_old_name(box: todoku.App, 
     job = box.job("mail.welcome", aliases=["welcome", "hello"], keep_result=True)(_greeted)
     assert box.drain() == 1
     assert handle.job == "welcome"
-    assert box.store.standing(handle.id, "welcome").status == "succeeded"  # type: ignore[union-attr]
+    assert box.store.deliveries.standing(handle.id, "welcome").status == "succeeded"  # type: ignore[union-attr]
     assert job.enqueue("Bob").job == "mail.welcome"
     assert box.jobs["hello"] is job
     assert list(box.jobs) == ["mail.welcome"]
@@ -157,7 +157,7 @@ def test_what_breaks_the_schema_of_its_topic_is_refused_with_its_field_and_nothi
         with pytest.raises(todoku.InvalidMessage, match=text) as refused:
             box.publish("order.created", payload, tx=None)
         assert "12.5" not in str(refused.value), "a value of the payload is told"
-    assert not world.store.find(Filter()).items
+    assert not world.store.deliveries.find(Filter()).items
     box.publish("order.created", {"id": 7, "amount": 0.5, "mail": "ada@example.org"}, tx=None)
     assert box.drain() == 1
 

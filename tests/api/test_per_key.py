@@ -65,7 +65,7 @@ def test_a_call_of_such_a_job_has_the_jobs_queue(box: todoku.App) -> None:
     send.using(key="a", queue="mail").enqueue()
     with pytest.raises(todoku.InvalidMessage, match="queue cannot be 'other'"):
         send.using(key="a", queue="other").enqueue()
-    assert box.store.counts().of("pending") == 1
+    assert box.store.statistics.counts().of("pending") == 1
 
 
 def test_calls_with_a_key_have_its_gate_and_others_none(box: todoku.App) -> None:
@@ -90,7 +90,7 @@ def test_events_are_limited_by_their_key(box: todoku.App) -> None:
         ran.append(event.amount)
 
     box.publish_many([Paid("acme", amount) for amount in range(5)], tx=None)
-    assert len(box.store.waiting(None).gates) == 1
+    assert len(box.store.claims.waiting(None).gates) == 1
     assert box.drain() == 5
     assert sorted(ran) == [0, 1, 2, 3, 4]
-    assert box.store.waiting(None).gates == ()
+    assert box.store.claims.waiting(None).gates == ()

@@ -38,7 +38,7 @@ def test_dead_letters_are_replayed_by_id_and_by_reason(box: todoku.App, world: W
     assert woken == [1, 1]
     (delivery,) = world.deliveries(message_id=one.id)
     assert (delivery.attempts, delivery.replay_count) == (0, 1)
-    story = world.store.story(one.id)
+    story = world.store.messages.story(one.id)
     assert story is not None
     assert [(row.by, row.action, row.why) for row in story.audit] == [("ada", "replay", "looked at it")]
 

@@ -24,7 +24,7 @@ from todoku.engine.schedule import declare, decoded
 from todoku.engine.worker.schedule_firing import Scheduling
 from todoku.store.failpoint import armed, lose
 from todoku.store.schedules import ScheduleRow
-from todoku.store.store import SqlStore
+from todoku.store.store import Store
 
 HOUR = timedelta(hours=1)
 ADA = {"by": "ada", "why": "a test"}
@@ -34,7 +34,7 @@ def failed(error: Exception) -> None:
     raise error
 
 
-def firing_of(box: todoku.App, store: SqlStore | None = None, **settings: Any) -> Scheduling:
+def firing_of(box: todoku.App, store: Store | None = None, **settings: Any) -> Scheduling:
     """The part of a worker that fires."""
     return Scheduling(
         store or box.store, box.plans, msgspec.structs.replace(box.settings, **settings), box.telemetry,
@@ -52,7 +52,7 @@ def next_slots(when: When, *moments: datetime) -> set[datetime]:
 
 
 def row(box: todoku.App, name: str) -> ScheduleRow:
-    (found,) = [row for row in box.store.timetable.rows() if row.name == name]
+    (found,) = [row for row in box.store.schedules.rows() if row.name == name]
     return found
 
 
@@ -80,7 +80,7 @@ def until_next(box: todoku.App, world: World, name: str, *, and_then: timedelta 
     slot = row(box, name).next_run_at
     assert slot is not None
     world.advance((slot - now(world) + and_then).total_seconds() + 0.001)
-    box.store.timetable.announce(tuple(box.plans))  # as its workers do all the time
+    box.store.schedules.announce(tuple(box.plans))  # as its workers do all the time
     return slot
 
 
@@ -300,7 +300,7 @@ def test_I3_however_many_look_at_once_each_slot_is_fired_once(box: todoku.App, w
     start = threading.Barrier(len(stores))
     errors: list[Exception] = []
 
-    def fire(store: SqlStore) -> None:
+    def fire(store: Store) -> None:
         firing = firing_of(box, store)
         start.wait()
         try:
@@ -421,7 +421,7 @@ def test_a_job_nobody_knows_is_fired_all_the_same_and_becomes_a_dead_letter(
     firing_of(stranger, world.store).fire_due()
     assert slots_fired(world) == [slot]
     world.advance(700)
-    assert world.store.expire(unknown_after=600) == (0, 1)
+    assert world.store.retention.expire(unknown_after=600) == (0, 1)
     (dead,) = world.deliveries()
     assert (dead.status, dead.reason) == ("aborted", "UNKNOWN_DESTINATION")
     stranger.close()
@@ -484,7 +484,7 @@ def test_messages_of_an_encrypted_job_are_sealed_when_they_are_fired(
         box.schedule("told", told.call("canary"), every=HOUR)
     declare(world.store, box.plans)
     world.advance(3600)
-    world.store.timetable.announce(["secret"])
+    world.store.schedules.announce(["secret"])
     firing_of(stranger, world.store).fire_due()
     assert slots_fired(world) == []
     assert "there is no master key" in (row(box, "secret").error or "")
@@ -590,12 +590,12 @@ def test_what_code_declares_is_changed_there(box: todoku.App, world: World, hour
 
 
 def test_a_dry_run_changes_nothing(box: todoku.App, world: World, hourly: Any) -> None:
-    before = box.store.timetable.rows()
+    before = box.store.schedules.rows()
     box.schedules.add("new", hourly, every=60, **ADA, dry_run=True)
     box.schedules.pause("hourly", **ADA, dry_run=True)
     box.schedules.resume("hourly", **ADA, dry_run=True)
     assert box.schedules.run_now("hourly", **ADA, dry_run=True) is None
-    (after,) = box.store.timetable.rows()
+    (after,) = box.store.schedules.rows()
     assert msgspec.structs.replace(after, now=before[0].now) == before[0]
     assert (audit(world), world.deliveries()) == ([], [])
 
@@ -647,7 +647,7 @@ def test_doctor_names_what_is_overdue_broken_or_not_declared_any_more(
     assert levels["mine"][0] == "warn"
     assert "has been due for" in levels["mine"][1]
     assert levels["hourly"] == ("warn", "hourly is not declared by any App any more, and does not fire")
-    box.store.timetable.failed("mine", "tz cannot be 'Mars'")
+    box.store.schedules.failed("mine", "tz cannot be 'Mars'")
     assert ("problem", "mine cannot be fired: tz cannot be 'Mars'") in told()
 
 

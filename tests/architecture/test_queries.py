@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 STORE = Path(__file__).resolve().parents[2] / "src" / "todoku" / "store"
-FILES = sorted(STORE.glob("*/queries.sql"))
+FILES = sorted(STORE.glob("*/*.sql"))
 NAME = re.compile(r"^--\s*name:\s*(\S+)\s*$")
 
-each_file = pytest.mark.parametrize("path", FILES, ids=[path.parent.name for path in FILES])
+each_file = pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}/{path.name}" for path in FILES])
 
 
 def blocks(path: Path) -> list[tuple[str, list[str]]]:
-    """(name, the lines below it) for each block of a queries.sql, in order."""
+    """(name, the lines below it) for each block of a file, in order."""
     found: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if match := NAME.match(line):
@@ -26,8 +26,15 @@ def blocks(path: Path) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_both_backends_have_queries() -> None:
-    assert {path.parent.name for path in FILES} == {"sqlite", "postgres"}
+def test_both_backends_have_the_same_files() -> None:
+    names = {path.parent.name: [other.name for other in FILES if other.parent == path.parent] for path in FILES}
+    assert names["sqlite"] == names["postgres"]
+    assert set(names) == {"sqlite", "postgres"}
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FILES}))
+def test_every_file_stands_beside_the_module_that_uses_it(name: str) -> None:
+    assert (STORE / f"{name}.py").exists()
 
 
 @each_file
@@ -46,9 +53,10 @@ def test_every_query_has_a_statement(path: Path) -> None:
     assert [name for name, lines in blocks(path) if not statement(lines)] == []
 
 
-@each_file
-def test_no_name_is_used_twice(path: Path) -> None:
-    assert [name for name, count in Counter(name for name, _ in blocks(path)).items() if count > 1] == []
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_no_name_is_used_twice(backend: str) -> None:
+    names = Counter(name for path in FILES if path.parent.name == backend for name, _ in blocks(path))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @each_file

@@ -99,10 +99,15 @@ def test_every_act_is_tried_dry_and_then_leaves_who_and_why(shop: Shop, act: lis
     shop.world.settle(shop.world.claim(shop.world.worker(), limit=1))
     waiting = max(shop.statuses())
     act = [str(waiting) if word == "ID" else word for word in act]
-    before = (shop.statuses(), shop.world.history(), shop.world.store.limits(), shop.world.store.workers())
+    before = (shop.statuses(), shop.world.history(), shop.world.store.limits.read(), shop.world.store.leases.workers())
     said(shop.run(*act, "--dry-run"))
     assert shop.audit() == []
-    assert (shop.statuses(), shop.world.history(), shop.world.store.limits(), shop.world.store.workers()) == before
+    assert (
+        shop.statuses(),
+        shop.world.history(),
+        shop.world.store.limits.read(),
+        shop.world.store.leases.workers(),
+    ) == before
     said(shop.run(*act, "--by", "bob", "--why", "because"))
     assert {(by, why) for by, _, _, why in shop.audit()} == {("bob", "because")}
 
@@ -149,7 +154,7 @@ def test_cancel_makes_what_waits_a_dead_letter_and_asks_what_runs(shop: Shop) ->
     shop.world.publish(1, topic="mail.sent", to=["mail"])
     assert rows(shop.run("cancel", "--all", "--destination", "warehouse", *WHY, "--json"))[0]["changed"] == 3
     assert sorted(shop.statuses().values()) == ["aborted", "aborted", "pending", "sending"]
-    assert [held.cancel_requested for held in shop.world.store.owned(worker)] == [True]
+    assert [held.cancel_requested for held in shop.world.store.leases.owned(worker)] == [True]
     assert shop.world.delivery(running.id).cancel_requested  # type: ignore[union-attr]
     assert "Say which: IDs or --all" in misused(shop.run("cancel", *WHY))
 
@@ -161,7 +166,7 @@ def test_settle_by_hand_is_ledger_first_and_keeps_the_result(shop: Shop) -> None
     assert said(shop.run("settle", str(delivery), "--as", "succeeded", "--result", '{"n": 1}', *WHY)) == [
         "settle as succeeded: changed 1 of 1"
     ]
-    assert shop.world.store.result(delivery) == '{"n": 1}'
+    assert shop.world.store.deliveries.result(delivery) == '{"n": 1}'
     (entry,) = rows(shop.run("ledger", "u7", "--scope", "effect:warehouse", "--json"))
     assert (entry["state"], entry["response"]) == ("succeeded", {"n": 1})
     assert shop.audit() == [("ada", "settle as succeeded", f"delivery:{delivery}", "the warehouse is back")]
@@ -233,7 +238,7 @@ def test_what_is_sending_cannot_be_cleared(shop: Shop) -> None:
 
 
 def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
-    shop.world.store.announce(["http"])
+    shop.world.store.destinations.announce(["http"])
     assert said(shop.run("limit", "mail", "--concurrency", "2", "--rate", "90/m", "--for", "30m", *WHY)) == [
         "limited queue mail: at most 2 at once, 1.5 a second, for 1800 s"
     ]
@@ -241,20 +246,20 @@ def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
         "limited destination http: any number at once, 5 a second"
     ]
     said(shop.run("limit", "http", "--of", "queue", "--concurrency", "1", *WHY))
-    limits = shop.world.store.limits()
+    limits = shop.world.store.limits.read()
     assert [(limit.name, limit.concurrency, limit.rate) for limit in limits.queues] == [
         ("http", 1, None), ("mail", 2, 1.5),
     ]  # fmt: skip
     assert [(limit.name, limit.rate) for limit in limits.destinations] == [("http", 5.0)]
     assert said(shop.run("limit", "mail", "--off", *WHY)) == ["took the limit of queue mail away"]
-    assert [limit.name for limit in shop.world.store.limits().queues] == ["http"]
+    assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
     shop.world.advance(3600)
-    assert [limit.name for limit in shop.world.store.limits().queues] == ["http"]
+    assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
 
 
 def test_limits_shows_what_is_limited_and_which_keys_are_full(shop: Shop) -> None:
     assert shop.run("limits").returncode == 1
-    shop.world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=3, rate=2.5)
+    shop.world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=3, rate=2.5)
     shop.world.publish(3, key="acme", per_key=Limit(concurrency=2))
     shop.world.claim_gates(shop.world.worker(), Limit(concurrency=2))
     assert rows(shop.run("limits", "--json")) == [
@@ -297,5 +302,5 @@ def test_release_expired_frees_what_the_dead_held_and_only_that(shop: Shop) -> N
     assert (row["workers"], row["freed"]) == (1, 3)
     assert sorted(shop.statuses().values()) == ["pending"] * 3 + ["sending"] * 2
     assert shop.audit() == [("ada", "release-expired", f"worker:{dead}", "the warehouse is back")]
-    shop.world.store.set_queue("mail", SOMEBODY, paused=True)
+    shop.world.store.queues.pause("mail", SOMEBODY, paused=True)
     assert rows(shop.run("release-expired", *WHY, "--json"))[0]["freed"] == 0

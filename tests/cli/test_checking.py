@@ -50,7 +50,7 @@ def rows_of(text: str) -> dict[str, str]:
 
 def test_doctor_finds_a_set_up_that_works(shop: Shop) -> None:
     shop.world.worker()
-    shop.world.store.announce(["warehouse"])
+    shop.world.store.destinations.announce(["warehouse"])
     shop.world.publish()
     found = levels(shop)
     for what in ("app", "database", "schema", "clock", "workers", "history"):

@@ -31,7 +31,7 @@ def old(sqlite_url: str) -> Iterator[World]:
     world.publish(1, idempotency_key="k1")
     worker = world.worker()
     world.settle(world.claim(worker, limit=10))
-    world.store.bury(worker, lost=False)
+    world.store.leases.end(worker, lost=False)
     yield world
     world.close()
 

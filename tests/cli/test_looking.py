@@ -169,7 +169,7 @@ def test_what_is_not_there_is_said(shop: Shop, command: str) -> None:
 
 def test_explain_says_why_a_delivery_has_not_run(shop: Shop) -> None:
     shop.world.publish(delay=40)
-    shop.world.store.set_queue("warehouse", SOMEBODY, paused=True)
+    shop.world.store.queues.pause("warehouse", SOMEBODY, paused=True)
     (delivery,) = shop.statuses()
     causes = rows(shop.run("explain", str(delivery), "--json"))
     assert list(causes[0]) == ["delivery", "destination", "cause", "text", "hint"]

@@ -19,7 +19,8 @@ from todoku.core.errors import InvalidAct, NoRoute
 from todoku.core.http_request import request_of
 from todoku.engine import operate
 from todoku.engine.http import url_groups
-from todoku.store.values import Filter, Signed
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter
 from todoku.testing import frozen
 
 WORKER = "https://worker.example.com/x"
@@ -51,7 +52,7 @@ def test_a_url_is_a_request_with_everything_that_was_said(box: todoku.App, queue
         WORKER, {"n": 1}, retries=0, timeout=7, method="PUT", callback="https://worker.example.com/done",
         flow=Flow(key="stripe", rate=5), labels=["eu"], headers={"X-A": "b"}, deduplication_id="evt_7",
     )  # fmt: skip
-    story = box.store.story(UUID(done.id))
+    story = box.store.messages.story(UUID(done.id))
     assert story is not None
     request = request_of(story.message.headers)
     assert request is not None
@@ -106,7 +107,7 @@ def test_a_queue_keeps_its_order(box: todoku.App, queue: Queue) -> None:
 
 def queue_deliveries(box: todoku.App, url: str, queue: Queue) -> list[Any]:
     queue.enqueue("orders", url, 1)
-    return list(box.store.find(Filter(queue="http:orders")).items)
+    return list(box.store.deliveries.find(Filter(queue="http:orders")).items)
 
 
 def test_tx_joins_the_callers_transaction(world: World, box: todoku.App, queue: Queue) -> None:
@@ -193,7 +194,7 @@ async def test_messages_are_read_and_cancelled(box: todoku.App, queue: Queue) ->
     message = await queue.messages.aget(done.id)
     assert (message.to, message.body, message.id) == (WORKER, b'{"n":1}', done.id)
     await queue.messages.acancel(done.id, by="ada", why="a test")
-    (delivery,) = box.store.find(Filter(status="aborted")).items
+    (delivery,) = box.store.deliveries.find(Filter(status="aborted")).items
     assert delivery.reason == "CANCELLED"
     with pytest.raises(QueueRefused, match="no message"):
         await queue.messages.aget("00000000-0000-7000-8000-000000000000")
@@ -211,6 +212,6 @@ def test_a_database_whose_answer_was_lost_has_the_message_once(postgres_url: str
         assert queue.enqueue("orders", "payment.succeeded", 1).how == "spooled"
         until(lambda: queue.spooled() == 0, "it is forwarded")
         assert fell_back(queue) == {"spool": 1.0}
-        assert [one.destination for one in box.store.find(Filter(queue="http:orders")).items] == ["ledger"]
+        assert [one.destination for one in box.store.deliveries.find(Filter(queue="http:orders")).items] == ["ledger"]
     box.close()
     proxy.close()

@@ -19,7 +19,7 @@ from tests.client.queue_server import TOKEN
 from tests.daemon.running import until
 from todoku.app import App
 from todoku.client import Queue, connect
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 WORKER = "https://worker.example.com/x"
 PUBLISHES = 200
@@ -28,7 +28,7 @@ PUBLISHES = 200
 def dead_letters(spool: Path) -> list[tuple[str | None, str | None]]:
     box = App(f"sqlite:///{spool}")
     try:
-        return [(one.reason, one.error) for one in box.store.find(Filter(status="aborted")).items]
+        return [(one.reason, one.error) for one in box.store.deliveries.find(Filter(status="aborted")).items]
     finally:
         box.close()
 
@@ -145,7 +145,7 @@ def test_a_wrong_token_kills_no_message(queues: Any, elsewhere: Elsewhere, tmp_p
     queue.publish(WORKER, 1)
     elsewhere.tell("401")
     box = App(f"sqlite:///{tmp_path}/spool.db")
-    until(lambda: list(box.store.find(Filter(reason="HTTP_BUSY")).items), "the queue has said 401")
+    until(lambda: list(box.store.deliveries.find(Filter(reason="HTTP_BUSY")).items), "the queue has said 401")
     box.close()
     elsewhere.tell("")
     until(lambda: queue.spooled() == 0, "it is forwarded")

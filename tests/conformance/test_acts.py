@@ -11,7 +11,7 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, NoSuchMessage
 from todoku.core.identity import key_hash
 from todoku.engine import operate
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -102,8 +102,8 @@ def test_settling_by_hand_keeps_the_result_and_tells_the_ledger_first(world: Wor
     (row,) = world.deliveries()
     done = operate.settle(world.store, Filter(ids=(row.id,)), SOMEBODY, succeeded=True, result='{"n":1}')
     assert done.changed == 1
-    assert world.store.result(row.id) == '{"n":1}'
-    entry = world.store.entry("effect:warehouse", key_hash("u7"))
+    assert world.store.deliveries.result(row.id) == '{"n":1}'
+    entry = world.store.ledger.entry("effect:warehouse", key_hash("u7"))
     assert entry is not None
     assert (entry.state, entry.response) == ("succeeded", '{"n":1}')
     with pytest.raises(InvalidAct, match="only a success has a result"):
@@ -117,13 +117,16 @@ def test_clear_removes_what_is_in_a_state_and_nothing_else(world: World, status:
     claims = world.claim(world.worker(lease=HOUR), limit=15)
     world.settle(claims[:7])
     world.settle(claims[7:14], failed(delay=60))
-    before = {name: world.store.counts().of(name) for name in ("pending", "sending", "failed", "aborted", "succeeded")}
+    before = {
+        name: world.store.statistics.counts().of(name)
+        for name in ("pending", "sending", "failed", "aborted", "succeeded")
+    }
     assert before == {"pending": 6, "sending": 1, "failed": 7, "aborted": 7, "succeeded": 7}
     number = before[status]
     told: list[int] = []
     done = operate.clear(world.store, status, SOMEBODY, progress=told.append)  # type: ignore[arg-type]
     assert (done.changed, told[-1], len(told) > 1) == (number, number, True)
-    after = {name: world.store.counts().of(name) for name in before}
+    after = {name: world.store.statistics.counts().of(name) for name in before}
     assert after == {**before, status: 0}
     assert world.sql("select count(*) from todoku_audit where by = 'somebody' and why = 'a test'") != [(0,)]
 
@@ -136,9 +139,9 @@ def test_clear_goes_by_topic_and_age(world: World) -> None:
     world.publish(2, topic="order.paid")
     world.settle(world.claim(world.worker(lease=HOUR)))
     dry = operate.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY, dry_run=True)
-    assert (dry.changed, world.store.counts().succeeded) == (7, 16)
+    assert (dry.changed, world.store.statistics.counts().succeeded) == (7, 16)
     assert operate.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY).changed == 7
-    assert world.store.counts().succeeded == 9
+    assert world.store.statistics.counts().succeeded == 9
     assert sorted(str(row.topic) for row in world.history()) == ["order.created"] * 7 + ["order.paid"] * 2
     assert operate.clear(world.store, "succeeded", SOMEBODY, older_than=30 * DAY).changed == 0
 
@@ -159,15 +162,15 @@ def test_clearing_a_success_removes_all_of_it_but_its_key(world: World) -> None:
 
 def test_a_limit_is_for_whatever_has_the_name(world: World) -> None:
     world.publish(to=["http"], queue="mail")
-    world.store.announce(["http", "both"])
+    world.store.destinations.announce(["http", "both"])
     world.publish(to=["other"], queue="both")
     assert operate.limit(world.store, "http", SOMEBODY, rate=1.0) == "destination"
     assert operate.limit(world.store, "mail", SOMEBODY, rate=1.0) == "queue"
     assert operate.limit(world.store, "both", SOMEBODY, rate=1.0) == "queue"
     assert operate.limit(world.store, "yet to come", SOMEBODY, rate=1.0, dry_run=True) == "queue"
     assert operate.limit(world.store, "both", SOMEBODY, of="destination", rate=1.0) == "destination"
-    assert [limit.name for limit in world.store.limits().queues] == ["both", "mail"]
-    assert [limit.name for limit in world.store.limits().destinations] == ["both", "http"]
+    assert [limit.name for limit in world.store.limits.read().queues] == ["both", "mail"]
+    assert [limit.name for limit in world.store.limits.read().destinations] == ["both", "http"]
     for wrong in ({"concurrency": 0}, {"rate": 0.0}, {"rate": -1.0}):
         with pytest.raises(InvalidAct, match="a limit is at least one"):
             operate.limit(world.store, "mail", SOMEBODY, **wrong)  # type: ignore[arg-type]

@@ -7,24 +7,24 @@ from threading import Barrier
 
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.alert import LEASE, Name, Raised, Telling
-from todoku.store.alerting import AlertRows
-from todoku.store.values import Filter
+from todoku.store.alerts import AlertStore
+from todoku.store.deliveries import Filter
 
 QUIET, REMIND = 60.0, 3600.0
 DEAD: dict[Name, Raised] = {"dead_letters": Raised("dead_letters", 3.0, 0.0)}
 SINKS = ("mail", "webhook")
 
 
-def taken(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
+def taken(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
     """(kind, sink) of what this daemon is to tell; it does not say that it has."""
     return [(one.kind, one.standing.sink) for one in take(alerts, found, *sinks)]
 
 
-def take(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> tuple[Telling, ...]:
+def take(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> tuple[Telling, ...]:
     return alerts.take(found, sinks or SINKS, quiet=QUIET, remind=REMIND)
 
 
-def told(alerts: AlertRows, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
+def told(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> list[tuple[str, str]]:
     """As taken, and it is told."""
     found_ones = take(alerts, found, *sinks)
     for one in found_ones:
@@ -36,7 +36,7 @@ def test_of_many_daemons_that_see_it_at_once_one_tells_each_sink(world: World) -
     daemons = [world.another_store(lock_timeout_sec=60).alerts for _ in range(6)]
     together = Barrier(len(daemons))
 
-    def look(alerts: AlertRows) -> list[tuple[str, str]]:
+    def look(alerts: AlertStore) -> list[tuple[str, str]]:
         together.wait()
         return taken(alerts, DEAD)
 
@@ -104,7 +104,7 @@ def test_what_a_person_ended_on_purpose_is_no_news(world: World) -> None:
     ids = [delivery.id for delivery in world.deliveries()]
     assert len(messages) == len(ids)
     world.settle(world.claim(world.worker(), 1), aborted())
-    world.store.cancel(Filter(ids=(ids[1],)), SOMEBODY)
-    world.store.settle_by_hand(Filter(ids=(ids[2],)), SOMEBODY, succeeded=False)
+    world.store.acts.cancel(Filter(ids=(ids[1],)), SOMEBODY)
+    world.store.acts.settle_by_hand(Filter(ids=(ids[2],)), SOMEBODY, succeeded=False)
     assert sorted(str(delivery.reason) for delivery in world.deliveries())[:2] == ["BY_HAND", "CANCELLED"]
     assert world.store.alerts.unwanted_dead()[0] == 1

@@ -20,8 +20,8 @@ from todoku.core.outcome import Response
 from todoku.core.status import Status
 from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import new_id
-from todoku.store.http import NewEndpoint
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
+from todoku.store.url_groups import NewEndpoint
 
 DONE = Callback(url="https://told.example/done", headers={"X-Own": "1"}, retries=1)
 FAILED = Callback(url="https://told.example/failed", method="PUT", retries=0, delay=30.0)
@@ -47,7 +47,7 @@ def told(world: World) -> list[tuple[HttpRequest, dict[str, Any]]]:
     found = []
     for delivery in world.deliveries(topic="http.callback"):
         assert delivery.message_id is not None
-        story = world.store.story(delivery.message_id)
+        story = world.store.messages.story(delivery.message_id)
         assert story is not None
         request = request_of(story.message.headers)
         assert request is not None
@@ -94,20 +94,20 @@ def by_its_worker(world: World, claim: Claimed) -> str:
 
 def by_reclaim(world: World, claim: Claimed) -> str:
     world.advance(100_000)
-    world.store.reclaim(max_lost=1)
+    world.store.leases.reclaim(max_lost=1)
     return "WORKER_LOST"
 
 
 def by_cancel_while_it_runs(world: World, claim: Claimed) -> str:
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     world.settle([claim], answered(500))
     return "CANCELLED"
 
 
 def by_nobody_serving_it(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
+    world.store.claims.release([claim])
     world.advance(700)
-    world.store.expire(unknown_after=600)
+    world.store.retention.expire(unknown_after=600)
     return "UNKNOWN_DESTINATION"
 
 
@@ -144,8 +144,8 @@ def test_a_failure_is_told_whoever_ends_it(
 
 def test_a_person_who_calls_it_a_success_tells_so(world: World, http: Requesting) -> None:
     claim = post(http)
-    world.store.release([claim])
-    world.store.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=True)
+    world.store.claims.release([claim])
+    world.store.acts.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=True)
     ((request, body),) = told(world)
     assert (request.url, body["status"]) == ("https://told.example/done", 0)
 
@@ -164,7 +164,7 @@ def test_a_retry_is_no_end(world: World, http: Requesting) -> None:
 def test_an_end_that_is_not_ours_tells_nothing(world: World, http: Requesting) -> None:
     """I3: a stale worker changes nothing, and nothing follows from it."""
     claim = post(http)
-    world.store.release([claim])
+    world.store.claims.release([claim])
     assert world.settle([claim], OK).lost
     assert told(world) == []
 
@@ -199,7 +199,7 @@ def test_a_callback_belongs_to_the_trace_of_its_request(world: World, http: Requ
     http.run(OK)
     (delivery,) = world.deliveries(topic="http.callback")
     assert delivery.message_id is not None
-    story = world.store.story(delivery.message_id)
+    story = world.store.messages.story(delivery.message_id)
     assert story is not None
     headers = json.loads(story.message.headers or "{}")
     assert headers["traceparent"] == trace["traceparent"]
@@ -217,11 +217,11 @@ def test_a_header_that_somebody_else_wrote_fails_nothing(world: World) -> None:
 def test_a_receiver_that_is_gone_is_sent_nothing_any_more(world: World, http: Requesting) -> None:
     """410: the endpoint of its group is disabled, with a reason and an audit; another group's stays."""
     for name in ("team", "other"):
-        world.store.http.put_endpoints(name, [NewEndpoint(uuid4(), URL, None)], None, SOMEBODY)
+        world.store.url_groups.put_endpoints(name, [NewEndpoint(uuid4(), URL, None)], None, SOMEBODY)
     claim = post(http, group="team")
     gone = Settlement(status=Status.ABORTED, reason="HTTP_GONE", error="HTTP 410", response=Response(410))
     world.settle([claim], gone)
-    states = {group.name: [endpoint.enabled for endpoint in group.endpoints] for group in world.store.http.groups()}
+    states = {group.name: [endpoint.enabled for endpoint in group.endpoints] for group in world.store.url_groups.all()}
     assert states == {"team": [False], "other": [True]}
     assert world.sql("select by, action, target from todoku_audit where action = 'disable'") == [
         ("todoku", "disable", f"endpoint:{URL}")
@@ -234,7 +234,7 @@ def test_what_was_answered_is_kept_with_the_attempt(world: World, http: Requesti
     message = http.post()
     http.run(answered(503, b"busy \xff"))
     http.run(aborted("NETWORK"))
-    story = world.store.story(message)
+    story = world.store.messages.story(message)
     assert story is not None
     kept = Response(503, {"Content-Type": "text/plain"}, b"busy \xff")
     assert [attempt.response for attempt in story.attempts] == [kept, None]

@@ -16,10 +16,12 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming
+from todoku.store.claims import Waiting
+from todoku.store.database import Slice
+from todoku.store.limits import Counted
 from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
-from todoku.store.store import SqlStore
-from todoku.store.values import Counted, Slice, Waiting
+from todoku.store.store import Store
 
 
 def numbers(claims: Sequence[Claimed]) -> list[str | None]:
@@ -93,7 +95,7 @@ def test_a_claim_is_made_slice_by_slice_in_the_order_given(world: World) -> None
     for name in "abc":
         world.publish(5, to=[name])
     slices = [Slice(name, name, 0) for name in "cab"]
-    taken = world.store.claim(world.worker(), slices, limit=7)
+    taken = world.store.claims.take(world.worker(), slices, limit=7)
     assert [claim.destination for claim in taken].count("c") == 5
     assert [claim.destination for claim in taken].count("a") == 2
 
@@ -107,9 +109,9 @@ def test_a_claim_takes_exactly_as_many_as_asked_for_from_however_many_slices(
         world.publish(10, to=[name])
     slices = [Slice(name, name, 0, most=most) for name in "abc"]
     worker = world.worker()
-    taken = world.store.claim(worker, slices, limit=limit)
+    taken = world.store.claims.take(worker, slices, limit=limit)
     assert len(taken) == len({claim.id for claim in taken}) == min(limit, 3 * min(most, 10))
-    owned = {held.id for held in world.store.owned(worker)}
+    owned = {held.id for held in world.store.leases.owned(worker)}
     assert owned == {claim.id for claim in taken}
     assert {(row.status, row.attempts, row.epoch) for row in world.deliveries() if row.id not in owned} <= {
         ("pending", 0, 0)
@@ -163,7 +165,7 @@ def test_a_prefetched_row_that_never_started_gives_its_attempt_back(world: World
     world.publish(5)
     before = world.deliveries()
     claims = world.claim(world.worker())
-    assert world.store.release(claims[1:]) == ()
+    assert world.store.claims.release(claims[1:]) == ()
     started, *others = world.deliveries()
     assert (started.status, started.attempts) == ("sending", 1)
     assert [(row.status, row.attempts, row.epoch, row.worker) for row in others] == [("pending", 0, 2, None)] * 4
@@ -176,7 +178,7 @@ def test_a_row_released_for_later_waits_until_then(world: World) -> None:
     """H24: what a breaker sent back is touched once per opening, not at each poll."""
     world.publish()
     worker = world.worker()
-    assert world.store.release(world.claim(worker), delay=30) == ()
+    assert world.store.claims.release(world.claim(worker), delay=30) == ()
     world.advance(29)
     assert world.claim(worker) == []
     world.advance(1.001)
@@ -193,12 +195,12 @@ def test_a_paused_queue_is_left_alone_until_it_is_resumed(world: World) -> None:
     world.publish(2, to=["halted"], ordered=True, key="k")
     first, worker = world.worker(), world.worker()
     world.claim(first, limit=1)
-    world.store.bury(first, lost=True)  # leaves a suspect
+    world.store.leases.end(first, lost=True)  # leaves a suspect
     world.publish(2, to=["running"])
-    world.store.set_queue("halted", SOMEBODY, paused=True)
+    world.store.queues.pause("halted", SOMEBODY, paused=True)
     assert {claim.destination for claim in world.claim(worker)} == {"running"}
     assert world.claim_suspect(worker) == world.claim_lanes(worker) == []
-    world.store.set_queue("halted", SOMEBODY, paused=False)
+    world.store.queues.pause("halted", SOMEBODY, paused=False)
     assert (len(world.claim(worker)), len(world.claim_suspect(worker)), len(world.claim_lanes(worker))) == (2, 1, 2)
 
 
@@ -206,7 +208,7 @@ def test_what_was_claimed_before_the_pause_is_its_owners(world: World) -> None:
     """Claim: a pause stops claims, not attempts."""
     world.publish()
     claims = world.claim(world.worker())
-    world.store.set_queue("warehouse", SOMEBODY, paused=True)
+    world.store.queues.pause("warehouse", SOMEBODY, paused=True)
     assert world.settle(claims).lost == ()
 
 
@@ -216,9 +218,9 @@ def test_an_open_breaker_keeps_every_worker_away_and_burns_no_attempts(world: Wo
     world.publish(2, to=["broken"], ordered=True, key="k")
     first, worker = world.worker(), world.worker(lease=600)
     world.claim(first, limit=1)
-    world.store.bury(first, lost=True)
+    world.store.leases.end(first, lost=True)
     world.publish(2, to=["well"])
-    world.store.set_breaker("broken", open_for=30, failures=5)
+    world.store.limits.set_breaker("broken", open_for=30, failures=5)
     assert {claim.destination for claim in world.claim(worker)} == {"well"}
     assert world.claim_suspect(worker) == world.claim_lanes(worker) == []
     assert {row.attempts for row in world.deliveries(destination="broken")} == {0}
@@ -229,9 +231,9 @@ def test_an_open_breaker_keeps_every_worker_away_and_burns_no_attempts(world: Wo
 def test_a_breaker_closed_by_hand_lets_claims_through_at_once(world: World) -> None:
     """H24: `open_for=0` closes it."""
     world.publish()
-    world.store.set_breaker("warehouse", open_for=3600)
+    world.store.limits.set_breaker("warehouse", open_for=3600)
     assert world.claim(world.worker()) == []
-    world.store.set_breaker("warehouse", open_for=0)
+    world.store.limits.set_breaker("warehouse", open_for=0)
     assert len(world.claim(world.worker())) == 1
 
 
@@ -255,7 +257,7 @@ def test_an_expired_delivery_is_never_claimed(world: World) -> None:
     (retried,) = world.claim(worker, limit=1)
     world.settle([retried], failed())
     world.claim(first, limit=1)
-    world.store.bury(first, lost=True)
+    world.store.leases.end(first, lost=True)
     world.advance(61)
     assert world.claim(worker) == world.claim_suspect(worker) == world.claim_lanes(worker) == []
     assert {row.status for row in world.deliveries()} == {"pending", "failed"}
@@ -277,8 +279,8 @@ def test_lanes_and_suspects_are_not_claimed_as_rows(world: World) -> None:
     world.publish(3, to=["warehouse"], ordered=True, key="k")
     first, worker = world.worker(), world.worker()
     (suspect,) = world.claim(first, limit=1)
-    world.store.bury(first, lost=True)
-    waiting = world.store.waiting(None)
+    world.store.leases.end(first, lost=True)
+    waiting = world.store.claims.waiting(None)
     assert waiting.groups == (("warehouse", "warehouse", 0),)
     assert waiting.suspects == waiting.lanes == (("warehouse", "warehouse"),)
     rows, alone, lanes = world.claim(worker), world.claim_suspect(worker), world.claim_lanes(worker)
@@ -309,11 +311,11 @@ def test_places_with_work_are_told_whether_it_is_due_or_not(world: World) -> Non
     world.publish(3, to=["a"], queue="shared", priority=7, delay=3600)
     world.publish(2, to=["c"])
     world.publish(4, to=["d"], ordered=True, key="k")
-    assert world.store.waiting(["a", "d", "none"]) == Waiting(
+    assert world.store.claims.waiting(["a", "d", "none"]) == Waiting(
         groups=(("shared", "a", 0), ("shared", "a", 7)), suspects=(), lanes=(("d", "d"),)
     )
-    assert len(world.store.waiting(None).groups) == 4
-    assert world.store.waiting([]) == Waiting((), (), ())
+    assert len(world.store.claims.waiting(None).groups) == 4
+    assert world.store.claims.waiting([]) == Waiting((), (), ())
 
 
 # ------------------------------------------------------------------------------- from a remembered position
@@ -333,7 +335,7 @@ class Costly:
     """A store in which looking where work waits, as each full scan does, takes a while of the test's clock: it works,
     or it waits for a lock."""
 
-    def __init__(self, store: SqlStore, clock: Clock, cost: float, lock: float) -> None:
+    def __init__(self, store: Store, clock: Clock, cost: float, lock: float) -> None:
         self._store = store
         self._clock = clock
         self._cost = cost
@@ -345,10 +347,10 @@ class Costly:
         self.looks += 1
         self._clock.now += self._cost + self._lock
         self.claiming_seconds += self._cost
-        return self._store.waiting(destinations)
+        return self._store.claims.waiting(destinations)
 
     def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted) -> list[Claimed]:
-        return self._store.claim(worker, slices, limit=limit, counted=counted)
+        return self._store.claims.take(worker, slices, limit=limit, counted=counted)
 
 
 def claiming(
@@ -385,7 +387,7 @@ def test_when_positions_find_nothing_a_cheap_full_scan_follows_at_once(world: Wo
     assert numbers(first) == ['"first"']
     publish(world, "late", at=ago(3600))
     assert numbers(claims.claim(5)) == ['"late"']
-    world.store.release(first)
+    world.store.claims.release(first)
     assert numbers(claims.claim(5)) == ['"first"']
 
 
@@ -448,10 +450,10 @@ def test_MEND_2_a_store_counts_what_claims_work_and_not_what_they_wait(world: Wo
     """MEND-2: another connection holds the write lock of SQLite, or the lock of a limit on PostgreSQL."""
     world.publish(3)
     worker, counted = world.worker(), Counted(queues=frozenset({"warehouse"}))
-    world.store.set_limit("warehouse", SOMEBODY, of="queue", concurrency=2, rate=None)
-    before = world.store.claiming_seconds
-    world.store.waiting(None)
-    assert world.store.claiming_seconds > before
+    world.store.limits.set("warehouse", SOMEBODY, of="queue", concurrency=2, rate=None)
+    before = world.store.claims.seconds
+    world.store.claims.waiting(None)
+    assert world.store.claims.seconds > before
     patient = world.another_store(lock_timeout_sec=60.0)
     slices, claims = [Slice("warehouse", "warehouse", 0)], list[Claimed]()
     claim = threading.Thread(
@@ -501,7 +503,7 @@ def test_a_worker_asks_only_for_what_it_has_registered_and_finds_its_lanes_and_s
         world.publish(2, to=[name])
         world.publish(2, to=[name], ordered=True, key="k")
     world.claim(worker, limit=100)
-    world.store.bury(worker, lost=True)
+    world.store.leases.end(worker, lost=True)
     world.publish(2, to=["mine", "others"])
     claims = Claiming(world.store, world.worker(), ["mine"], monotonic=Clock())
     rows = claims.claim(10) + claims.claim(10)
@@ -575,8 +577,8 @@ def fill(world: World) -> None:
         insert_many(world, 200_000, place, at=-86_400)
     insert_many(world, 200_000, "live", at=86_400)
     insert_many(world, 200_000, "stale", at=-86_400, expires=-60)
-    world.store.set_queue("paused", SOMEBODY, paused=True)
-    world.store.set_breaker("open", open_for=3600)
+    world.store.queues.pause("paused", SOMEBODY, paused=True)
+    world.store.limits.set_breaker("open", open_for=3600)
 
 
 @pytest.mark.slow
@@ -603,7 +605,7 @@ def test_a_million_rows_that_cannot_run_cost_the_rest_nothing(world: World) -> N
     world.sql("update todoku_delivery set status = 'aborted' where message_seq > 0 and status = 'pending'")
     amid["nothing due"] = work_of_claim(world, worker, Slice("live", "live", 0))
     few = 250 if world.backend == "postgres" else 3000
-    assert len(world.store.owned(worker)) == 30
+    assert len(world.store.leases.owned(worker)) == 30
     assert {name: work for name, work in amid.items() if work > few} == {}, (without, amid)
 
 

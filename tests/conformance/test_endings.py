@@ -20,10 +20,11 @@ from todoku.core.outcome import Done
 from todoku.core.status import Status
 from todoku.engine.publish import encode
 from todoku.store import failpoint
-from todoku.store.batch import begin
-from todoku.store.ending import FORGOTTEN_AFTER
+from todoku.store.batches import BatchStatus, begin
+from todoku.store.claims import Transacted
+from todoku.store.deliveries import Filter
+from todoku.store.endings import FORGOTTEN_AFTER
 from todoku.store.publish import Publishing
-from todoku.store.values import BatchStatus, Filter, Transacted
 
 BOTH = (
     Hook(name="witness", event="succeeded", queue="hooks", max_attempts=3),
@@ -52,7 +53,7 @@ def by_success(world: World, claim: Claimed) -> str:
 
 
 def by_transaction(world: World, claim: Claimed) -> str:
-    assert world.store.transact(claim, lambda _: Done(), limit=10) is Transacted.SETTLED
+    assert world.store.claims.transact(claim, lambda _: Done(), limit=10) is Transacted.SETTLED
     return "succeeded"
 
 
@@ -62,71 +63,71 @@ def by_abort(world: World, claim: Claimed) -> str:
 
 
 def by_cancel_while_it_waits(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.claims.release([claim])
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     return "CANCELLED"
 
 
 def by_cancel_while_it_runs(world: World, claim: Claimed) -> str:
     """Its owner has not heard of it, and wants to try again (H22)."""
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     world.settle([claim], failed())
     return "CANCELLED"
 
 
 def by_cancel_while_it_snoozes(world: World, claim: Claimed) -> str:
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     world.settle([claim], snoozed())
     return "CANCELLED"
 
 
 def by_cancel_before_it_starts(world: World, claim: Claimed) -> str:
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
-    world.store.release([claim])
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.claims.release([claim])
     return "CANCELLED"
 
 
 def by_cancel_and_death_of_its_owner(world: World, claim: Claimed) -> str:
-    world.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
-    world.store.bury(claim.worker, lost=True)
+    world.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.leases.end(claim.worker, lost=True)
     return "CANCELLED"
 
 
 def by_the_death_of_its_owners(world: World, claim: Claimed) -> str:
-    world.store.bury(claim.worker, lost=True, max_lost=1)
+    world.store.leases.end(claim.worker, lost=True, max_lost=1)
     return "WORKER_LOST"
 
 
 def by_the_end_of_leases(world: World, claim: Claimed) -> str:
     world.advance(3600)
-    world.store.reclaim(max_lost=1)
+    world.store.leases.reclaim(max_lost=1)
     return "WORKER_LOST"
 
 
 def by_expiry(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
+    world.store.claims.release([claim])
     world.advance(60)
-    world.store.expire(unknown_after=3600)
+    world.store.retention.expire(unknown_after=3600)
     return "EXPIRED"
 
 
 def by_unknown_destination(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
+    world.store.claims.release([claim])
     world.advance(20)
-    world.store.announce(["witness", "then"])
-    world.store.expire(unknown_after=10)
+    world.store.destinations.announce(["witness", "then"])
+    world.store.retention.expire(unknown_after=10)
     return "UNKNOWN_DESTINATION"
 
 
 def by_hand_as_succeeded(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
-    world.store.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=True)
+    world.store.claims.release([claim])
+    world.store.acts.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=True)
     return "succeeded"
 
 
 def by_hand_as_aborted(world: World, claim: Claimed) -> str:
-    world.store.release([claim])
-    world.store.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=False)
+    world.store.claims.release([claim])
+    world.store.acts.settle_by_hand(Filter(ids=(claim.id,)), SOMEBODY, succeeded=False)
     return "BY_HAND"
 
 
@@ -178,7 +179,7 @@ def test_a_settle_that_was_not_ours_fires_nothing(world: World) -> None:
     world.store.announce_hooks(BOTH)
     world.publish()
     (late,) = world.claim(world.worker())
-    world.store.bury(late.worker, lost=True)
+    world.store.leases.end(late.worker, lost=True)
     (winner,) = world.claim_suspect(world.worker())
     assert world.settle([late], aborted()).lost == (late,)
     assert told(world) == []
@@ -218,7 +219,7 @@ def test_what_goes_on_or_was_only_asked_fires_nothing(world: World) -> None:
     first, second, third = world.claim(world.worker())
     world.settle([first], failed())
     world.settle([second], snoozed())
-    world.store.cancel(Filter(ids=(third.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(third.id,)), SOMEBODY)
     assert told(world) == []
 
 
@@ -227,7 +228,7 @@ def test_a_success_that_the_ledger_knows_of_is_told_as_a_success(world: World) -
     world.store.announce_hooks(BOTH)
     world.publish(idempotency_key="once")
     (late,) = world.claim(world.worker())
-    world.store.bury(late.worker, lost=True)
+    world.store.leases.end(late.worker, lost=True)
     (now,) = world.claim_suspect(world.worker())
     world.settle([late])  # its effect is recorded (I7)
     world.settle([now], aborted())
@@ -249,7 +250,7 @@ def test_an_end_after_a_replay_is_told_again(world: World) -> None:
     world.publish()
     (claim,) = world.claim(world.worker())
     world.settle([claim], aborted())
-    world.store.replay(Filter(ids=(claim.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(claim.id,)), SOMEBODY)
     world.settle(world.claim(world.worker(), destinations=["warehouse"]))
     assert [(each.status, each.replay_count) for each in told(world)] == [("aborted", 0), ("succeeded", 1)]
 
@@ -290,7 +291,7 @@ def test_the_ends_of_hooks_fire_no_hooks(world: World) -> None:
     (hook,) = world.claim(world.worker())
     world.settle([hook], aborted())
     assert [each.destination for each in world.deliveries()] == ["witness"]
-    world.store.replay(Filter(ids=(hook.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(hook.id,)), SOMEBODY)
     world.settle(world.claim(world.worker()))
     assert world.deliveries() == []
 
@@ -298,7 +299,7 @@ def test_the_ends_of_hooks_fire_no_hooks(world: World) -> None:
 def test_a_store_that_knows_no_program_fires_the_hooks_that_were_announced(world: World) -> None:
     world.store.announce_hooks(BOTH)
     world.publish()
-    world.another_store().cancel(Filter(status="pending"), SOMEBODY)
+    world.another_store().acts.cancel(Filter(status="pending"), SOMEBODY)
     assert [each.reason for each in told(world)] == ["CANCELLED"]
 
 
@@ -313,9 +314,9 @@ def test_a_hook_that_nobody_announces_while_others_are_is_forgotten(world: World
     world.store.announce_hooks(BOTH)
     world.advance(10 * FORGOTTEN_AFTER)
     assert set(world.store.hooks()) == set(BOTH)  # nobody works, and nothing is forgotten
-    world.store.announce(["warehouse"])
+    world.store.destinations.announce(["warehouse"])
     assert world.store.hooks() == ()
-    world.store.prune(history_ttl=1e9)
+    world.store.retention.prune(history_ttl=1e9)
     assert world.sql("select count(*) from todoku_hook") == [(0,)]
 
 
@@ -403,12 +404,12 @@ def test_a_dead_letter_that_succeeds_after_all_is_counted_over_and_nothing_follo
     assert counted(world, batch) == (0, 0, 2, True)
     one, two = world.deliveries(destination="warehouse")
     for _ in range(2):  # a replay that fails again changes nothing
-        world.store.replay(Filter(ids=(one.id,)), SOMEBODY)
+        world.store.acts.replay(Filter(ids=(one.id,)), SOMEBODY)
         world.settle(world.claim(world.worker(), destinations=["warehouse"]), aborted())
     assert counted(world, batch) == (0, 0, 2, True)
-    world.store.replay(Filter(ids=(one.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(one.id,)), SOMEBODY)
     world.settle(world.claim(world.worker(), destinations=["warehouse"]))
-    world.store.settle_by_hand(Filter(ids=(two.id,)), SOMEBODY, succeeded=True)
+    world.store.acts.settle_by_hand(Filter(ids=(two.id,)), SOMEBODY, succeeded=True)
     assert counted(world, batch) == (0, 2, 0, True)
     assert len(waiting(world, "then")) == 1
     assert broken(world) == {}
@@ -420,7 +421,7 @@ def test_a_batch_that_waits_for_success_goes_on_after_the_replay_that_brings_it(
     world.settle([one])
     world.settle([two], aborted())
     assert (counted(world, batch), waiting(world, "then")) == ((0, 1, 1, False), [])
-    world.store.replay(Filter(ids=(two.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(two.id,)), SOMEBODY)
     world.settle(world.claim(world.worker(), destinations=["warehouse"]))
     assert counted(world, batch) == (0, 2, 0, True)
     assert len(waiting(world, "then")) == 1
@@ -430,7 +431,7 @@ def test_a_batch_whose_dead_letter_is_purged_is_given_up(world: World) -> None:
     batch = begun(world, world.drafts(2), on="succeeded", then=world.drafts(to=["then"])[0])
     world.settle(world.claim(world.worker()), aborted())
     assert counted(world, batch) == (0, 0, 2, False)
-    world.store.purge(Filter(status="aborted"), SOMEBODY)
+    world.store.acts.purge(Filter(status="aborted"), SOMEBODY)
     assert counted(world, batch) == (0, 0, 2, True)
     assert waiting(world, "then") == []
 
@@ -455,7 +456,7 @@ def test_eight_settlers_at_once_complete_a_batch_once(world: World) -> None:
         start.wait(timeout=60)
         for claim in claims[place::8]:
             pair: list[tuple[Claimed, Settlement]] = [(claim, SUCCEEDED if claim.id % 2 else aborted())]
-            while stores[place].settle(pair).stuck:
+            while stores[place].claims.settle(pair).stuck:
                 pass
 
     threads = [threading.Thread(target=settle, args=(place,)) for place in range(8)]
@@ -492,9 +493,9 @@ def test_batches_are_pruned_after_their_retention_and_never_while_they_wait(worl
     world.settle([one])
     world.settle([two], aborted())
     world.advance(3600)
-    assert world.store.prune(history_ttl=7200).batches == 0
+    assert world.store.retention.prune(history_ttl=7200).batches == 0
     world.advance(7200)
-    assert world.store.prune(history_ttl=7200).batches == 1
+    assert world.store.retention.prune(history_ttl=7200).batches == 1
     assert world.store.batch(done) is None
     assert counted(world, blocked) == (0, 0, 1, False)
     assert counted(world, unfinished) == (1, 0, 0, False)
@@ -520,7 +521,7 @@ def test_each_link_of_a_chain_follows_the_success_of_the_one_before(world: World
         assert claim.destination == name
         world.settle([claim], aborted())
         assert world.claim(world.worker()) == []
-        world.store.replay(Filter(ids=(claim.id,)), SOMEBODY)
+        world.store.acts.replay(Filter(ids=(claim.id,)), SOMEBODY)
         world.settle(world.claim(world.worker()))
     assert [each.destination for each in world.history()] == ["one", "two", "three"]
     assert world.sql("select count(*) from todoku_batch where done_at is null") == [(0,)]
@@ -555,13 +556,13 @@ def test_who_publishes_into_the_lane_of_what_follows_holds_up_no_settle(postgres
         assert world.settle([claim]).lost == ()
         assert [each.status for each in world.history()] == [Status.SUCCEEDED]
         assert counted(world, batch) == (0, 1, 0, False)
-        assert world.store.follow() == 0
+        assert world.store.follow_batches() == 0
         connection.rollback()
     finally:
         connection.close()
     others = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     numbers: list[int] = []
-    threads = [threading.Thread(target=lambda store=store: numbers.append(store.follow())) for store in others]
+    threads = [threading.Thread(target=lambda store=store: numbers.append(store.follow_batches())) for store in others]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -569,5 +570,5 @@ def test_who_publishes_into_the_lane_of_what_follows_holds_up_no_settle(postgres
     assert sum(numbers) == 1
     assert counted(world, batch) == (0, 1, 0, True)
     assert len(waiting(world, "lane")) == 1
-    assert world.store.follow() == 0
+    assert world.store.follow_batches() == 0
     world.close()

@@ -7,7 +7,7 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.limit import Limit
 from todoku.engine.diagnostics.explanation import Because, explain
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
 
@@ -29,7 +29,7 @@ def one(world: World) -> int:
 def ready(world: World) -> World:
     """A worker is alive and has registered the destinations."""
     world.worker(lease=10 * HOUR)
-    world.store.announce(["warehouse", "bank"])
+    world.store.destinations.announce(["warehouse", "bank"])
     return world
 
 
@@ -52,18 +52,18 @@ def test_it_waits_for_its_back_off(ready: World) -> None:
 
 def test_its_queue_is_paused(ready: World) -> None:
     ready.publish(queue="mail")
-    ready.store.set_queue("mail", SOMEBODY, paused=True)
+    ready.store.queues.pause("mail", SOMEBODY, paused=True)
     assert causes(ready, one(ready)) == {"paused": Because("paused", "the queue mail is paused", "todoku resume mail")}
 
 
 def test_the_breaker_of_its_destination_is_open(ready: World) -> None:
     ready.publish()
-    ready.store.set_breaker("warehouse", open_for=60, failures=5)
+    ready.store.limits.set_breaker("warehouse", open_for=60, failures=5)
     text = causes(ready, one(ready))["breaker_open"].text
     assert text.startswith("the breaker of warehouse is open until 20")
     assert text.endswith("more, after 5 failures")
     ready.advance(61)
-    ready.store.announce(["warehouse"])
+    ready.store.destinations.announce(["warehouse"])
     assert "breaker_open" not in causes(ready, one(ready))
 
 
@@ -71,7 +71,7 @@ def test_the_breaker_of_its_destination_is_open(ready: World) -> None:
 def test_a_limit_is_reached(ready: World, of: str) -> None:
     ready.publish(3)
     first, second, last = (row.id for row in ready.deliveries())
-    ready.store.set_limit("warehouse", SOMEBODY, of=of, concurrency=2, rate=0.5)  # type: ignore[arg-type]
+    ready.store.limits.set("warehouse", SOMEBODY, of=of, concurrency=2, rate=0.5)  # type: ignore[arg-type]
     assert list(causes(ready, last)) == ["rate"]
     ready.claim(ready.worker(lease=HOUR), limit=2)
     found = causes(ready, last)
@@ -116,7 +116,7 @@ def test_a_dead_letter_parks_its_lane(ready: World) -> None:
     because = causes(ready, follower)["lane_parked"]
     assert because.text == f"its lane is parked by the dead letter {head} (REFUSED)"
     assert because.hint.startswith(f"todoku replay {head}")
-    ready.store.replay(Filter(ids=(head,)), SOMEBODY)
+    ready.store.acts.replay(Filter(ids=(head,)), SOMEBODY)
     assert "lane_parked" not in causes(ready, follower)
 
 
@@ -131,7 +131,7 @@ def test_nobody_has_registered_its_destination(world: World) -> None:
     world.publish()
     world.worker(lease=10 * HOUR)
     assert "no worker has ever registered" in causes(world, one(world))["unregistered"].text
-    world.store.announce(["warehouse"])
+    world.store.destinations.announce(["warehouse"])
     assert list(causes(world, one(world))) == ["ready"]
     world.advance(600)
     assert causes(world, one(world))["unregistered"].text.endswith("the last one did 10 min ago")
@@ -139,8 +139,8 @@ def test_nobody_has_registered_its_destination(world: World) -> None:
 
 def test_every_worker_is_draining(world: World) -> None:
     world.publish()
-    world.store.announce(["warehouse"])
-    world.store.set_state(world.worker(), "draining")
+    world.store.destinations.announce(["warehouse"])
+    world.store.leases.set_state(world.worker(), "draining")
     assert list(causes(world, one(world))) == ["draining"]
     world.worker()
     assert list(causes(world, one(world))) == ["ready"]
@@ -154,7 +154,7 @@ def test_a_worker_executes_it(ready: World) -> None:
     assert causes(ready, claim.id)["sending"].text in (
         f"host:7 ({worker}) has had it for 30 s", f"host:7 ({worker}) has had it for 31 s",
     )  # fmt: skip
-    ready.store.cancel(Filter(ids=(claim.id,)), SOMEBODY)
+    ready.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     assert list(causes(ready, claim.id)) == ["sending", "cancel_requested"]
     ready.advance(2 * HOUR)
     assert next(iter(causes(ready, claim.id))) == "lease_ended"
@@ -167,7 +167,7 @@ def test_it_is_a_suspect(ready: World) -> None:
     ready.publish()
     ready.claim(ready.worker(lease=5))
     ready.advance(6)
-    ready.store.reclaim()
+    ready.store.leases.reclaim()
     assert causes(ready, one(ready))["suspect"].text.startswith("its worker died once: it runs alone")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 
 def test_a_reclaimed_workers_late_settle_changes_nothing_and_is_told_lost(world: World) -> None:
@@ -12,14 +12,14 @@ def test_a_reclaimed_workers_late_settle_changes_nothing_and_is_told_lost(world:
     late, owner = world.worker(lease=10), world.worker(lease=600)
     (zombie,) = world.claim(late)
     world.advance(11)
-    assert world.store.reclaim().freed == 1
+    assert world.store.leases.reclaim().freed == 1
     (winner,) = world.claim_suspect(owner)
     assert winner.id == zombie.id
     assert winner.epoch > zombie.epoch
 
     assert world.settle([zombie]).lost == (zombie,)
     assert world.settle([zombie], aborted()).lost == (zombie,)
-    assert world.store.release([zombie]) == (zombie,)
+    assert world.store.claims.release([zombie]) == (zombie,)
 
     (row,) = world.deliveries()
     assert (row.status, row.epoch, row.worker) == ("sending", winner.epoch, owner)
@@ -31,8 +31,8 @@ def test_a_token_works_once(world: World) -> None:
     """H4: a release whose reply was lost is repeated; the second one must not take an attempt away again."""
     world.publish()
     (claim,) = world.claim(world.worker())
-    assert world.store.release([claim]) == ()
-    assert world.store.release([claim]) == (claim,)
+    assert world.store.claims.release([claim]) == ()
+    assert world.store.claims.release([claim]) == (claim,)
     (row,) = world.deliveries()
     assert (row.status, row.attempts, row.epoch) == ("pending", 0, 2)
 
@@ -61,7 +61,7 @@ def test_the_epoch_rises_at_every_change_of_owner_or_state(world: World) -> None
     worker = world.worker(lease=10)
     (claim,) = world.claim(worker)
     note()
-    world.store.release([claim])
+    world.store.claims.release([claim])
     note()
     (claim,) = world.claim(worker)
     note()
@@ -70,11 +70,11 @@ def test_the_epoch_rises_at_every_change_of_owner_or_state(world: World) -> None
     (claim,) = world.claim(worker)
     note()
     world.advance(11)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     note()
-    world.store.cancel(Filter(), SOMEBODY)
+    world.store.acts.cancel(Filter(), SOMEBODY)
     note()
-    world.store.replay(Filter(), SOMEBODY)
+    world.store.acts.replay(Filter(), SOMEBODY)
     note()
     assert seen == sorted(set(seen)), seen
     assert len(seen) == 9

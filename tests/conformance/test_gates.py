@@ -19,8 +19,9 @@ from todoku.core.identity import gate_id
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
-from todoku.store.values import Counted, Filter
+from todoku.store.limits import Counted
 
 TWO = Limit(concurrency=2)
 
@@ -82,7 +83,7 @@ def test_what_ends_makes_room_for_as_much_and_no_more(world: World) -> None:
     world.settle([second], failed(delay=60))
     (third,) = world.claim_gates(worker, TWO)
     assert numbers([third]) == [3]
-    world.store.release([third])
+    world.store.claims.release([third])
     assert numbers(world.claim_gates(worker, TWO)) == [3]
     sound(world)
 
@@ -100,7 +101,7 @@ def test_a_transactional_success_gives_its_place_back(world: World) -> None:
     call(world, 3)
     worker = world.worker()
     first, _ = world.claim_gates(worker, TWO)
-    world.store.transact(first, lambda _: Done(), limit=10)
+    world.store.claims.transact(first, lambda _: Done(), limit=10)
     assert numbers(world.claim_gates(worker, TWO)) == [2]
 
 
@@ -134,7 +135,7 @@ def test_workers_that_claim_at_the_same_moment_stay_within_every_limit(world: Wo
                     most[key] = max(most[key], running[key])
             with lock:
                 running.subtract(keys(claims))
-            store.settle([(claim, SUCCEEDED) for claim in claims])
+            store.claims.settle([(claim, SUCCEEDED) for claim in claims])
             done += len(claims)
         return done
 
@@ -179,7 +180,7 @@ def test_a_gate_with_nothing_due_is_not_looked_at_before_its_time(world: World) 
     call(world, 1, delay=60)
     worker = world.worker(lease=600)
     assert world.claim_gates(worker, TWO) == []
-    ((_, _, seconds),) = world.store.waiting(None).gates
+    ((_, _, seconds),) = world.store.claims.waiting(None).gates
     assert 50 < seconds <= 60
     call(world, 1, start=5)
     assert numbers(world.claim_gates(worker, TWO)) == [5]
@@ -209,12 +210,12 @@ def test_a_claim_takes_no_more_than_it_asks_for(world: World) -> None:
 def test_paused_queues_and_open_breakers_keep_gates_too(world: World) -> None:
     call(world, 1)
     worker = world.worker()
-    world.store.set_queue("warehouse", SOMEBODY, paused=True)
+    world.store.queues.pause("warehouse", SOMEBODY, paused=True)
     assert world.claim_gates(worker, TWO) == []
-    world.store.set_queue("warehouse", SOMEBODY, paused=False)
-    world.store.set_breaker("warehouse", open_for=60)
+    world.store.queues.pause("warehouse", SOMEBODY, paused=False)
+    world.store.limits.set_breaker("warehouse", open_for=60)
     assert world.claim_gates(worker, TWO) == []
-    world.store.set_breaker("warehouse", open_for=0)
+    world.store.limits.set_breaker("warehouse", open_for=0)
     assert len(world.claim_gates(worker, TWO)) == 1
 
 
@@ -229,7 +230,7 @@ def test_a_dead_owner_gives_its_places_back_when_its_lease_has_ended_and_not_bef
     assert world.claim_gates(worker, TWO) == []
     world.advance(10)
     assert world.claim_gates(worker, TWO) == []
-    assert world.store.reclaim().freed == 2
+    assert world.store.leases.reclaim().freed == 2
     assert numbers(world.claim_gates(worker, TWO)) == [2, 3]
     assert world.claim_suspect(worker) == []
     sound(world)
@@ -240,7 +241,7 @@ def test_a_suspect_takes_a_place_of_its_key(world: World) -> None:
     call(world, 4)
     dead, worker = world.worker(), world.worker()
     world.claim_gates(dead, TWO)
-    world.store.bury(dead, lost=True)
+    world.store.leases.end(dead, lost=True)
     (suspect,) = world.claim_suspect(worker)
     assert (suspect.lost, suspect.gate) == (1, gate_id("warehouse", "a"))
     assert numbers(world.claim_gates(worker, TWO)) == [2]
@@ -268,15 +269,15 @@ def test_cancelled_settled_purged_and_expired_rows_leave_the_gate_as_it_should_b
     worker = world.worker(lease=600)
     running, _ = world.claim_gates(worker, TWO)
     ids = [row.id for row in world.deliveries(status="pending")]
-    world.store.cancel(Filter(ids=(ids[0], running.id)), SOMEBODY)
-    world.store.settle_by_hand(Filter(ids=(ids[1],)), SOMEBODY, succeeded=True)
-    world.store.settle_by_hand(Filter(ids=(ids[2],)), SOMEBODY, succeeded=False)
-    world.store.purge(Filter(ids=(ids[0], ids[2])), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(ids[0], running.id)), SOMEBODY)
+    world.store.acts.settle_by_hand(Filter(ids=(ids[1],)), SOMEBODY, succeeded=True)
+    world.store.acts.settle_by_hand(Filter(ids=(ids[2],)), SOMEBODY, succeeded=False)
+    world.store.acts.purge(Filter(ids=(ids[0], ids[2])), SOMEBODY)
     sound(world)
     world.settle([running], failed())
     assert numbers(world.claim_gates(worker, TWO)) == [5]
     world.advance(31)
-    assert world.store.expire(unknown_after=3600)[0] == 2
+    assert world.store.retention.expire(unknown_after=3600)[0] == 2
     sound(world)
 
 
@@ -287,7 +288,7 @@ def test_a_replayed_delivery_finds_its_gate_again(world: World) -> None:
     while claims := world.claim_gates(worker, TWO):
         world.settle(claims, aborted())
     assert gates(world) == []
-    assert len(world.store.replay(Filter(status="aborted"), SOMEBODY).changed) == 3
+    assert len(world.store.acts.replay(Filter(status="aborted"), SOMEBODY).changed) == 3
     assert len(world.claim_gates(worker, TWO)) == 2
     assert world.claim_gates(worker, TWO) == []
     sound(world)
@@ -308,7 +309,7 @@ def test_what_nobody_has_registered_is_aborted_at_gates_too(world: World) -> Non
     """UNKNOWN_DESTINATION."""
     call(world, 3)
     world.advance(700)
-    assert world.store.expire(unknown_after=600) == (0, 3)
+    assert world.store.retention.expire(unknown_after=600) == (0, 3)
     sound(world)
 
 
@@ -321,11 +322,11 @@ def test_another_limit_holds_from_the_first_claim_on(world: World) -> None:
     assert len(world.claim_gates(worker, Limit(concurrency=4))) == 4
     claims = world.claim_gates(worker, TWO)
     assert claims == []
-    held = world.store.owned(worker)
-    world.store.release(held[:1])
+    held = world.store.leases.owned(worker)
+    world.store.claims.release(held[:1])
     assert world.claim_gates(worker, TWO) == []
     assert len(world.claim_gates(worker, Limit(concurrency=5))) == 0, "the gate was full for two at the last look"
-    world.store.release(held[1:3])
+    world.store.claims.release(held[1:3])
     assert len(world.claim_gates(worker, Limit(concurrency=5))) == 4
     sound(world)
 
@@ -379,7 +380,7 @@ def test_concurrency_and_rate_hold_together(world: World) -> None:
 
 
 def test_the_limit_of_the_queue_holds_for_gates_and_others_together(world: World) -> None:
-    world.store.set_limit("q", SOMEBODY, of="queue", concurrency=3, rate=None)
+    world.store.limits.set("q", SOMEBODY, of="queue", concurrency=3, rate=None)
     counted = Counted(queues=frozenset({"q"}))
     for key in "abc":
         call(world, 2, key=key, queue="q")
@@ -419,7 +420,7 @@ def test_publishers_of_one_key_wait_for_nobody_and_nobody_for_them(postgres_url:
 def test_lag_counts_what_waits_at_gates(world: World) -> None:
     call(world, 5)
     world.claim_gates(world.worker(), TWO)
-    lag = world.store.lag(stuck_after=60)
+    lag = world.store.statistics.lag(stuck_after=60)
     assert (lag.due, lag.sending) == (3, 2)
 
 
@@ -427,5 +428,5 @@ def test_keys_at_their_limit_can_be_seen(world: World) -> None:
     call(world, 5, key="a")
     call(world, 2, key="b")
     world.claim_gates(world.worker(), TWO)
-    (full,) = world.store.full_gates()
+    (full,) = world.store.statistics.full_gates()
     assert (full.destination, full.key, full.concurrency, full.running, full.waiting) == ("warehouse", "a", 2, 2, 3)

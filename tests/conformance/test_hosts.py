@@ -17,7 +17,9 @@ from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.diagnostics.explanation import explain
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.operate import limit
-from todoku.store.values import Signed, Slice, Waiting
+from todoku.store.audit import Signed
+from todoku.store.claims import Waiting
+from todoku.store.database import Slice
 
 SOMEBODY = Signed("somebody", "a test")
 FIFO = Posting(fifo=True)
@@ -66,12 +68,12 @@ def test_a_worker_finds_the_hosts_of_its_schemes_and_no_others(
         http.post(url)
         http.post(url, queue="orders", posting=FIFO)
     world.publish(to=("http", "h"))
-    assert places(world.store.waiting(served)) == found
+    assert places(world.store.claims.waiting(served)) == found
     world.claim(world.worker(lease=30))
     world.advance(60)
-    world.store.reclaim()
-    assert {place[1] for place in world.store.waiting(served).suspects} == found
-    assert world.store.waiting(None).only(served) == world.store.waiting(served)
+    world.store.leases.reclaim()
+    assert {place[1] for place in world.store.claims.waiting(served).suspects} == found
+    assert world.store.claims.waiting(None).only(served) == world.store.claims.waiting(served)
 
 
 def test_a_host_is_known_as_long_as_its_scheme_is_announced(world: World, http: Requesting) -> None:
@@ -80,7 +82,7 @@ def test_a_host_is_known_as_long_as_its_scheme_is_announced(world: World, http: 
     http.post("https://a.example/")
     http.post("http://b.example/")
     world.advance(700)
-    world.store.announce(["https://"])
+    world.store.destinations.announce(["https://"])
     told = [finding.text for finding in examine(world.store, world.settings()) if finding.what == "destinations"]
     assert told == ["deliveries wait for http://b.example, which no worker has registered"]
     for delivery in world.deliveries():
@@ -88,14 +90,14 @@ def test_a_host_is_known_as_long_as_its_scheme_is_announced(world: World, http: 
         assert situation is not None
         causes = {because.cause for because in explain(situation)}
         assert causes == ({"ready"} if delivery.destination == "https://a.example" else {"unregistered"})
-    assert world.store.expire(unknown_after=600) == (0, 1)
+    assert world.store.retention.expire(unknown_after=600) == (0, 1)
     (dead,) = world.deliveries(status="aborted")
     assert (dead.destination, dead.reason) == ("http://b.example", "UNKNOWN_DESTINATION")
 
 
 def test_a_limit_on_a_host_is_one_on_a_destination(world: World) -> None:
     """`todoku limit https://shop.example` needs no --of."""
-    world.store.announce(SCHEMES)
+    world.store.destinations.announce(SCHEMES)
     assert limit(world.store, "https://shop.example", SOMEBODY, concurrency=2) == "destination"
     assert limit(world.store, "flow:team", SOMEBODY, concurrency=2) == "queue"
 
@@ -172,7 +174,7 @@ def test_a_lane_of_a_host_whose_owner_died_goes_on_too(world: World, http: Reque
         http.post("https://a.example", queue="orders", posting=FIFO)
     assert world.claim_lanes(world.worker(lease=30))
     world.advance(60)
-    assert world.store.reclaim(max_lost=1).aborted >= 1
+    assert world.store.leases.reclaim(max_lost=1).aborted >= 1
     assert not [lane for lane in world.sql("select parked from todoku_lane") if lane[0]]
 
 
@@ -187,11 +189,11 @@ def _heads(http: Requesting, settlement: Settlement) -> list[Claimed]:
     """The first of each lane, settled; what was claimed behind it is given back, as a worker does."""
     first, *rest = http.claim()
     http.world.settle([first], settlement)
-    http.world.store.release(rest)
+    http.world.store.claims.release(rest)
     return [first]
 
 
 def test_slices_of_hosts_are_as_any_others(world: World, http: Requesting) -> None:
     http.post("https://a.example")
-    (claim,) = world.store.claim(world.worker(), [Slice("http", "https://a.example", 0)], limit=5)
+    (claim,) = world.store.claims.take(world.worker(), [Slice("http", "https://a.example", 0)], limit=5)
     assert claim.topic == "http.request"

@@ -13,7 +13,8 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
 from todoku.core.wanted import Wanted
 from todoku.engine.http import dead_letters
-from todoku.store.values import Filter, moment
+from todoku.store.columns import moment
+from todoku.store.deliveries import Filter
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_what_was_cancelled_or_waits_or_belongs_to_a_job_is_no_dead_letter(
     world.publish(1, to=["warehouse"])
     cancelled = requesting.post()
     requesting.post()
-    world.store.cancel(Filter(message_id=cancelled), SOMEBODY)
+    world.store.acts.cancel(Filter(message_id=cancelled), SOMEBODY)
     assert len(dead_letters.listed(requesting.outbox).items) == 1
 
 
@@ -145,7 +146,7 @@ def test_a_retry_is_an_audited_replay_and_its_old_name_is_gone(requesting: Reque
     done = dead_letters.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY)
     assert done.message_ids == (id,)
     assert dead_letters.get(requesting.outbox, letter.id) is None
-    story = world.store.story(id)
+    story = world.store.messages.story(id)
     assert story is not None
     assert [(row.by, row.action) for row in story.audit] == [("somebody", "replay")]
     kill(requesting)

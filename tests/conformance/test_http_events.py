@@ -13,7 +13,8 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.wanted import Wanted
 from todoku.engine.http import request_events, requests
 from todoku.engine.http.request_events import HttpEvent
-from todoku.store.values import Filter, moment
+from todoku.store.columns import moment
+from todoku.store.deliveries import Filter
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_dead_letter_failed_and_after_a_replay_it_is_still_told_that_it_had(re
     (failed,) = everything(requesting, Wanted(states=("FAILED",)))
     assert failed.response is not None
     assert failed.response.status == 489
-    requesting.world.store.replay(Filter(), SOMEBODY)
+    requesting.world.store.acts.replay(Filter(), SOMEBODY)
     assert states(everything(requesting), id) == dead
     requesting.run()
     for wanted in (Wanted(), Wanted(message_ids=(id,))):
@@ -107,7 +108,7 @@ def test_pages_of_any_size_tell_the_same_in_the_same_order_and_nothing_twice(
         requesting.post(labels=("odd",) if n % 2 else ())
     world.publish(10, to=["warehouse"])
     requesting.run(answered(500))
-    requesting.world.store.cancel(Filter(ids=(world.deliveries()[0].id,)), SOMEBODY)
+    requesting.world.store.acts.cancel(Filter(ids=(world.deliveries()[0].id,)), SOMEBODY)
     requesting.run()
     requesting.post()
     requesting.run(answered(500, dead=True))

@@ -12,7 +12,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
 from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.url_groups import Named
-from todoku.store.values import Counted
+from todoku.store.limits import Counted
 
 DAY = 86_400.0
 
@@ -46,8 +46,8 @@ def test_a_queue_is_made_changed_paused_listed_and_removed(world: World) -> None
 
 
 def test_a_queue_of_jobs_or_one_that_was_only_paused_by_hand_is_none_of_these(world: World) -> None:
-    world.store.set_queue("mail", SOMEBODY, paused=True)
-    world.store.set_queue("http:orders", SOMEBODY, paused=True)
+    world.store.queues.pause("mail", SOMEBODY, paused=True)
+    world.store.queues.pause("http:orders", SOMEBODY, paused=True)
     assert request_queues.listed(world.store) == ()
     assert request_queues.ensure(world.store, "orders") == 1
     found = request_queues.get(world.store, "orders")
@@ -93,7 +93,7 @@ def test_a_dead_letter_does_not_stop_its_queue(requesting: Requesting) -> None:
     head, follower = requesting.claim()
     assert [head.message_id, follower.message_id] == [str(first), str(second)]
     requesting.world.settle([head], answered(500, dead=True))
-    requesting.world.store.release([follower])
+    requesting.world.store.claims.release([follower])
     assert [claim.message_id for claim in requesting.claim()] == [str(second)]
 
 
@@ -160,11 +160,11 @@ def test_the_last_publisher_says_what_a_key_allows_and_a_pin_goes_before_it(requ
 def test_a_limit_that_a_person_set_by_hand_stays_until_publishers_say_something_new(requesting: Requesting) -> None:
     store = requesting.world.store
     requesting.post(flow=Flow(key="tenant", parallelism=5))
-    store.set_limit("flow:tenant", SOMEBODY, of="queue", concurrency=1, rate=None)
+    store.limits.set("flow:tenant", SOMEBODY, of="queue", concurrency=1, rate=None)
     flow_control.ensure(store, Flow(key="tenant", parallelism=5))
-    assert [limit.concurrency for limit in store.limits().queues] == [1]
+    assert [limit.concurrency for limit in store.limits.read().queues] == [1]
     flow_control.ensure(store, Flow(key="tenant", parallelism=6))
-    assert [limit.concurrency for limit in store.limits().queues] == [6]
+    assert [limit.concurrency for limit in store.limits.read().queues] == [6]
 
 
 def test_a_paused_key_sends_nothing_and_stays_paused_whatever_is_published(requesting: Requesting) -> None:
@@ -203,7 +203,7 @@ def test_what_came_into_being_by_use_is_forgotten_when_nobody_uses_it(requesting
     requesting.post(flow=Flow(key="waiting", parallelism=5))
     requesting.post(queue="fifo")
     world.advance(8 * DAY)
-    assert world.store.prune(history_ttl=30 * DAY).queues == 2
+    assert world.store.retention.prune(history_ttl=30 * DAY).queues == 2
     assert [flow.key for flow in flow_control.listed(world.store)] == ["paused", "pinned", "waiting"]
     assert [queue.name for queue in request_queues.listed(world.store)] == ["fifo", "wanted"]
 
@@ -214,7 +214,7 @@ def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
         flow_control.ensure(world.store, flow)
         request_queues.ensure(world.store, "orders")
         world.advance(5 * DAY)
-    assert world.store.prune(history_ttl=30 * DAY).queues == 0
+    assert world.store.retention.prune(history_ttl=30 * DAY).queues == 0
 
 
 # -------------------------------------------------------------------------------------------- URL groups

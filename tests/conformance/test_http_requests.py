@@ -15,7 +15,7 @@ from todoku.core.http_request import Flow
 from todoku.core.wanted import Wanted
 from todoku.engine.http import requests
 from todoku.engine.http.request_draft import Posting
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
 
@@ -150,10 +150,10 @@ def test_what_was_cancelled_goes_when_its_retention_has_passed_and_dead_letters_
     requesting.run(answered(500, dead=True))
     requests.cancel(requesting.outbox, requesting.post(), SOMEBODY)
     (job,) = world.publish(1, to=["warehouse"])
-    world.store.cancel(Filter(message_id=job.id), SOMEBODY)
-    assert world.store.prune(history_ttl=3600).cancelled == 0
+    world.store.acts.cancel(Filter(message_id=job.id), SOMEBODY)
+    assert world.store.retention.prune(history_ttl=3600).cancelled == 0
     world.advance(3700)
-    pruned = world.store.prune(history_ttl=3600)
+    pruned = world.store.retention.prune(history_ttl=3600)
     assert (pruned.cancelled, pruned.messages) == (1, 1)
     assert len(world.deliveries(status="aborted")) == 2
     assert world.store.broken(history_ttl=3600, ledger_ttl=3600) == {}
@@ -162,6 +162,6 @@ def test_what_was_cancelled_goes_when_its_retention_has_passed_and_dead_letters_
 def test_what_many_cancel_is_audited_one_by_one(requesting: Requesting, world: World) -> None:
     id = requesting.post()
     requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY)
-    story = world.store.story(id)
+    story = world.store.messages.story(id)
     assert story is not None
     assert [(row.by, row.action, row.why) for row in story.audit] == [("somebody", "cancel", "a test")]

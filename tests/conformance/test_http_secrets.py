@@ -44,7 +44,7 @@ def test_after_a_rotation_next_signs_and_the_old_key_is_kept_for_a_while(world: 
     assert signing_keys.signing_keys(world.store, settings(world)) == after
     world.advance(signing_keys.OVERLAP + 1)
     assert signing_keys.signing_keys(world.store, settings(world)).old == ()
-    assert world.store.prune(history_ttl=1.0).secrets == 1
+    assert world.store.retention.prune(history_ttl=1.0).secrets == 1
     assert len(stored(world, "id", "todoku_secret")) == 2
 
 

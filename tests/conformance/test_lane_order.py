@@ -24,8 +24,8 @@ from tests.support.ordering import Commits, Sent, order_problems
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
-from todoku.store.values import Filter
 
 STORIES = os.environ.get("TODOKU_TEST_LANE_STORIES")
 QUICKLY = {Phase.reuse, Phase.generate}
@@ -62,7 +62,7 @@ class Story:
         self.world = world
         self.destination = f"story{next(numbers)}"
         self.skips = on_abort == "skip"
-        world.store.set_on_abort(self.destination, skip=self.skips)
+        world.store.destinations.set_on_abort(self.destination, skip=self.skips)
         self.names = itertools.count(1)
         self.open: dict[int, Any] = {}
         self.unsaid: dict[int, list[tuple[str, str]]] = {}
@@ -126,7 +126,7 @@ class Story:
         self.let_write()
         line = self.lines[who]
         places = [(self.destination, self.destination)]
-        for claim in self.world.store.claim_lanes(line.id, places, lanes=lanes, limit=limit):
+        for claim in self.world.store.claims.take_lanes(line.id, places, lanes=lanes, limit=limit):
             assert claim.lane is not None
             assert all(claim.lane not in other.lanes for other in self.lines if other is not line), "I3"
             line.lanes.setdefault(claim.lane, []).append(claim)
@@ -144,7 +144,7 @@ class Story:
         if outcome == "done" and rest:
             line.lanes[lane] = rest
         elif rest:
-            assert self.world.store.release(rest) == ()
+            assert self.world.store.claims.release(rest) == ()
 
     def come_to(self, outcome: str) -> tuple[Settlement, Any]:
         match outcome:
@@ -164,14 +164,14 @@ class Story:
         if after_sending and line.lanes:
             first = line.lanes[min(line.lanes)][0]
             self.sent.append(Sent(first.key or "", json.loads(first.payload or ""), "died"))
-        self.world.store.bury(line.id, lost=True, max_lost=NEVER_TOO_OFTEN)
+        self.world.store.leases.end(line.id, lost=True, max_lost=NEVER_TOO_OFTEN)
         self.abandon(who)
 
     def lapse(self) -> None:
         """All leases run out, and somebody reclaims; the workers live on as zombies."""
         self.let_write()
         self.world.advance(LEASE + 1)
-        self.world.store.reclaim(max_lost=NEVER_TOO_OFTEN)
+        self.world.store.leases.reclaim(max_lost=NEVER_TOO_OFTEN)
         for who in range(WORKERS):
             self.abandon(who)
 
@@ -186,7 +186,7 @@ class Story:
         """A person lets a parked head run again. What was skipped is never asked for again here."""
         if not self.skips:
             self.let_write()
-            self.world.store.replay(Filter(destination=self.destination, status="aborted"), SOMEBODY)
+            self.world.store.acts.replay(Filter(destination=self.destination, status="aborted"), SOMEBODY)
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -206,7 +206,7 @@ class Story:
             self.wait()
             self.replay()
         for line in self.lines:
-            self.world.store.bury(line.id, lost=False)
+            self.world.store.leases.end(line.id, lost=False)
 
     def left(self) -> list[int]:
         """What should still arrive."""

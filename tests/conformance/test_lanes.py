@@ -22,10 +22,11 @@ from todoku.core.errors import DatabaseUnavailable
 from todoku.core.identity import lane_id
 from todoku.core.message import Claimed, Draft
 from todoku.store import failpoint, operate
+from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.publish import LANE_LOCKS
-from todoku.store.store import SqlStore
-from todoku.store.values import Filter, SettleReport
+from todoku.store.store import Store
 
 WAREHOUSE = "warehouse"
 
@@ -92,7 +93,7 @@ def test_a_plain_claim_passes_lanes_over(world: World) -> None:
     world.publish(1, key="a", payload=lambda _: "not ordered")
     dead, worker = world.worker(), world.worker()
     assert len(world.claim_lanes(dead)) == 2
-    world.store.bury(dead, lost=True)
+    world.store.leases.end(dead, lost=True)
     assert [claim.lane for claim in world.claim(worker)] == [None]
     assert world.claim_suspect(worker) == []
 
@@ -121,10 +122,10 @@ def test_workers_that_claim_at_the_same_moment_never_share_a_lane(world: World) 
     start = threading.Barrier(len(workers))
 
     def claim(place: int) -> list[Claimed]:
-        places = stores[place].waiting(None).lanes
+        places = stores[place].claims.waiting(None).lanes
         start.wait()
         found: list[Claimed] = []
-        while claims := stores[place].claim_lanes(workers[place], places, lanes=4, limit=12):
+        while claims := stores[place].claims.take_lanes(workers[place], places, lanes=4, limit=12):
             found += claims
         return found
 
@@ -187,7 +188,7 @@ def test_a_message_to_two_ordered_destinations_has_a_lane_at_each(world: World) 
     mails = [claim for claim in claims if claim.destination == "mail"]
     head, follower = (claim for claim in claims if claim.destination == WAREHOUSE)
     world.settle([head], failed(delay=60))
-    world.store.release([follower])
+    world.store.claims.release([follower])
     world.settle(mails)
     assert [done.destination for done in world.history()] == ["mail", "mail"]
     assert world.claim_lanes(worker) == []
@@ -204,7 +205,7 @@ def test_a_failing_head_blocks_its_lane_and_no_other(world: World) -> None:
     claims = world.claim_lanes(worker)
     head, *followers = (claim for claim in claims if claim.key == "a")
     world.settle([head], failed(delay=60))
-    assert world.store.release(followers) == ()
+    assert world.store.claims.release(followers) == ()
     world.settle([claim for claim in claims if claim.key == "b"])
     assert world.claim_lanes(other) == []
     order(world, 1, key="b", start=2)
@@ -229,7 +230,7 @@ def test_a_head_that_fails_again_and_again_is_claimed_alone_each_time(world: Wor
     worker = world.worker()
     head, *followers = world.claim_lanes(worker)
     world.settle([head], failed())
-    world.store.release(followers)
+    world.store.claims.release(followers)
     for attempt in (2, 3, 4):
         (head,) = world.claim_lanes(worker)
         assert (numbers([head]), head.attempt) == ([0], attempt)
@@ -244,7 +245,7 @@ def test_a_lane_stays_with_its_worker_until_the_followers_of_a_failed_head_are_r
     head, follower = world.claim_lanes(worker)
     world.settle([head], failed())
     assert world.claim_lanes(other) == []
-    world.store.release([follower])
+    world.store.claims.release([follower])
     assert numbers(world.claim_lanes(other)) == [0]
 
 
@@ -265,7 +266,7 @@ def test_a_delayed_follower_does_not_hold_up_those_before_it(world: World) -> No
     order(world, 1, start=3)
     worker = world.worker()
     assert numbers(world.claim_lanes(worker)) == [0, 1]
-    world.store.bury(worker, lost=False)
+    world.store.leases.end(worker, lost=False)
     worker = world.worker(lease=600)
     assert finish(world, worker) == [0, 1]
     world.advance(61)
@@ -278,7 +279,7 @@ def test_a_snoozed_head_blocks_and_gives_its_attempt_back(world: World) -> None:
     worker = world.worker(lease=600)
     head, follower = world.claim_lanes(worker)
     world.settle([head], snoozed(60))
-    world.store.release([follower])
+    world.store.claims.release([follower])
     assert world.claim_lanes(worker) == []
     world.advance(61)
     assert [(claim.attempt, claim.snoozes) for claim in world.claim_lanes(worker)] == [(1, 1), (1, 0)]
@@ -289,8 +290,8 @@ def test_a_released_head_blocks_as_long_as_it_was_told_to(world: World) -> None:
     order(world, 2)
     worker = world.worker(lease=600)
     head, follower = world.claim_lanes(worker)
-    world.store.release([head], delay=60)
-    world.store.release([follower])
+    world.store.claims.release([head], delay=60)
+    world.store.claims.release([follower])
     assert world.claim_lanes(worker) == []
     world.advance(61)
     assert [(claim.attempt, *numbers([claim])) for claim in world.claim_lanes(worker)] == [(1, 0), (1, 1)]
@@ -300,10 +301,10 @@ def test_a_paused_queue_and_an_open_breaker_keep_lanes_from_being_claimed(world:
     """H24: lanes obey both, and are not touched meanwhile."""
     order(world, 2)
     worker = world.worker(lease=600)
-    world.store.set_queue(WAREHOUSE, SOMEBODY, paused=True)
+    world.store.queues.pause(WAREHOUSE, SOMEBODY, paused=True)
     assert world.claim_lanes(worker) == []
-    world.store.set_queue(WAREHOUSE, SOMEBODY, paused=False)
-    world.store.set_breaker(WAREHOUSE, open_for=60)
+    world.store.queues.pause(WAREHOUSE, SOMEBODY, paused=False)
+    world.store.limits.set_breaker(WAREHOUSE, open_for=60)
     assert world.claim_lanes(worker) == []
     world.advance(61)
     assert numbers(world.claim_lanes(worker)) == [0, 1]
@@ -326,7 +327,7 @@ def dead_head(world: World, worker: UUID, number: int = 3) -> int:
     order(world, number)
     head, *followers = world.claim_lanes(worker)
     world.settle([head], aborted())
-    assert world.store.release(followers) == ()
+    assert world.store.claims.release(followers) == ()
     return head.id
 
 
@@ -339,13 +340,13 @@ def test_an_aborted_head_parks_its_lane_and_no_other(world: World) -> None:
     world.advance(86_400)
     order(world, 1, start=3)
     assert world.claim_lanes(worker) == []
-    assert world.store.waiting(None).lanes == ()
+    assert world.store.claims.waiting(None).lanes == ()
     assert [(row.status, row.attempts) for row in world.deliveries(key="a")] == [("aborted", 1)] + [("pending", 0)] * 3
 
 
 def test_an_aborted_head_is_skipped_where_the_destination_says_so(world: World) -> None:
     """I10: policy."""
-    world.store.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
     worker = world.worker()
     dead_head(world, worker)
     assert finish(world, worker) == [1, 2]
@@ -357,18 +358,18 @@ def test_replay_of_a_parked_head_runs_it_before_its_followers(world: World) -> N
     """I10, I9: replay goes through the lane."""
     worker = world.worker()
     head = dead_head(world, worker)
-    assert world.store.replay(Filter(ids=(head,)), SOMEBODY).changed == (head,)
+    assert world.store.acts.replay(Filter(ids=(head,)), SOMEBODY).changed == (head,)
     assert finish(world, worker) == [0, 1, 2]
     assert [done.replay_count for done in world.history()] == [1, 0, 0]
 
 
 def test_a_replayed_row_never_runs_beside_a_follower_that_is_in_flight(world: World) -> None:
     """I10: its followers have gone on meanwhile, because dead letters are skipped here; it waits for its turn."""
-    world.store.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
     worker, other = world.worker(), world.worker()
     head = dead_head(world, worker)
     running, _ = claims = world.claim_lanes(worker)
-    assert world.store.replay(Filter(ids=(head,)), SOMEBODY).changed == (head,)
+    assert world.store.acts.replay(Filter(ids=(head,)), SOMEBODY).changed == (head,)
     assert world.claim_lanes(other) == []
     world.settle([running])
     assert world.claim_lanes(other) == []
@@ -378,11 +379,11 @@ def test_a_replayed_row_never_runs_beside_a_follower_that_is_in_flight(world: Wo
 
 def test_replay_into_a_lane_that_is_gone_makes_it_again(world: World) -> None:
     """I10, I1: the last row was skipped and its lane dropped; the replayed row is not stranded."""
-    world.store.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
     worker = world.worker()
     head = dead_head(world, worker, 1)
     assert lanes(world) == []
-    world.store.replay(Filter(ids=(head,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(head,)), SOMEBODY)
     assert finish(world, worker) == [0]
     assert lanes(world) == []
 
@@ -394,7 +395,7 @@ def test_a_parked_head_published_again_is_reopened_before_its_followers(world: W
     order(world, 1, start=1)
     head, follower = world.claim_lanes(worker)
     world.settle([head], aborted())
-    world.store.release([follower])
+    world.store.claims.release([follower])
     order(world, 1, idempotency_key="k", reopen=True)
     assert finish(world, worker) == [0, 1]
 
@@ -403,7 +404,7 @@ def test_purge_of_a_parked_head_lets_its_lane_go_on(world: World) -> None:
     """I10."""
     worker = world.worker()
     head = dead_head(world, worker)
-    assert world.store.purge(Filter(ids=(head,)), SOMEBODY).changed == (head,)
+    assert world.store.acts.purge(Filter(ids=(head,)), SOMEBODY).changed == (head,)
     assert finish(world, worker) == [1, 2]
     assert lanes(world) == []
 
@@ -412,7 +413,7 @@ def test_a_parked_head_settled_by_hand_lets_its_lane_go_on(world: World) -> None
     """I10: a person says that it succeeded."""
     worker = world.worker()
     head = dead_head(world, worker)
-    world.store.settle_by_hand(Filter(ids=(head,)), SOMEBODY, succeeded=True)
+    world.store.acts.settle_by_hand(Filter(ids=(head,)), SOMEBODY, succeeded=True)
     assert finish(world, worker) == [1, 2]
     assert lanes(world) == []
 
@@ -429,7 +430,7 @@ def test_a_head_dealt_with_while_its_followers_are_in_flight_leaves_no_parked_la
     how = {"succeeded": True} if act == "settle_by_hand" else {}
     assert getattr(world.store, act)(Filter(ids=(head.id,)), SOMEBODY, **how).changed == (head.id,)
     assert world.claim_lanes(world.worker()) == []
-    world.store.release([follower])
+    world.store.claims.release([follower])
     assert finish(world, worker) == ([0, 1] if act == "replay" else [1])
     assert lanes(world) == []
 
@@ -439,15 +440,15 @@ def test_only_the_dead_letter_that_parks_a_lane_unparks_it(world: World, act: st
     """I10: somebody cancelled the last row; whatever becomes of that one, the lane waits for its head."""
     order(world, 3)
     last = ids(world)[-1]
-    world.store.cancel(Filter(ids=(last,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(last,)), SOMEBODY)
     worker = world.worker()
     head, follower = world.claim_lanes(worker)
     world.settle([head], aborted())
-    world.store.release([follower])
+    world.store.claims.release([follower])
     how = {"succeeded": True} if act == "settle_by_hand" else {}
     assert getattr(world.store, act)(Filter(ids=(last,)), SOMEBODY, **how).changed == (last,)
     assert world.claim_lanes(worker) == []
-    world.store.replay(Filter(ids=(head.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(head.id,)), SOMEBODY)
     assert finish(world, worker) == ([0, 1, 2] if act == "replay" else [0, 1])
 
 
@@ -457,24 +458,24 @@ def test_a_head_that_killed_its_workers_parks_its_lane(world: World) -> None:
     for _ in range(3):
         worker = world.worker()
         assert numbers(world.claim_lanes(worker, limit=1)) == [0]
-        world.store.bury(worker, lost=True)
+        world.store.leases.end(worker, lost=True)
     head, follower = world.deliveries()
     assert (head.status, head.reason, follower.status) == ("aborted", "WORKER_LOST", "pending")
     worker = world.worker()
     assert world.claim_lanes(worker) == []
-    world.store.replay(Filter(ids=(head.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(head.id,)), SOMEBODY)
     assert finish(world, worker) == [0, 1]
 
 
 def test_a_head_that_killed_its_workers_is_skipped_where_the_destination_says_so(world: World) -> None:
     """I10: policy, whoever aborts."""
-    world.store.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
     order(world, 2)
     for _ in range(3):
         worker = world.worker(lease=10)
         world.claim_lanes(worker, limit=1)
         world.advance(11)
-        world.store.reclaim()
+        world.store.leases.reclaim()
     assert finish(world, world.worker()) == [1]
     assert lanes(world) == []
 
@@ -489,7 +490,7 @@ def test_cancelling_a_head_lets_the_next_one_go(world: World) -> None:
     worker = world.worker()
     assert world.claim_lanes(worker) == []
     head = ids(world)[0]
-    assert world.store.cancel(Filter(ids=(head,)), SOMEBODY).changed == (head,)
+    assert world.store.acts.cancel(Filter(ids=(head,)), SOMEBODY).changed == (head,)
     assert finish(world, worker) == [1, 2]
     assert lanes(world) == []
 
@@ -499,10 +500,10 @@ def test_cancelling_a_running_head_lets_the_next_one_go(world: World) -> None:
     order(world, 2)
     worker = world.worker()
     head, follower = world.claim_lanes(worker)
-    world.store.cancel(Filter(ids=(head.id,)), SOMEBODY)
-    assert [held.id for held in world.store.owned(worker) if held.cancel_requested] == [head.id]
+    world.store.acts.cancel(Filter(ids=(head.id,)), SOMEBODY)
+    assert [held.id for held in world.store.leases.owned(worker) if held.cancel_requested] == [head.id]
     world.settle([head], aborted("CANCELLED"))
-    world.store.release([follower])
+    world.store.claims.release([follower])
     assert finish(world, worker) == [1]
 
 
@@ -514,12 +515,12 @@ def test_a_cancelled_running_head_lets_the_next_one_go_even_if_its_owner_did_not
     order(world, 2)
     worker = world.worker()
     head, follower = world.claim_lanes(worker)
-    world.store.cancel(Filter(ids=(head.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(head.id,)), SOMEBODY)
     if end == "die":
-        world.store.bury(worker, lost=True)
+        world.store.leases.end(worker, lost=True)
     else:
-        world.settle([head], failed(delay=3600)) if end == "retry" else world.store.release([head])
-        world.store.release([follower])
+        world.settle([head], failed(delay=3600)) if end == "retry" else world.store.claims.release([head])
+        world.store.claims.release([follower])
     assert finish(world, world.worker()) == [1]
     assert [(row.status, row.reason) for row in world.deliveries()] == [("aborted", "CANCELLED")]
 
@@ -531,7 +532,7 @@ def test_an_expired_head_blocks_until_it_is_expired_and_then_lets_the_next_one_g
     worker = world.worker(lease=600)
     world.advance(31)
     assert world.claim_lanes(worker) == []
-    assert world.store.expire(unknown_after=1e6) == (1, 0)
+    assert world.store.retention.expire(unknown_after=1e6) == (1, 0)
     assert finish(world, worker) == [1, 2]
     assert [(row.status, row.reason) for row in world.deliveries()] == [("aborted", "EXPIRED")]
 
@@ -543,7 +544,7 @@ def test_settling_a_delayed_head_by_hand_lets_the_next_one_go(world: World) -> N
         order(world, 1, start=1)
         worker = world.worker()
         assert world.claim_lanes(worker) == []
-        world.store.settle_by_hand(Filter(status="pending"), SOMEBODY, succeeded=succeeded, limit=1)
+        world.store.acts.settle_by_hand(Filter(status="pending"), SOMEBODY, succeeded=succeeded, limit=1)
         assert finish(world, worker) == [1]
 
 
@@ -551,9 +552,9 @@ def test_cancelling_in_a_parked_lane_does_not_unpark_it(world: World) -> None:
     """I10: the dead letter at the head is still there."""
     worker = world.worker()
     head = dead_head(world, worker)
-    world.store.cancel(Filter(ids=(ids(world)[1],)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(ids(world)[1],)), SOMEBODY)
     assert world.claim_lanes(worker) == []
-    world.store.purge(Filter(ids=(head,)), SOMEBODY)
+    world.store.acts.purge(Filter(ids=(head,)), SOMEBODY)
     assert finish(world, worker) == [2]
 
 
@@ -568,7 +569,7 @@ def test_the_lanes_of_a_dead_worker_are_freed_and_their_head_comes_first_and_alo
     other = world.worker(lease=600)
     world.advance(11)
     assert world.claim_lanes(other) == []
-    assert world.store.reclaim().freed == 3
+    assert world.store.leases.reclaim().freed == 3
     (head,) = world.claim_lanes(other)
     assert (numbers([head]), head.attempt, head.lost) == ([0], 1, 1)
     world.settle([head])
@@ -581,7 +582,7 @@ def test_a_drained_worker_gives_its_lanes_back_without_a_loss(world: World) -> N
     order(world, 3)
     worker = world.worker()
     world.claim_lanes(worker)
-    assert world.store.bury(worker, lost=False).freed == 3
+    assert world.store.leases.end(worker, lost=False).freed == 3
     claims = world.claim_lanes(world.worker())
     assert [(*numbers([claim]), claim.attempt, claim.lost) for claim in claims] == [(n, 1, 0) for n in range(3)]
 
@@ -592,10 +593,10 @@ def test_a_zombie_cannot_settle_a_row_or_give_away_the_lane_of_its_successor(wor
     zombie, owner, third = world.worker(lease=10), world.worker(lease=600), world.worker(lease=600)
     stale = world.claim_lanes(zombie)
     world.advance(11)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     (head,) = world.claim_lanes(owner)
     assert set(world.settle(stale).lost) == set(stale)
-    assert set(world.store.release(stale)) == set(stale)
+    assert set(world.store.claims.release(stale)) == set(stale)
     assert world.claim_lanes(third) == []
     assert world.settle([head]).lost == ()
     assert finish(world, third) == [1]
@@ -605,14 +606,14 @@ def test_followers_that_saw_a_worker_die_are_claimed_one_by_one(world: World) ->
     """H6: who kills its worker takes nobody along, in a lane neither: three killers do not doom the rest."""
     killers = {0, 2, 4}
     order(world, 8)
-    world.store.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
     ran: list[int] = []
     worker = world.worker()
     while claims := world.claim_lanes(worker):
         for claim in claims:
             (number,) = numbers([claim])
             if number in killers:
-                world.store.bury(worker, lost=True)
+                world.store.leases.end(worker, lost=True)
                 worker = world.worker()
                 break
             world.settle([claim])
@@ -628,7 +629,7 @@ def test_a_head_that_kills_its_workers_takes_no_other_lane_along(world: World) -
     ran, worker = 0, world.worker()
     while claims := world.claim_lanes(worker):
         if any(claim.key == "7" for claim in claims):
-            world.store.bury(worker, lost=True)
+            world.store.leases.end(worker, lost=True)
             worker = world.worker()
         else:
             assert world.settle(claims).lost == ()
@@ -642,7 +643,7 @@ def test_a_suspect_head_waits_for_its_turn_and_no_longer(world: World) -> None:
     order(world, 1, key="suspect")
     worker = world.worker()
     world.claim_lanes(worker)
-    world.store.bury(worker, lost=True)
+    world.store.leases.end(worker, lost=True)
     worker = world.worker()
     order(world, 1, key="young")
     assert [key for key, _ in seen(world.claim_lanes(worker))] == ["suspect"]
@@ -655,8 +656,8 @@ def test_a_lane_claim_whose_reply_was_lost_strands_nothing(world: World) -> None
     worker = world.worker()
     with failpoint.armed("claim_lanes.after_commit", failpoint.lose), pytest.raises(DatabaseUnavailable):
         world.claim_lanes(worker)
-    assert len(world.store.owned(worker)) == 3
-    world.store.bury(worker, lost=False)
+    assert len(world.store.leases.owned(worker)) == 3
+    world.store.leases.end(worker, lost=False)
     assert finish(world, world.worker()) == [0, 1, 2]
 
 
@@ -691,7 +692,7 @@ def test_an_empty_lane_is_dropped_and_made_again_by_the_next_publish(world: Worl
 def test_a_lane_emptied_by_people_is_dropped_by_the_next_claim(world: World) -> None:
     """§4 Order: cancelled to the last row."""
     order(world, 2)
-    world.store.cancel(Filter(key="a"), SOMEBODY)
+    world.store.acts.cancel(Filter(key="a"), SOMEBODY)
     worker = world.worker()
     assert world.claim_lanes(worker) == []
     assert lanes(world) == []
@@ -850,7 +851,7 @@ def test_a_burial_waits_for_who_has_locked_a_lane_or_a_row_in_passing(pg: World,
     assert len(pg.claim_lanes(worker) if ordered else pg.claim(worker)) == 2
     with pg.connect() as passing, ThreadPoolExecutor(1) as pool:
         passing.execute(f"select from {table} for update")
-        burial = pool.submit(pg.store.bury, worker, lost=False)
+        burial = pool.submit(pg.store.leases.end, worker, lost=False)
         pg.until_blocked()
         passing.rollback()
         assert burial.result().freed == 2
@@ -867,10 +868,10 @@ def test_a_burial_does_not_wait_for_ever(pg: World, table: str) -> None:
     pg.claim_lanes(worker)
     with pg.connect() as keeping:
         keeping.execute(f"select from {table} for update")
-        assert pg.another_store(lock_timeout_sec=0.05).bury(worker, lost=True).workers == 1
+        assert pg.another_store(lock_timeout_sec=0.05).leases.end(worker, lost=True).workers == 1
         assert pg.claim_lanes(pg.worker()) == []
         keeping.rollback()
-    pg.store.reclaim()
+    pg.store.leases.reclaim()
     assert finish(pg, pg.worker()) == [0, 1]
 
 
@@ -903,9 +904,9 @@ def test_cancelling_a_head_and_claiming_its_lane_at_once_do_not_deadlock(
             until(lambda: claiming[0].done() or waiters(pg) == 1, "the claim is over, or waits")
 
         pause_before_lanes(monkeypatch, claim_meanwhile)
-        assert pool.submit(pg.store.cancel, Filter(ids=(head,)), SOMEBODY).result().changed == (head,)
+        assert pool.submit(pg.store.acts.cancel, Filter(ids=(head,)), SOMEBODY).result().changed == (head,)
         assert 0 not in numbers(claiming[0].result())
-    pg.store.release(claiming[0].result())
+    pg.store.claims.release(claiming[0].result())
     assert finish(pg, worker) == [1, 2]
 
 
@@ -939,7 +940,7 @@ def test_a_lane_does_not_wait_for_a_row_that_is_cancelled_while_its_head_is_sett
         settling: list[Future[SettleReport]] = []
         pause_before_lanes(monkeypatch, settle_meanwhile)
         with failpoint.armed("settle.before_commit", hold_the_commit):
-            cancelling = pool.submit(pg.store.cancel, Filter(ids=(late,)), SOMEBODY)
+            cancelling = pool.submit(pg.store.acts.cancel, Filter(ids=(late,)), SOMEBODY)
             assert cancelling.result().changed == (late,)
             assert settling[0].result().lost == ()
     assert numbers(pg.claim_lanes(pg.worker())) == [2]
@@ -957,7 +958,7 @@ def test_a_settle_sees_what_was_cancelled_before_it_looked_at_its_lane(pg: World
             until(lambda: settling[0].done() or waiters(pg) == 1, "the settle is over, or waits")
 
         with failpoint.armed("cancel.before_commit", settle_meanwhile):
-            assert pg.store.cancel(Filter(ids=(late,)), SOMEBODY).changed == (late,)
+            assert pg.store.acts.cancel(Filter(ids=(late,)), SOMEBODY).changed == (late,)
         assert settling[0].result().lost == ()
     assert numbers(pg.claim_lanes(pg.worker())) == [2]
 
@@ -1017,17 +1018,17 @@ class Pressure:
             drafts += self.world.drafts(1, ordered=True, key=key, payload=lambda _, name=name: name)
         run(connection, self.world.store.database.dialect, self.world.steps(drafts))
 
-    def work(self, store: SqlStore) -> None:
+    def work(self, store: Store) -> None:
         """Claim and run until everything that was published is gone, lanes included."""
         worker = self.start(store)
         deadline = time.monotonic() + 150
         while True:
             all_published = self.published.is_set()
-            places = store.waiting(None).lanes
-            claims = store.claim_lanes(worker, places, lanes=4, limit=12) if places else []
+            places = store.claims.waiting(None).lanes
+            claims = store.claims.take_lanes(worker, places, lanes=4, limit=12) if places else []
             for _, lane in itertools.groupby(claims, key=lambda claim: claim.lane):
                 if not self.run_lane(store, list(lane)):
-                    store.bury(worker, lost=True)
+                    store.leases.end(worker, lost=True)
                     worker = self.start(store)
                     break
             if not claims:
@@ -1036,9 +1037,9 @@ class Pressure:
                 assert time.monotonic() < deadline, f"stranded: {self.stranded()}"
                 time.sleep(0.005)
 
-    def start(self, store: SqlStore) -> UUID:
+    def start(self, store: Store) -> UUID:
         worker = uuid4()
-        store.register(worker, name="under pressure", lease=600)
+        store.leases.register(worker, name="under pressure", lease=600)
         return worker
 
     def left(self) -> int:
@@ -1055,7 +1056,7 @@ class Pressure:
             "  left join todoku_worker w on w.id = d.worker_id"
         )
 
-    def run_lane(self, store: SqlStore, claims: list[Claimed]) -> bool:
+    def run_lane(self, store: Store, claims: list[Claimed]) -> bool:
         """Run a lane in turn, each row settled before the next one starts. False: the worker died."""
         for place, claim in enumerate(claims):
             name = json.loads(claim.payload or "")
@@ -1064,11 +1065,11 @@ class Pressure:
                 case "dies":
                     return False
                 case "fails":
-                    assert store.settle([(claim, failed(delay=0.01))]).lost == ()
-                    assert store.release(claims[place + 1 :]) == ()
+                    assert store.claims.settle([(claim, failed(delay=0.01))]).lost == ()
+                    assert store.claims.release(claims[place + 1 :]) == ()
                     return True
                 case _:
-                    assert store.settle([(claim, SUCCEEDED)]).lost == ()
+                    assert store.claims.settle([(claim, SUCCEEDED)]).lost == ()
         return True
 
     def trouble(self, name: str) -> str | None:

@@ -14,8 +14,9 @@ import pytest
 from tests.support.world import SOMEBODY, World, failed
 from todoku.core.decision import SUCCEEDED, decided_by_ledger
 from todoku.core.errors import DatabaseUnavailable
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.values import Filter, Reclaimed
+from todoku.store.leases import Reclaimed
 
 T = TypeVar("T")
 NOTHING = Reclaimed(workers=0, freed=0, aborted=0)
@@ -71,7 +72,7 @@ def workers(world: World) -> set[UUID]:
 
 def dies(world: World, worker: UUID) -> Reclaimed:
     """A supervisor sees its child die."""
-    return world.store.bury(worker, lost=True)
+    return world.store.leases.end(worker, lost=True)
 
 
 # ------------------------------------------------------------------------------------------- renewal and reclaim
@@ -84,8 +85,8 @@ def test_a_lease_is_renewed_while_it_lasts(world: World) -> None:
     (claim,) = world.claim(worker)
     for _ in range(3):
         world.advance(8)
-        assert world.store.renew(worker, lease=10)
-        assert world.store.reclaim() == NOTHING
+        assert world.store.leases.renew(worker, lease=10)
+        assert world.store.leases.reclaim() == NOTHING
     assert world.settle([claim]).lost == ()
 
 
@@ -93,10 +94,10 @@ def test_a_lease_that_ended_is_never_renewed(world: World) -> None:
     """H1: not even when nobody has reclaimed it yet: somebody may be about to."""
     worker = world.worker(lease=10)
     world.advance(10.001)
-    assert not world.store.renew(worker, lease=60)
-    assert not world.store.renew(worker, lease=60), "asking twice does not help"
-    assert world.store.reclaim() == Reclaimed(workers=1, freed=0, aborted=0)
-    assert not world.store.renew(worker, lease=60)
+    assert not world.store.leases.renew(worker, lease=60)
+    assert not world.store.leases.renew(worker, lease=60), "asking twice does not help"
+    assert world.store.leases.reclaim() == Reclaimed(workers=1, freed=0, aborted=0)
+    assert not world.store.leases.renew(worker, lease=60)
     assert workers(world) == set()
 
 
@@ -113,7 +114,7 @@ def test_a_worker_whose_lease_ended_claims_nothing(world: World) -> None:
         assert world.claim(worker) == []
         assert world.claim_suspect(worker) == []
         assert world.claim_lanes(worker) == []
-        world.store.reclaim()
+        world.store.leases.reclaim()
     alive = world.worker()
     assert (len(world.claim(alive)), len(world.claim_suspect(alive)), len(world.claim_lanes(alive))) == (2, 1, 3)
 
@@ -133,12 +134,12 @@ def test_a_renewal_under_way_when_the_lease_passes_is_passed_over_by_reclaim(
     pg.publish()
     worker = pg.worker(lease=10)
     (claim,) = pg.claim(worker)
-    with uncommitted(meanwhile, "renew", lambda: pg.store.renew(worker, lease=60)) as (renewing, go):
+    with uncommitted(meanwhile, "renew", lambda: pg.store.leases.renew(worker, lease=60)) as (renewing, go):
         pg.advance(11)
-        assert pg.store.reclaim() == NOTHING
+        assert pg.store.leases.reclaim() == NOTHING
         go.set()
         assert renewing.result(PATIENCE) is True
-    assert pg.store.reclaim() == NOTHING
+    assert pg.store.leases.reclaim() == NOTHING
     (row,) = pg.deliveries()
     assert (row.status, row.worker, row.epoch) == ("sending", worker, claim.epoch)
     assert pg.settle([claim]).lost == ()
@@ -153,9 +154,9 @@ def test_a_renewal_that_waited_for_a_reclaim_is_told_that_the_lease_ended(
     worker = pg.worker(lease=10)
     (claim,) = pg.claim(worker)
     pg.advance(11)
-    with uncommitted(meanwhile, "reclaim", pg.store.reclaim) as (reclaiming, go):
+    with uncommitted(meanwhile, "reclaim", pg.store.leases.reclaim) as (reclaiming, go):
         pg.advance(-11)
-        renewing = meanwhile.submit(pg.store.renew, worker, lease=60)
+        renewing = meanwhile.submit(pg.store.leases.renew, worker, lease=60)
         pg.until_blocked()
         go.set()
         assert reclaiming.result(PATIENCE) == Reclaimed(workers=1, freed=1, aborted=0)
@@ -174,9 +175,9 @@ def test_a_reclaim_that_never_commits_leaves_the_lease_to_the_renewal_that_waite
     worker = pg.worker(lease=10)
     (claim,) = pg.claim(worker)
     pg.advance(11)
-    with uncommitted(meanwhile, "reclaim", pg.store.reclaim, then=lose) as (reclaiming, go):
+    with uncommitted(meanwhile, "reclaim", pg.store.leases.reclaim, then=lose) as (reclaiming, go):
         pg.advance(-11)
-        renewing = meanwhile.submit(pg.store.renew, worker, lease=60)
+        renewing = meanwhile.submit(pg.store.leases.renew, worker, lease=60)
         pg.until_blocked()
         go.set()
         with pytest.raises(DatabaseUnavailable):
@@ -212,10 +213,10 @@ def test_a_claim_under_way_when_its_lease_passes_is_freed_in_the_next_round(
     worker = pg.worker(lease=10)
     with uncommitted(meanwhile, "claim", lambda: pg.claim(worker)) as (claiming, go):
         pg.advance(11)
-        assert pg.store.reclaim() == NOTHING
+        assert pg.store.leases.reclaim() == NOTHING
         go.set()
         assert len(claiming.result(PATIENCE)) == 5
-    assert pg.store.reclaim() == Reclaimed(workers=1, freed=5, aborted=0)
+    assert pg.store.leases.reclaim() == Reclaimed(workers=1, freed=5, aborted=0)
 
 
 @pytest.mark.postgres
@@ -228,7 +229,7 @@ def test_a_claim_that_waited_for_a_burial_takes_nothing(pg: World, meanwhile: Th
     pg.claim(first, limit=1)
     dies(pg, first)
     before = states(pg)
-    with uncommitted(meanwhile, "bury", lambda: dies(pg, worker)) as (burying, go):
+    with uncommitted(meanwhile, "end_lease", lambda: dies(pg, worker)) as (burying, go):
         claiming = meanwhile.submit(getattr(pg, kind), worker)
         pg.until_blocked()
         go.set()
@@ -247,9 +248,9 @@ def test_a_delivery_in_flight_whose_worker_has_no_row_is_freed(world: World) -> 
     assert len(world.claim_lanes(ghost)) == 2
     assert len(world.claim(alive)) == 1
     world.sql("delete from todoku_worker where id = ?", str(ghost))
-    assert world.store.reclaim() == Reclaimed(workers=0, freed=3, aborted=0)
-    assert [held.lane for held in world.store.owned(alive)] == [None]
-    assert world.store.owned(ghost) == []
+    assert world.store.leases.reclaim() == Reclaimed(workers=0, freed=3, aborted=0)
+    assert [held.lane for held in world.store.leases.owned(alive)] == [None]
+    assert world.store.leases.owned(ghost) == []
     assert len(world.claim_suspect(alive)) == 1
     assert len(world.claim_lanes(alive)) == 1, "a lane whose owner died is taken up again, one row at a time"
 
@@ -274,9 +275,9 @@ def test_a_reclaim_with_an_old_look_at_things_takes_nothing_from_a_live_worker(
     )
     with pg.connect() as holding:
         holding.execute("select pg_advisory_xact_lock(1)")
-        old = meanwhile.submit(pg.store.reclaim, max_lost=1)
+        old = meanwhile.submit(pg.store.leases.reclaim, max_lost=1)
         pg.until_blocked()
-        assert pg.store.reclaim(max_lost=99) == Reclaimed(workers=0, freed=1, aborted=0)
+        assert pg.store.leases.reclaim(max_lost=99) == Reclaimed(workers=0, freed=1, aborted=0)
         (row,) = pg.sql("update todoku_delivery set status = 'sending', worker_id = ?, epoch = epoch + 1,"
                         " attempts = 1 returning epoch", alive)  # fmt: skip
         holding.commit()
@@ -296,7 +297,7 @@ def test_a_reclaim_does_not_wait_for_a_lane_that_somebody_is_taking_over(
     pg.sql("delete from todoku_worker where id = ?", ghost)
     with pg.connect() as taking:
         taking.execute("update todoku_lane set worker_id = %s, epoch = epoch + 2", (alive,))
-        assert meanwhile.submit(pg.store.reclaim).result(PATIENCE).freed == 1
+        assert meanwhile.submit(pg.store.leases.reclaim).result(PATIENCE).freed == 1
         taking.commit()
     assert pg.sql("select worker_id from todoku_lane") == [(alive,)]
 
@@ -319,12 +320,12 @@ def test_a_claim_whose_reply_was_lost_is_found_and_released(world: World, kind: 
     assert states(world) != before, "the claim was committed"
 
     known = {(claim.id, claim.epoch) for claim in held}
-    unknown = [token for token in world.store.owned(worker) if (token.id, token.epoch) not in known]
+    unknown = [token for token in world.store.leases.owned(worker) if (token.id, token.epoch) not in known]
     assert len(unknown) == {"claim": 2, "claim_suspect": 1, "claim_lanes": 3}[kind]
-    assert world.store.release(unknown) == ()
+    assert world.store.claims.release(unknown) == ()
     assert states(world) == before, "attempts given back, no loss counted"
-    assert world.store.release(unknown) == tuple(unknown), "a token works once"
-    assert [token.id for token in world.store.owned(worker)] == [claim.id for claim in held]
+    assert world.store.claims.release(unknown) == tuple(unknown), "a token works once"
+    assert [token.id for token in world.store.leases.owned(worker)] == [claim.id for claim in held]
     assert len(getattr(world, kind)(world.worker())) == len(unknown), "and others get them at once"
 
 
@@ -334,7 +335,7 @@ def test_a_claim_that_never_committed_leaves_nothing_to_release(world: World) ->
     worker = world.worker()
     with armed("claim.before_commit", lose), pytest.raises(DatabaseUnavailable):
         world.claim(worker)
-    assert world.store.owned(worker) == []
+    assert world.store.leases.owned(worker) == []
     assert states(world) == [("pending", 0, 0)] * 3
 
 
@@ -353,7 +354,7 @@ def test_the_same_epoch_in_the_hands_of_another_worker_is_fenced(world: World) -
     assert (claim.id, claim.epoch) == (zombie.id, zombie.epoch)
 
     assert world.settle([zombie]).lost == (zombie,)
-    assert world.store.release([zombie]) == (zombie,)
+    assert world.store.claims.release([zombie]) == (zombie,)
     assert [row.worker for row in world.deliveries()] == [after]
     assert world.settle([claim]).lost == ()
     assert [done.worker for done in world.history()] == [after]
@@ -365,9 +366,9 @@ def test_the_same_epoch_in_the_hands_of_another_worker_is_fenced(world: World) -
 
 def run_suspects(world: World, poison: int) -> int:
     """Workers take suspects, each time one, and finish them; the poison kills its worker. Returns how many died."""
-    places = world.store.waiting(None).suspects
+    places = world.store.claims.waiting(None).suspects
     died, worker, finished = 0, world.worker(), []
-    while claims := world.store.claim_suspect(worker, places):
+    while claims := world.store.claims.take_suspect(worker, places):
         (claim,) = claims
         assert (claim.attempt, claim.lost) == (1, died + 1 if claim.id == poison else 1)
         if claim.id != poison:
@@ -388,7 +389,7 @@ def test_a_poison_message_in_a_batch_of_500_costs_its_neighbours_nothing(world: 
     assert len(batch) == 500
     poison = batch[250].id
     world.advance(11)
-    assert world.store.reclaim() == Reclaimed(workers=1, freed=500, aborted=0)
+    assert world.store.leases.reclaim() == Reclaimed(workers=1, freed=500, aborted=0)
     assert states(world) == [("pending", 0, 1)] * 500, "attempts given back, the loss counted apart"
     assert world.claim(world.worker()) == [], "suspects are not prefetched"
 
@@ -421,14 +422,14 @@ def test_the_last_loss_aborts_with_worker_lost_and_every_loss_is_on_record(world
         expected = Reclaimed(workers=1, freed=0, aborted=1) if number == 3 else Reclaimed(1, 1, 0)
         assert dies(world, worker) == expected
     assert states(world) == [("aborted", 0, 3)]
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert [(row.reason, row.number) for row in story.attempts] == [("WORKER_LOST", 1)] * 3
     assert [row.epoch for row in story.attempts] == [1, 3, 5]
     again = world.worker()
     assert world.claim(again) == world.claim_suspect(again) == []
 
-    assert len(world.store.replay(Filter(status="aborted"), SOMEBODY).changed) == 1
+    assert len(world.store.acts.replay(Filter(status="aborted"), SOMEBODY).changed) == 1
     assert states(world) == [("pending", 0, 1)]
     assert world.claim(again) == []
     assert len(world.claim_suspect(again)) == 1
@@ -444,9 +445,9 @@ def test_how_many_losses_are_the_last_is_a_setting(world: World, max_lost: int) 
         assert len(world.claim(worker) + world.claim_suspect(worker)) == 1
         if number % 2:
             world.advance(11)
-            world.store.reclaim(max_lost=max_lost)
+            world.store.leases.reclaim(max_lost=max_lost)
         else:
-            world.store.bury(worker, lost=True, max_lost=max_lost)
+            world.store.leases.end(worker, lost=True, max_lost=max_lost)
     assert states(world) == [("aborted", 0, max_lost)]
 
 
@@ -460,7 +461,7 @@ def test_at_the_last_loss_the_ledger_is_asked_before_giving_up(world: World) -> 
         if len(zombies) == 3:
             assert world.settle([zombies[0]]).lost == (zombies[0],), "the row is fenced, the success is not"
         world.advance(11)
-        assert world.store.reclaim() == Reclaimed(workers=1, freed=1, aborted=0)
+        assert world.store.leases.reclaim() == Reclaimed(workers=1, freed=1, aborted=0)
     assert states(world) == [("pending", 0, 3)]
     (claim,) = world.claim_suspect(world.worker())
     assert (claim.effect_state, claim.effect_digest) == ("succeeded", claim.digest)
@@ -473,12 +474,12 @@ def test_only_a_success_with_the_same_digest_keeps_a_lost_delivery_alive(world: 
     world.publish(idempotency_key="once")
     (zombie,) = world.claim(world.worker(lease=10))
     world.advance(11)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     world.settle([zombie])
     world.sql(f"update todoku_ledger set {column} = ? where scope = 'effect:warehouse'", value)
     world.claim_suspect(world.worker(lease=10))
     world.advance(11)
-    assert world.store.reclaim(max_lost=2) == Reclaimed(workers=1, freed=0, aborted=1)
+    assert world.store.leases.reclaim(max_lost=2) == Reclaimed(workers=1, freed=0, aborted=1)
 
 
 # --------------------------------------------------------------------------------------------------- live owners
@@ -491,10 +492,12 @@ def test_reclaim_never_touches_the_rows_of_a_live_worker_however_old_their_claim
     worker = world.worker(lease=10)
     claims = world.claim(worker) + world.claim_lanes(worker)
     assert len(claims) == 5
-    assert world.store.renew(worker, lease=100_000)
+    assert world.store.leases.renew(worker, lease=100_000)
     world.advance(86_400)
-    assert world.store.reclaim() == NOTHING
-    assert {(held.id, held.epoch) for held in world.store.owned(worker)} == {(one.id, one.epoch) for one in claims}
+    assert world.store.leases.reclaim() == NOTHING
+    assert {(held.id, held.epoch) for held in world.store.leases.owned(worker)} == {
+        (one.id, one.epoch) for one in claims
+    }
     assert world.settle(claims).lost == ()
 
 
@@ -506,8 +509,8 @@ def test_one_workers_end_takes_nothing_from_another(world: World) -> None:
         assert len(world.claim(worker, limit=10)) == 10
     assert dies(world, buried) == Reclaimed(workers=1, freed=10, aborted=0)
     world.advance(11)
-    assert world.store.reclaim() == Reclaimed(workers=1, freed=10, aborted=0)
-    assert len(world.store.owned(alive)) == 10
+    assert world.store.leases.reclaim() == Reclaimed(workers=1, freed=10, aborted=0)
+    assert len(world.store.leases.owned(alive)) == 10
     assert workers(world) == {alive}
 
 
@@ -525,10 +528,10 @@ def test_the_last_act_of_a_drain_frees_everything_owned_known_or_not(world: Worl
             getattr(world, kind)(worker)
     assert {state for state, _, _ in states(world)} == {"sending"}
 
-    assert world.store.bury(worker, lost=False) == Reclaimed(workers=1, freed=7, aborted=0)
+    assert world.store.leases.end(worker, lost=False) == Reclaimed(workers=1, freed=7, aborted=0)
     assert states(world) == [("pending", 0, 0)] * 7
     assert world.sql("select count(*) from todoku_attempt") == [(0,)]
-    assert not world.store.renew(worker, lease=60)
+    assert not world.store.leases.renew(worker, lease=60)
     after = world.worker()
     assert (len(world.claim(after)), len(world.claim_lanes(after))) == (4, 3)
 
@@ -538,9 +541,9 @@ def test_the_last_act_may_be_repeated(world: World) -> None:
     world.publish(2)
     worker = world.worker()
     world.claim(worker)
-    with armed("bury.after_commit", lose), pytest.raises(DatabaseUnavailable):
-        world.store.bury(worker, lost=False)
-    assert world.store.bury(worker, lost=False) == NOTHING
+    with armed("end_lease.after_commit", lose), pytest.raises(DatabaseUnavailable):
+        world.store.leases.end(worker, lost=False)
+    assert world.store.leases.end(worker, lost=False) == NOTHING
     assert states(world) == [("pending", 0, 0)] * 2
 
 
@@ -550,8 +553,8 @@ def test_the_last_act_forgives_nobody_elses_loss(world: World) -> None:
     ghost, draining = world.worker(), world.worker()
     (lost,), (owned,) = world.claim(ghost, limit=1), world.claim(draining, limit=1)
     world.sql("delete from todoku_worker where id = ?", str(ghost))
-    assert world.store.bury(draining, lost=False).freed == 1
-    world.store.reclaim()
+    assert world.store.leases.end(draining, lost=False).freed == 1
+    world.store.leases.reclaim()
     assert {row.id: (row.status, row.lost) for row in world.deliveries()} == {
         lost.id: ("pending", 1),
         owned.id: ("pending", 0),
@@ -564,7 +567,7 @@ def test_the_end_of_a_worker_that_owns_very_many_frees_them_all(world: World, lo
     world.publish(5_100)
     worker = world.worker()
     assert len(world.claim(worker, limit=6_000)) == 5_100
-    assert world.store.bury(worker, lost=lost) == Reclaimed(workers=1, freed=5_100, aborted=0)
+    assert world.store.leases.end(worker, lost=lost) == Reclaimed(workers=1, freed=5_100, aborted=0)
     assert set(states(world)) == {("pending", 0, int(lost))}
 
 
@@ -573,5 +576,5 @@ def test_a_worker_asked_to_stop_a_delivery_is_told_by_what_it_owns(world: World)
     world.publish(2)
     worker = world.worker()
     asked, _ = world.claim(worker)
-    world.store.cancel(Filter(ids=(asked.id,)), SOMEBODY)
-    assert {held.id for held in world.store.owned(worker) if held.cancel_requested} == {asked.id}
+    world.store.acts.cancel(Filter(ids=(asked.id,)), SOMEBODY)
+    assert {held.id for held in world.store.leases.owned(worker) if held.cancel_requested} == {asked.id}

@@ -15,8 +15,10 @@ from todoku.core.errors import IdempotencyConflict
 from todoku.core.identity import effect_scope, key_hash, publish_scope
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
+from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
-from todoku.store.values import Entry, Filter, SettleReport
+from todoku.store.ledger import Entry
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -24,11 +26,11 @@ TOPIC = "order.created"
 
 
 def reserved(world: World, key: str, topic: str = TOPIC) -> Entry | None:
-    return world.store.entry(publish_scope(topic), key_hash(key))
+    return world.store.ledger.entry(publish_scope(topic), key_hash(key))
 
 
 def effect(world: World, key: str, destination: str = "warehouse") -> Entry | None:
-    return world.store.entry(effect_scope(destination), key_hash(key))
+    return world.store.ledger.entry(effect_scope(destination), key_hash(key))
 
 
 def state(entry: Entry | None) -> str | None:
@@ -226,7 +228,7 @@ def test_an_effect_that_already_succeeded_is_not_sent_again(world: World) -> Non
     claim = claim_one(world)
     assert (claim.effect_state, claim.effect_digest) == ("succeeded", claim.digest)
     assert decided_by_ledger(claim) == SUCCEEDED
-    assert world.store.effects([claim]) == {claim.id: ("succeeded", claim.digest)}
+    assert world.store.claims.effects([claim]) == {claim.id: ("succeeded", claim.digest)}
     world.settle([claim], SUCCEEDED)
 
     assert world.deliveries() == []
@@ -255,7 +257,7 @@ def test_an_effect_with_another_digest_is_a_conflict_and_the_ledger_is_left_alon
 def test_an_attempt_without_an_effect_entry_is_sent(world: World) -> None:
     world.publish(idempotency_key="k")
     claim = claim_one(world)
-    assert (claim.effect_state, world.store.effects([claim])) == (None, {})
+    assert (claim.effect_state, world.store.claims.effects([claim])) == (None, {})
     assert decided_by_ledger(claim) is None
 
 
@@ -267,7 +269,7 @@ def stolen(world: World, **options: Any) -> tuple[Claimed, Claimed]:
     world.publish(idempotency_key="k", **options)
     zombie = claim_one(world, lease=10)
     world.advance(11)
-    assert world.store.reclaim().freed == 1
+    assert world.store.leases.reclaim().freed == 1
     (owner,) = world.claim_suspect(world.worker(lease=HOUR))
     assert owner.id == zombie.id
     return zombie, owner
@@ -283,7 +285,7 @@ def test_a_zombies_success_is_recorded_though_its_row_is_lost(world: World) -> N
     assert (entry.state, entry.response) == ("succeeded", '"by the zombie"')
     (row,) = world.deliveries()
     assert (row.status, row.epoch, row.worker) == ("sending", owner.epoch, owner.worker)
-    assert world.store.effects([owner]) == {owner.id: ("succeeded", owner.digest)}  # read again: H13
+    assert world.store.claims.effects([owner]) == {owner.id: ("succeeded", owner.digest)}  # read again: H13
 
 
 def test_a_zombies_abort_says_nothing(world: World) -> None:
@@ -327,7 +329,7 @@ def test_failed_then_replayed_then_succeeded(world: World) -> None:
     """S0-102, H15: while it runs again a repeat is not answered with the old failure; then it turns succeeded."""
     kill(world)
     seen = [state(effect(world, "k"))]
-    world.store.replay(Filter(), SOMEBODY)
+    world.store.acts.replay(Filter(), SOMEBODY)
     seen.append(state(effect(world, "k")))
     claim = claim_one(world)
     assert decided_by_ledger(claim) is None
@@ -355,7 +357,7 @@ def test_a_duplicate_of_a_dead_letter_reopens_it_by_policy(world: World) -> None
     assert row.epoch > dead.epoch
     assert row.reason is None
     assert state(effect(world, "k")) == "accepted"
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert [(act.by, act.action, act.target) for act in story.audit] == [("publisher", "replay", f"delivery:{row.id}")]
     world.settle([claim_one(world)])
@@ -379,7 +381,7 @@ def test_a_duplicate_reopens_only_what_is_dead(world: World) -> None:
     world.settle(world.claim(worker, destinations=["dead"]), aborted())
     world.publish(to=("done", "waits", "dead"), idempotency_key="k", reopen=True)
 
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert {row.destination: (row.status, row.replay_count) for row in story.deliveries} == {
         "done": ("succeeded", 0),
@@ -435,7 +437,7 @@ def test_the_second_publisher_finds_it_reopened_by_the_first(postgres_url: str) 
 
 def pruned_to(world: World, key: str = "k") -> tuple[str | None, str | None]:
     """What prune leaves of a key: its publish entry, its effect entry."""
-    world.store.prune(history_ttl=3650 * DAY)
+    world.store.retention.prune(history_ttl=3650 * DAY)
     return state(reserved(world, key)), state(effect(world, key))
 
 
@@ -473,7 +475,7 @@ def test_an_effect_entry_lives_48_hours_after_the_last_delivery_it_settled(world
     """H16: a zombie succeeded two days before the row did: the entry must outlive the row by 48 hours, too."""
     zombie, owner = stolen(world)
     world.settle([zombie], done('"once"'))
-    assert world.store.renew(owner.worker, lease=30 * DAY)
+    assert world.store.leases.renew(owner.worker, lease=30 * DAY)
     world.advance(47 * HOUR)
     world.settle([owner], SUCCEEDED)
     world.advance(47 * HOUR)
@@ -511,9 +513,9 @@ def test_a_success_that_finds_another_digest_recorded_is_a_conflict(world: World
 def test_what_a_zombie_achieved_is_not_cancelled_when_its_successor_dies(world: World) -> None:
     """I5, H13, H22: asked to stop and then lost, but the ledger knows of the success: the next claim settles it."""
     zombie, owner = stolen(world)
-    world.store.cancel(Filter(ids=(owner.id,)), SOMEBODY)
+    world.store.acts.cancel(Filter(ids=(owner.id,)), SOMEBODY)
     world.settle([zombie], done())
-    world.store.bury(owner.worker, lost=True)
+    world.store.leases.end(owner.worker, lost=True)
     (claim,) = world.claim_suspect(world.worker())
     assert decided_by_ledger(claim) == SUCCEEDED
 
@@ -525,7 +527,7 @@ def test_entries_are_kept_while_a_dead_letter_has_the_key(world: World) -> None:
     world.settle([zombie], done())
     world.advance(30 * DAY)
     assert pruned_to(world) == ("accepted", "succeeded")
-    world.store.replay(Filter(), SOMEBODY)
+    world.store.acts.replay(Filter(), SOMEBODY)
     (claim,) = world.claim_suspect(world.worker())
     assert decided_by_ledger(claim) == SUCCEEDED  # no second effect
 
@@ -556,12 +558,12 @@ def test_entries_do_not_stay_for_ever_after_a_person_ended_the_delivery(world: W
     kill(world)
     world.advance(3 * DAY)
     if end == "settled":
-        assert world.store.settle_by_hand(Filter(), SOMEBODY, succeeded=True).changed
+        assert world.store.acts.settle_by_hand(Filter(), SOMEBODY, succeeded=True).changed
     else:
         if end != "purged":
-            assert world.store.replay(Filter(), SOMEBODY).changed
-            assert world.store.cancel(Filter(), SOMEBODY).changed
-        assert world.store.purge(Filter(), SOMEBODY).changed
+            assert world.store.acts.replay(Filter(), SOMEBODY).changed
+            assert world.store.acts.cancel(Filter(), SOMEBODY).changed
+        assert world.store.acts.purge(Filter(), SOMEBODY).changed
     world.advance(47 * HOUR)
     assert None not in pruned_to(world)
     world.advance(2 * HOUR)

@@ -92,7 +92,7 @@ def test_eight_processes_reach_every_limit_exactly_and_one_that_is_killed_frees_
     world: World, notes: Path
 ) -> None:
     """Two of each key and three of the queue at any time; other keys go on whatever a dead worker still holds."""
-    world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=3, rate=None)
+    world.store.limits.set("narrow", SOMEBODY, of="queue", concurrency=3, rate=None)
     with eight(limited.work):
         call(world, "keyed", 30, key="hot", queue="default", per_key=TWO)
         for key in range(5):

@@ -13,7 +13,9 @@ import pytest
 
 from tests.support.world import SOMEBODY, World
 from todoku.core.decision import SUCCEEDED
-from todoku.store.values import Counted, Limits, Restriction, Signed, Slice
+from todoku.store.audit import Signed
+from todoku.store.database import Slice
+from todoku.store.limits import Counted, Limits, Restriction
 
 QUIET = Limits((), (), ())
 
@@ -33,14 +35,14 @@ def audited(world: World) -> list[tuple[str, ...]]:
 
 def test_where_nobody_said_anything_there_is_nothing_to_read(world: World) -> None:
     world.publish(3)
-    world.store.announce(["warehouse", "mail"])
-    assert world.store.limits() == QUIET
+    world.store.destinations.announce(["warehouse", "mail"])
+    assert world.store.limits.read() == QUIET
 
 
 def test_a_limit_is_read_as_it_was_set_and_is_audited(world: World) -> None:
-    world.store.set_limit("mail", Signed("ana", "the provider complains"), of="queue", concurrency=3, rate=2.5)
-    world.store.set_limit("http", SOMEBODY, of="destination", concurrency=None, rate=0.1, lasts=1800)
-    limits = world.store.limits()
+    world.store.limits.set("mail", Signed("ana", "the provider complains"), of="queue", concurrency=3, rate=2.5)
+    world.store.limits.set("http", SOMEBODY, of="destination", concurrency=None, rate=0.1, lasts=1800)
+    limits = world.store.limits.read()
     assert limits.queues == (unlimited("mail", concurrency=3, rate=2.5),)
     assert limits.destinations == (unlimited("http", rate=0.1),)
     assert audited(world) == [
@@ -51,73 +53,73 @@ def test_a_limit_is_read_as_it_was_set_and_is_audited(world: World) -> None:
 
 def test_a_limit_states_all_of_it_and_none_takes_it_away(world: World) -> None:
     """The second limit of a name replaces the first; a pause beside it stays."""
-    world.store.set_queue("mail", SOMEBODY, paused=True)
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=3, rate=2.0, lasts=5)
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=None, rate=1.0)
+    world.store.queues.pause("mail", SOMEBODY, paused=True)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=3, rate=2.0, lasts=5)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=None, rate=1.0)
     world.advance(10)
-    assert world.store.limits().queues == (unlimited("mail", paused=True, rate=1.0),)
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=None, rate=None)
-    assert world.store.limits().queues == (unlimited("mail", paused=True),)
-    world.store.set_queue("mail", SOMEBODY, paused=False)
-    assert world.store.limits() == QUIET
+    assert world.store.limits.read().queues == (unlimited("mail", paused=True, rate=1.0),)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=None, rate=None)
+    assert world.store.limits.read().queues == (unlimited("mail", paused=True),)
+    world.store.queues.pause("mail", SOMEBODY, paused=False)
+    assert world.store.limits.read() == QUIET
     assert [row[1] for row in audited(world)][-2:] == ["limit off", "resume"]
 
 
 @pytest.mark.parametrize("of", ["queue", "destination"])
 def test_a_limit_for_some_time_ends_by_itself_by_the_databases_clock(world: World, of: str) -> None:
     """I12."""
-    world.store.set_limit("mail", SOMEBODY, of=of, concurrency=1, rate=1.0, lasts=30)  # type: ignore[arg-type]
+    world.store.limits.set("mail", SOMEBODY, of=of, concurrency=1, rate=1.0, lasts=30)  # type: ignore[arg-type]
     world.advance(25)
-    assert world.store.limits() != QUIET
+    assert world.store.limits.read() != QUIET
     world.advance(10)
-    assert world.store.limits() == QUIET
+    assert world.store.limits.read() == QUIET
 
 
 def test_a_pause_outlives_the_limit_beside_it(world: World) -> None:
-    world.store.set_queue("mail", SOMEBODY, paused=True)
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=1, rate=None, lasts=5)
+    world.store.queues.pause("mail", SOMEBODY, paused=True)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=1, rate=None, lasts=5)
     world.advance(10)
-    assert world.store.limits().queues == (unlimited("mail", paused=True),)
+    assert world.store.limits.read().queues == (unlimited("mail", paused=True),)
 
 
 def test_a_limit_touches_neither_the_breaker_nor_the_policy_of_its_destination(world: World) -> None:
-    world.store.set_breaker("http", open_for=60, failures=5)
-    world.store.set_on_abort("http", skip=True)
-    world.store.set_limit("http", SOMEBODY, of="destination", concurrency=1, rate=None)
-    (http,) = world.store.limits().destinations
+    world.store.limits.set_breaker("http", open_for=60, failures=5)
+    world.store.destinations.set_on_abort("http", skip=True)
+    world.store.limits.set("http", SOMEBODY, of="destination", concurrency=1, rate=None)
+    (http,) = world.store.limits.read().destinations
     assert (http.concurrency, http.failures) == (1, 5)
     assert 0 < http.open_until - time.time() <= 61
     world.advance(120)
-    assert world.store.limits().destinations == (unlimited("http", concurrency=1, failures=5),)
+    assert world.store.limits.read().destinations == (unlimited("http", concurrency=1, failures=5),)
     assert world.sql("select on_abort from todoku_destination") == [("skip",)]
 
 
 def test_a_limit_announces_no_destination(world: World) -> None:
     """UNKNOWN_DESTINATION: a person's limit is no worker that knows the destination."""
     world.publish()
-    world.store.set_limit("warehouse", SOMEBODY, of="destination", concurrency=1, rate=None)
+    world.store.limits.set("warehouse", SOMEBODY, of="destination", concurrency=1, rate=None)
     world.advance(700)
-    assert world.store.expire(unknown_after=600) == (0, 1)
+    assert world.store.retention.expire(unknown_after=600) == (0, 1)
 
 
 def test_the_live_leases_are_read_with_them_sorted(world: World) -> None:
     long = [world.worker(lease=60) for _ in range(5)]
     world.worker(lease=5)
     world.advance(10)
-    alive = world.store.limits().workers
+    alive = world.store.limits.read().workers
     assert sorted(alive, key=str) == list(alive)
     assert set(alive) == set(long)
-    world.store.bury(long[0], lost=False)
-    assert set(world.store.limits().workers) == set(long[1:])
+    world.store.leases.end(long[0], lost=False)
+    assert set(world.store.limits.read().workers) == set(long[1:])
 
 
 def test_workers_tells_of_each_lease_and_what_it_holds(world: World) -> None:
     world.publish(5)
     busy, idle = world.worker(lease=60, name="busy"), world.worker(lease=5, name="idle")
     world.claim(busy, limit=3)
-    world.store.set_state(busy, "draining")
+    world.store.leases.set_state(busy, "draining")
     world.advance(10)
-    rows = {row.name: row for row in world.store.workers()}
+    rows = {row.name: row for row in world.store.leases.workers()}
     assert {name: (row.id, row.state, row.held) for name, row in rows.items()} == {
         "busy": (busy, "draining", 3),
         "idle": (idle, "running", 0),
@@ -133,7 +135,7 @@ MAIL = Counted(queues=frozenset({"mail"}))
 
 def limited(world: World, concurrency: int | None = 3, rate: float | None = None) -> None:
     """The queue `mail` has a limit."""
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=concurrency, rate=rate)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=concurrency, rate=rate)
 
 
 def test_a_claim_takes_what_the_limit_leaves_and_settling_makes_room(world: World) -> None:
@@ -145,7 +147,7 @@ def test_a_claim_takes_what_the_limit_leaves_and_settling_makes_room(world: Worl
     assert (len(first), len(second)) == (2, 1)
     assert world.claim(one, counted=MAIL) == []
     world.settle(first)
-    world.store.release(second)
+    world.store.claims.release(second)
     assert len(world.claim(other, counted=MAIL)) == 3
 
 
@@ -167,7 +169,7 @@ def test_what_is_at_its_limit_is_skipped_and_the_rest_is_claimed(world: World) -
 
 
 def test_a_destination_has_a_limit_over_all_its_queues(world: World) -> None:
-    world.store.set_limit("mail", SOMEBODY, of="destination", concurrency=3, rate=None)
+    world.store.limits.set("mail", SOMEBODY, of="destination", concurrency=3, rate=None)
     for queue in ("a", "b"):
         world.publish(4, to=("mail",), queue=queue)
     counted = Counted(destinations=frozenset({"mail"}))
@@ -176,7 +178,7 @@ def test_a_destination_has_a_limit_over_all_its_queues(world: World) -> None:
 
 def test_queue_and_destination_are_both_kept(world: World) -> None:
     limited(world, concurrency=4)
-    world.store.set_limit("post", SOMEBODY, of="destination", concurrency=1, rate=None)
+    world.store.limits.set("post", SOMEBODY, of="destination", concurrency=1, rate=None)
     world.publish(2, to=("mail",))
     world.publish(4, to=("post",), queue="mail")
     counted = Counted(queues=frozenset({"mail"}), destinations=frozenset({"post"}))
@@ -202,7 +204,7 @@ def test_suspects_and_lanes_are_counted_too(world: World) -> None:
         world.publish(2, to=("mail",), ordered=True, key=key)
     dead, worker = world.worker(), world.worker()
     assert len(world.claim(dead, limit=1, counted=MAIL)) == 1
-    world.store.bury(dead, lost=True)
+    world.store.leases.end(dead, lost=True)
     (suspect,) = world.claim_suspect(worker, counted=MAIL)
     (head,) = world.claim_lanes(worker, counted=MAIL)
     assert (suspect.lost, head.key) == (1, "a")
@@ -218,7 +220,7 @@ def test_the_places_of_a_dead_worker_are_free_when_its_lease_has_ended_and_not_b
     world.claim(dead, counted=MAIL)
     world.advance(10)
     assert world.claim(worker, counted=MAIL) == []
-    world.store.reclaim()
+    world.store.leases.reclaim()
     assert len(world.claim(worker, counted=MAIL)) == 3
 
 
@@ -232,7 +234,7 @@ def test_a_limit_that_is_lowered_raised_or_taken_away_holds_from_the_next_claim_
     assert world.claim(worker, counted=MAIL) == []
     limited(world, concurrency=5)
     assert len(world.claim(worker, counted=MAIL)) == 3
-    world.store.set_limit("mail", SOMEBODY, of="queue", concurrency=1, rate=None, lasts=5)
+    world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=1, rate=None, lasts=5)
     world.advance(6)
     assert len(world.claim(worker, counted=MAIL)) == 13
 
@@ -240,7 +242,7 @@ def test_a_limit_that_is_lowered_raised_or_taken_away_holds_from_the_next_claim_
 @pytest.mark.parametrize("of", ["queue", "destination"])
 def test_a_rate_is_kept_by_two_workers_together_on_the_databases_clock(world: World, of: str) -> None:
     """I12: 10 a second, whoever asks; what was not used is kept for a tenth of a second and no longer."""
-    world.store.set_limit("mail", SOMEBODY, of=of, concurrency=None, rate=10)  # type: ignore[arg-type]
+    world.store.limits.set("mail", SOMEBODY, of=of, concurrency=None, rate=10)  # type: ignore[arg-type]
     counted = Counted(**{f"{of}s": frozenset({"mail"})})
     world.publish(200, to=("mail",))
     workers = [world.worker(lease=3600), world.worker(lease=3600)]
@@ -270,14 +272,14 @@ def test_eight_workers_that_claim_at_the_same_moment_are_never_over_the_limit(wo
 
     def work(_: int) -> int:
         worker, store, done = world.worker(), world.another_store(lock_timeout_sec=60), 0
-        while world.store.waiting(None).groups:
-            claims = store.claim(worker, [Slice("mail", "mail", 0)], limit=3, counted=MAIL)
+        while world.store.claims.waiting(None).groups:
+            claims = store.claims.take(worker, [Slice("mail", "mail", 0)], limit=3, counted=MAIL)
             with lock:
                 running[0] += len(claims)
                 most[0] = max(most[0], running[0])
             with lock:
                 running[0] -= len(claims)
-            store.settle([(claim, SUCCEEDED) for claim in claims])
+            store.claims.settle([(claim, SUCCEEDED) for claim in claims])
             done += len(claims)
         return done
 

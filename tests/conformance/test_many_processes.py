@@ -105,7 +105,7 @@ class Laborer:
         self._claims = Claiming(self._world.store, self.worker, ["warehouse"], monotonic=time.monotonic)
 
     def claim(self) -> list[Claimed]:
-        if not self._world.store.renew(self.worker, lease=self._lease):
+        if not self._world.store.leases.renew(self.worker, lease=self._lease):
             self._begin()
         return self._claims.claim(50) or self._claims.claim_suspect()
 
@@ -114,8 +114,8 @@ class Laborer:
         while True:
             if found := self.claim():
                 self._world.settle(found)
-            elif self._world.store.counts().rows:
-                self._world.store.reclaim(max_lost=100)  # a busy machine may end the lease of somebody alive
+            elif self._world.store.statistics.counts().rows:
+                self._world.store.leases.reclaim(max_lost=100)  # a busy machine may end the lease of somebody alive
             else:
                 return
 
@@ -167,4 +167,4 @@ def test_everything_still_succeeds_when_one_of_eight_processes_is_killed_at_work
     assert {history[id].epoch for id in held} != {1}, "they had another owner before"
     assert {id for (id,) in world.sql("select delivery_id from todoku_attempt where reason = 'WORKER_LOST'")} >= held
     assert ids_of(world) == set()
-    assert world.store.counts().of("aborted") == 0
+    assert world.store.statistics.counts().of("aborted") == 0

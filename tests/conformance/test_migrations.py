@@ -25,12 +25,13 @@ from tests.support.postgres import fresh_database
 from tests.support.world import SOMEBODY, Backend, World, aborted
 from todoku.app import App
 from todoku.core.errors import DatabaseUnavailable, SchemaError
+from todoku.store.database import Migrated
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
 from todoku.store.migrate import migrations
 from todoku.store.postgres.database import MIGRATION_TABLE as POSTGRES_MIGRATIONS
 from todoku.store.sqlite.database import MIGRATION_TABLE as SQLITE_MIGRATIONS
 from todoku.store.sqlite.database import file_path
-from todoku.store.values import Filter, Migrated
 
 DUMPS = Path(__file__).resolve().parents[1] / "schema"
 PATIENCE = 120.0
@@ -158,7 +159,9 @@ def test_a_schema_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(
         now, now,
     )  # fmt: skip
     assert empty.store.migrate() == Migrated(applied=ALL[1:], version=LATEST)
-    assert [(limit.name, limit.paused, limit.rate) for limit in empty.store.limits().queues] == [("mail", True, None)]
+    assert [(limit.name, limit.paused, limit.rate) for limit in empty.store.limits.read().queues] == [
+        ("mail", True, None)
+    ]
     assert [claim.topic for claim in empty.claim(empty.worker())] == ["order.created"]
 
 
@@ -276,26 +279,26 @@ def go_the_whole_way(world: World) -> None:
     world.publish(2)
     world.publish(3, to=["ordered"], ordered=True, key="k")
     worker = world.worker()
-    assert world.store.renew(worker, lease=60)
+    assert world.store.leases.renew(worker, lease=60)
     first, second, third = world.claim(worker)
-    assert world.store.release([third]) == ()
+    assert world.store.claims.release([third]) == ()
     assert world.settle([first]).lost == ()
     assert world.settle([second], aborted()).lost == ()
     assert world.settle(world.claim_lanes(worker)).lost == ()
     assert len(world.claim(worker)) == 1
-    assert world.store.bury(worker, lost=True).freed == 1
+    assert world.store.leases.end(worker, lost=True).freed == 1
     assert len(world.claim_suspect(world.worker())) == 1
-    assert world.store.reclaim().workers == 0
-    assert len(world.store.replay(Filter(status="aborted"), SOMEBODY).changed) == 1
-    assert len(world.store.cancel(Filter(status="pending"), SOMEBODY).changed) == 1
-    assert len(world.store.purge(Filter(status="aborted"), SOMEBODY).changed) == 1
-    world.store.set_queue("warehouse", SOMEBODY, paused=True)
-    world.store.set_breaker("warehouse", open_for=1)
-    world.store.set_on_abort("ordered", skip=True)
-    world.store.announce(["warehouse"])
-    assert world.store.expire(unknown_after=600) == (0, 0)
-    assert world.store.prune(history_ttl=3600).stray == 0
-    assert (world.store.counts().of("sending"), world.store.counts().of("succeeded")) == (1, 4)
+    assert world.store.leases.reclaim().workers == 0
+    assert len(world.store.acts.replay(Filter(status="aborted"), SOMEBODY).changed) == 1
+    assert len(world.store.acts.cancel(Filter(status="pending"), SOMEBODY).changed) == 1
+    assert len(world.store.acts.purge(Filter(status="aborted"), SOMEBODY).changed) == 1
+    world.store.queues.pause("warehouse", SOMEBODY, paused=True)
+    world.store.limits.set_breaker("warehouse", open_for=1)
+    world.store.destinations.set_on_abort("ordered", skip=True)
+    world.store.destinations.announce(["warehouse"])
+    assert world.store.retention.expire(unknown_after=600) == (0, 0)
+    assert world.store.retention.prune(history_ttl=3600).stray == 0
+    assert (world.store.statistics.counts().of("sending"), world.store.statistics.counts().of("succeeded")) == (1, 4)
 
 
 @pytest.mark.postgres
@@ -314,7 +317,7 @@ def test_a_caller_publishes_into_the_schema_whatever_its_own_search_path(postgre
             assert connection.execute('select count(*) from "jobs-1".todoku_message').fetchall() == [(0,)]
             box.publish("order.created", {"id": 1}, tx=connection, idempotency_key="k")
             connection.commit()
-        assert box.store.counts().of("pending") == 1
+        assert box.store.statistics.counts().of("pending") == 1
         box.close()
 
 
@@ -326,9 +329,9 @@ def test_two_schemas_of_one_database_do_not_know_each_other(postgres_dsn: str) -
         for world in (one, other):
             assert world.store.migrate().applied == ALL
         one.publish(3)
-        assert other.store.waiting(None).groups == ()
+        assert other.store.claims.waiting(None).groups == ()
         assert len(one.claim(one.worker())) == 3
-        assert (one.store.counts().of("sending"), other.store.counts().of("sending")) == (3, 0)
+        assert (one.store.statistics.counts().of("sending"), other.store.statistics.counts().of("sending")) == (3, 0)
         one.close()
         other.close()
 

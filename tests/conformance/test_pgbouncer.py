@@ -28,8 +28,10 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.app import App
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed
+from todoku.store.database import Migrated
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.values import Filter, Migrated, Reclaimed
+from todoku.store.leases import Reclaimed
 
 pytestmark = [pytest.mark.pgbouncer, pytest.mark.postgres]
 PORT = 6543
@@ -205,7 +207,7 @@ def test_every_step_of_the_line_goes_through_the_pooler_often_enough_to_be_prepa
     for number in range(8):
         with _the_other_connection(world.url) if number % 2 else nullcontext():
             _take_every_step(world, worker)
-    counts = world.store.counts()
+    counts = world.store.statistics.counts()
     assert {name: counts.of(name) for name in ("pending", "failed", "aborted", "sending", "succeeded")} == {
         "pending": 16, "failed": 8, "aborted": 8, "sending": 0, "succeeded": 8,
     }  # fmt: skip
@@ -217,12 +219,12 @@ def _take_every_step(world: World, worker: UUID) -> None:
     assert world.settle([done]).lost == ()
     assert world.settle([retried], failed(delay=1000)).lost == ()
     assert world.settle([dead], aborted()).lost == ()
-    assert world.store.release([released], delay=1000) == ()
-    assert world.store.renew(worker, lease=30)
-    assert world.store.owned(worker) == []
-    assert world.store.reclaim() == Reclaimed(0, 0, 0)
-    assert len(world.store.replay(Filter(ids=(dead.id,)), SOMEBODY).changed) == 1
-    assert len(world.store.cancel(Filter(ids=(dead.id,)), SOMEBODY).changed) == 1
+    assert world.store.claims.release([released], delay=1000) == ()
+    assert world.store.leases.renew(worker, lease=30)
+    assert world.store.leases.owned(worker) == []
+    assert world.store.leases.reclaim() == Reclaimed(0, 0, 0)
+    assert len(world.store.acts.replay(Filter(ids=(dead.id,)), SOMEBODY).changed) == 1
+    assert len(world.store.acts.cancel(Filter(ids=(dead.id,)), SOMEBODY).changed) == 1
     assert world.store.ping() > 0
 
 
@@ -234,8 +236,8 @@ def test_a_lost_worker_is_found_through_the_pooler(world: World) -> None:
     zombies = world.claim(lost, limit=3)
     assert len(world.claim(draining, limit=3) + world.claim_lanes(draining)) == 6
     world.advance(11)
-    assert world.store.reclaim() == Reclaimed(workers=1, freed=3, aborted=0)
-    assert world.store.bury(draining, lost=False) == Reclaimed(workers=1, freed=6, aborted=0)
+    assert world.store.leases.reclaim() == Reclaimed(workers=1, freed=3, aborted=0)
+    assert world.store.leases.end(draining, lost=False) == Reclaimed(workers=1, freed=6, aborted=0)
     assert world.settle(zombies).lost == tuple(zombies)
     after = world.worker()
     assert [len(world.claim_suspect(after)) for _ in range(4)] == [1, 1, 1, 0]
@@ -247,12 +249,12 @@ def test_maintenance_and_reading_go_through_the_pooler(world: World) -> None:
     messages = world.publish(3, expires=60)
     assert world.settle(world.claim(world.worker(), limit=1)).lost == ()
     world.advance(61)
-    world.store.announce(["warehouse"])
-    assert world.store.expire(unknown_after=600) == (2, 0)
-    assert world.store.prune(history_ttl=3600).messages == 0
+    world.store.destinations.announce(["warehouse"])
+    assert world.store.retention.expire(unknown_after=600) == (2, 0)
+    assert world.store.retention.prune(history_ttl=3600).messages == 0
     assert [row.reason for row in world.deliveries()] == ["EXPIRED"] * 2
     assert len(world.history()) == 1
-    story = world.store.story(messages[1].id)
+    story = world.store.messages.story(messages[1].id)
     assert story is not None
     assert [row.status for row in story.deliveries] == ["aborted"]
 
@@ -266,11 +268,11 @@ def _work(world: World, worker: UUID, share: int) -> list[Claimed]:
         world.publish(2, key=f"key{number % 3}", to=["ordered"], ordered=True)
         world.publish(2, idempotency_key=f"k{number}", payload=lambda _, n=number: n)
     taken: list[Claimed] = []
-    while world.store.counts().rows:
+    while world.store.statistics.counts().rows:
         found = world.claim(worker, limit=10) + world.claim_lanes(worker, lanes=2, limit=6)
         assert world.settle(found).lost == ()
-        assert world.store.renew(worker, lease=60)
-        assert world.store.reclaim() == Reclaimed(0, 0, 0)
+        assert world.store.leases.renew(worker, lease=60)
+        assert world.store.leases.reclaim() == Reclaimed(0, 0, 0)
         taken += found
     return taken
 
@@ -314,7 +316,7 @@ def test_nothing_is_left_in_the_sessions_after_failures(world: World) -> None:
     calls: dict[str, Callable[[], object]] = {
         "claim_lanes": lambda: world.claim_lanes(worker),
         "publish": world.publish,
-        "reclaim": world.store.reclaim,
+        "reclaim": world.store.leases.reclaim,
     }
     for operation, call in calls.items():
         with armed(f"{operation}.before_commit", lose), pytest.raises(DatabaseUnavailable):

@@ -14,8 +14,10 @@ from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
 from todoku.core.status import Status
+from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed
-from todoku.store.values import Filter, Pruned, SettleReport
+from todoku.store.retention import Pruned
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -24,7 +26,7 @@ NOTHING = Pruned()
 
 
 def prune(world: World, *, ttl: float = MONTH) -> Pruned:
-    return world.store.prune(history_ttl=ttl)
+    return world.store.retention.prune(history_ttl=ttl)
 
 
 def count(world: World, table: str) -> int:
@@ -52,7 +54,7 @@ def test_a_message_that_still_has_a_delivery_is_never_pruned(world: World, statu
     gone = prune(world)
     assert (gone.messages, gone.attempts) == (0, 0)
     assert world.deliveries() == [before]
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert story.message.payload == '{"keep":"me"}'
 
@@ -65,11 +67,11 @@ def test_a_message_goes_once_its_last_delivery_is_done_and_it_is_old(world: Worl
     slow = world.claim(worker, destinations=["slow"])
     world.advance(40 * DAY)
     assert prune(world).messages == 0
-    assert world.store.story(message.id) is not None
+    assert world.store.messages.story(message.id) is not None
 
     assert world.settle(slow) == SettleReport()
     assert prune(world).messages == 1
-    assert world.store.story(message.id) is None
+    assert world.store.messages.story(message.id) is None
 
 
 def test_a_message_that_is_not_old_stays_though_it_is_done(world: World) -> None:
@@ -77,7 +79,7 @@ def test_a_message_that_is_not_old_stays_though_it_is_done(world: World) -> None
     world.settle(claim_all(world))
     world.advance(29 * DAY)
     assert prune(world) == NOTHING
-    assert world.store.story(message.id) is not None
+    assert world.store.messages.story(message.id) is not None
     world.advance(2 * DAY)
     assert prune(world).messages == 1
 
@@ -88,7 +90,7 @@ def test_a_purged_dead_letter_gives_its_message_up(world: World) -> None:
     world.settle(claim_all(world), aborted())
     world.advance(40 * DAY)
     assert prune(world).messages == 0
-    world.store.purge(Filter(), SOMEBODY)
+    world.store.acts.purge(Filter(), SOMEBODY)
     assert prune(world).messages == 1
 
 
@@ -99,7 +101,7 @@ def test_old_messages_behind_one_that_must_stay_are_pruned_too(world: World) -> 
     world.settle([claim for place, claim in enumerate(claims) if place % 10 != 0])
     world.settle([claim for place, claim in enumerate(claims) if place % 10 == 0], aborted())
     world.advance(40 * DAY)
-    assert world.store.prune(history_ttl=MONTH, limit=4).messages == 27
+    assert world.store.retention.prune(history_ttl=MONTH, limit=4).messages == 27
     assert count(world, "message") == len(world.deliveries()) == 3
 
 
@@ -136,7 +138,7 @@ def test_the_attempts_of_a_delivery_that_is_still_there_stay(world: World) -> No
     world.settle(claim_all(world), aborted())
     world.advance(400 * DAY)
     assert prune(world).attempts == 0
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert len(story.attempts) == 1
 
@@ -144,8 +146,8 @@ def test_the_attempts_of_a_delivery_that_is_still_there_stay(world: World) -> No
 def test_the_audit_is_never_pruned(world: World) -> None:
     """DESIGN §5: append-only."""
     world.publish()
-    world.store.cancel(Filter(), SOMEBODY)
-    world.store.purge(Filter(), SOMEBODY)
+    world.store.acts.cancel(Filter(), SOMEBODY)
+    world.store.acts.purge(Filter(), SOMEBODY)
     world.advance(4000 * DAY)
     prune(world)
     assert count(world, "audit") == 3  # the cancellation, and the purge of the delivery and so of its message
@@ -248,7 +250,7 @@ def test_two_that_prune_at_once_do_not_make_a_partition_twice(ward: World) -> No
 
     def maintainer(number: int) -> Pruned:
         start.wait()
-        return stores[number].prune(history_ttl=MONTH)
+        return stores[number].retention.prune(history_ttl=MONTH)
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(maintainer, range(8))) == [NOTHING] * 8
@@ -274,9 +276,9 @@ def test_a_prune_that_is_not_committed_yet_holds_up_neither_settle_nor_replay(wa
             assert go_on.wait(30)
 
     with armed("prune.before_commit", pause), ThreadPoolExecutor(1) as pool:
-        pruning = pool.submit(ward.another_store(lock_timeout_sec=30).prune, history_ttl=MONTH)
+        pruning = pool.submit(ward.another_store(lock_timeout_sec=30).retention.prune, history_ttl=MONTH)
         assert reached.wait(30)
-        assert ward.store.replay(Filter(ids=(dead.id,)), SOMEBODY).changed == (dead.id,)
+        assert ward.store.acts.replay(Filter(ids=(dead.id,)), SOMEBODY).changed == (dead.id,)
         assert ward.settle([running]) == SettleReport()
         go_on.set()
         assert pruning.result().messages == 1
@@ -309,7 +311,7 @@ def test_prune_beside_settles_and_replays_loses_nothing(world: World) -> None:
     assert len(seen) == number
     assert world.deliveries() == []
     assert sum(done.messages for done in pruned) > 0
-    left = world.store.prune(history_ttl=1e-6)
+    left = world.store.retention.prune(history_ttl=1e-6)
     assert sum(done.messages for done in pruned) + left.messages == number
     assert count(world, "message") == 0
 
@@ -329,12 +331,12 @@ def run_all(world: World, number: int) -> set[tuple[int, str | None]]:
             assert not message.duplicate
             places[str(message.id)] = each
         first = world.claim(worker, store=store)
-        store.settle([(claim, aborted()) for claim in first])
-        assert len(store.replay(Filter(status="aborted"), SOMEBODY).changed) == 4
+        store.claims.settle([(claim, aborted()) for claim in first])
+        assert len(store.acts.replay(Filter(status="aborted"), SOMEBODY).changed) == 4
         second = world.claim(worker, store=store)
         assert {claim.message_id for claim in second} == {claim.message_id for claim in first}
         seen |= {(places[claim.message_id], claim.payload) for claim in second}
-        assert store.settle([(claim, SUCCEEDED) for claim in second]) == SettleReport()
+        assert store.claims.settle([(claim, SUCCEEDED) for claim in second]) == SettleReport()
     return seen
 
 
@@ -345,10 +347,10 @@ def test_a_reader_of_the_history_holds_up_prune_but_not_for_ever_the_settles(war
     first, second = claim_all(ward, lease=1000 * DAY)
     ward.settle([first])
     ward.advance(40 * DAY)
-    ward.store.prune(history_ttl=1000 * DAY)
+    ward.store.retention.prune(history_ttl=1000 * DAY)
     with psycopg.connect(ward.url) as reader, ThreadPoolExecutor(1) as pool:
         reader.execute("select count(*) from todoku_history").fetchall()
-        pruning = pool.submit(ward.another_store().prune, history_ttl=MONTH)
+        pruning = pool.submit(ward.another_store().retention.prune, history_ttl=MONTH)
         ward.until_blocked()
         patient = ward.another_store(lock_timeout_sec=30)
         assert patient.settle([(second, SUCCEEDED)]) == SettleReport()

@@ -13,7 +13,10 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.errors import InvalidMessage
 from todoku.core.status import Status
-from todoku.store.values import Counts, Delivery, Filter, Signed, moment
+from todoku.store.audit import Signed
+from todoku.store.columns import moment
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.statistics import Counts
 
 HOUR = 3600.0
 
@@ -22,7 +25,7 @@ HOUR = 3600.0
 
 
 def test_counts_of_an_empty_store_are_zero_and_exact(world: World) -> None:
-    assert world.store.counts() == Counts(rows=(), succeeded=0, exact=True)
+    assert world.store.statistics.counts() == Counts(rows=(), succeeded=0, exact=True)
 
 
 def test_counts_are_exact_when_there_are_few(world: World) -> None:
@@ -33,7 +36,7 @@ def test_counts_are_exact_when_there_are_few(world: World) -> None:
     world.settle(claims[1:3], failed("TIMEOUT"))
     world.settle(claims[3:6], aborted("HTTP_4XX"))
 
-    counts = world.store.counts()
+    counts = world.store.statistics.counts()
     assert counts.exact
     assert counts.age == 0
     found = {(row.status, row.destination, row.reason): row.number for row in counts.rows}
@@ -71,7 +74,7 @@ MIX = "case when n % 10 < 5 then 'pending' when n % 10 < 8 then 'failed' else 'a
 def test_counts_of_300_000_are_sampled_remembered_and_told_with_their_age(world: World) -> None:
     """DESIGN §5: sampled, cached, and shown with their age, because ten million rows are not counted on each look."""
     fill(world, 300_000, status=MIX)
-    counts = world.store.counts(max_age=60)
+    counts = world.store.statistics.counts(max_age=60)
     assert not counts.exact
     assert counts.age == 0
     assert counts.of("pending") == pytest.approx(150_000, rel=0.15)
@@ -79,11 +82,11 @@ def test_counts_of_300_000_are_sampled_remembered_and_told_with_their_age(world:
     assert counts.of("aborted") == pytest.approx(60_000, rel=0.15)
 
     world.advance(30)
-    again = world.store.counts(max_age=60)
+    again = world.store.statistics.counts(max_age=60)
     assert (again.rows, again.exact) == (counts.rows, False)
     assert 30 <= again.age <= 60
-    assert world.store.counts(max_age=20).age == 0  # too old for this one: counted anew
-    assert world.store.counts().age == 0
+    assert world.store.statistics.counts(max_age=20).age == 0  # too old for this one: counted anew
+    assert world.store.statistics.counts().age == 0
 
 
 @pytest.mark.slow
@@ -91,7 +94,7 @@ def test_sampled_counts_hold_when_old_rows_lie_far_behind(world: World) -> None:
     """DESIGN §5: ids are sparse: a dead letter of last year, fifty million deliveries done since, and the backlog."""
     fill(world, 10, first=1, status="'aborted'")
     fill(world, 150_000, first=50_000_000, status="case when n < 50000 then 'failed' else 'pending' end")
-    counts = world.store.counts()
+    counts = world.store.statistics.counts()
     assert not counts.exact
     assert counts.of("pending") == pytest.approx(100_000, rel=0.15)
     assert counts.of("failed") == pytest.approx(50_000, rel=0.15)
@@ -101,7 +104,7 @@ def test_sampled_counts_hold_when_old_rows_lie_far_behind(world: World) -> None:
 def test_a_few_dead_letters_among_many_deliveries_are_not_overlooked(world: World) -> None:
     """DESIGN §8: the alert fires at the first dead letter: a sample would say none, or hundreds."""
     fill(world, 150_000, status="case when n in (7, 77777) then 'aborted' else 'pending' end")
-    counts = world.store.counts()
+    counts = world.store.statistics.counts()
     assert not counts.exact
     assert counts.of("aborted") == 2
     assert counts.of("pending") == pytest.approx(150_000, rel=0.15)
@@ -119,7 +122,7 @@ def test_a_long_history_is_estimated_and_says_so(world: World) -> None:
         "insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,"
         f" replay_count) select {clock}, n, 1, n, 'warehouse', 'warehouse', 1, 0 from {series[world.backend]}"
     )
-    counts = world.store.counts()
+    counts = world.store.statistics.counts()
     assert counts.succeeded == pytest.approx(150_000, rel=0.15)
     assert not counts.exact or counts.succeeded == 150_000
 
@@ -158,25 +161,25 @@ def test_each_filter_finds_its_own_and_nothing_else(world: World) -> None:
     for kind, row in three_kinds(world).items():
         for name, filter_of in EACH_FILTER.items():
             which = Filter(**{**({"status": "succeeded"} if kind == "done" else {}), **filter_of(row)})
-            assert world.store.find(which).items == (row,), (name, kind)
+            assert world.store.deliveries.find(which).items == (row,), (name, kind)
 
 
 def test_the_reason_finds_dead_letters_and_no_success(world: World) -> None:
     kinds = three_kinds(world)
-    assert world.store.find(Filter(reason="HTTP_4XX")).items == (kinds["dead"],)
-    assert world.store.find(Filter(reason="HTTP_4XX", status="succeeded")).items == ()
-    assert world.store.find(Filter(reason="NO_SUCH")).items == ()
+    assert world.store.deliveries.find(Filter(reason="HTTP_4XX")).items == (kinds["dead"],)
+    assert world.store.deliveries.find(Filter(reason="HTTP_4XX", status="succeeded")).items == ()
+    assert world.store.deliveries.find(Filter(reason="NO_SUCH")).items == ()
 
 
 def test_filters_are_all_to_be_met(world: World) -> None:
     kinds = three_kinds(world)
-    assert world.store.find(Filter(topic="user.created", status="aborted")).items == (kinds["dead"],)
-    assert world.store.find(Filter(topic="user.created", status="pending")).items == ()
+    assert world.store.deliveries.find(Filter(topic="user.created", status="aborted")).items == (kinds["dead"],)
+    assert world.store.deliveries.find(Filter(topic="user.created", status="pending")).items == ()
 
 
 def test_a_found_delivery_tells_where_it_stands(world: World) -> None:
     (message,) = world.publish(key="o1", priority=3, max_attempts=4, delay=60, queue="slow")
-    (row,) = world.store.find(Filter()).items
+    (row,) = world.store.deliveries.find(Filter()).items
     assert (row.message_id, row.topic, row.key, row.destination) == (message.id, "order.created", "o1", "warehouse")
     assert (row.queue, row.priority, row.status, row.lane) == ("slow", 3, "pending", None)
     assert (row.attempts, row.max_attempts, row.lost, row.snoozes, row.replay_count, row.epoch) == (0, 4, 0, 0, 0, 0)
@@ -191,7 +194,7 @@ def test_a_found_delivery_tells_where_it_stands(world: World) -> None:
 def pages(world: World, which: Filter, size: int) -> Iterator[tuple[Delivery, ...]]:
     cursor: str | None = None
     while True:
-        page = world.store.find(which, cursor=cursor, limit=size)
+        page = world.store.deliveries.find(which, cursor=cursor, limit=size)
         yield page.items
         if page.next is None:
             return
@@ -236,25 +239,27 @@ def test_paging_visits_every_delivery_of_a_fan_out_once(world: World) -> None:
 
 def test_the_last_page_has_no_cursor(world: World) -> None:
     world.publish(4)
-    assert world.store.find(Filter(), limit=4).next is None
-    assert world.store.find(Filter(), limit=3).next is not None
-    assert world.store.find(Filter(destination="nowhere")) == world.store.find(Filter(status="succeeded"))
+    assert world.store.deliveries.find(Filter(), limit=4).next is None
+    assert world.store.deliveries.find(Filter(), limit=3).next is not None
+    assert world.store.deliveries.find(Filter(destination="nowhere")) == world.store.deliveries.find(
+        Filter(status="succeeded")
+    )
 
 
 @pytest.mark.parametrize("status", [None, "succeeded"])
 def test_a_cursor_that_is_garbage_is_a_clear_error(world: World, status: str | None) -> None:
     for cursor in ("", ".", "garbage", "1.2.3", "-1", "1.-1", "1;drop table todoku_delivery", "٣", "9" * 30, "\0"):
         with pytest.raises(InvalidMessage, match="no cursor") as told:
-            world.store.find(Filter(status=status), cursor=cursor)
+            world.store.deliveries.find(Filter(status=status), cursor=cursor)
         assert told.value.hint
 
 
 def test_a_cursor_of_another_listing_is_a_clear_error(world: World) -> None:
     world.publish(3)
-    cursor = world.store.find(Filter(), limit=1).next
+    cursor = world.store.deliveries.find(Filter(), limit=1).next
     assert cursor is not None
     with pytest.raises(InvalidMessage, match="no cursor of this listing"):
-        world.store.find(Filter(status="succeeded"), cursor=cursor)
+        world.store.deliveries.find(Filter(status="succeeded"), cursor=cursor)
 
 
 # ------------------------------------------------------------------------------------------------ story
@@ -266,15 +271,15 @@ def test_the_story_of_a_message_tells_everything(world: World) -> None:
         to=("a", "b"), key="o1", headers={"traceparent": "00-1"}, labels=["vip"], payload=lambda _: {"n": 1}
     )
     worker = world.worker(lease=HOUR)
-    world.store.settle([(claim, SUCCEEDED) for claim in world.claim(worker, destinations=["a"])])
+    world.store.claims.settle([(claim, SUCCEEDED) for claim in world.claim(worker, destinations=["a"])])
     (claim,) = world.claim(worker, destinations=["b"])
     world.settle([claim], failed("TIMEOUT"))
     (claim,) = world.claim(worker, destinations=["b"])
     world.settle([claim], aborted("HTTP_4XX"))
-    world.store.replay(Filter(message_id=message.id), Signed("maiko", "fixed"))
-    world.store.cancel(Filter(message_id=message.id), Signed("kenji", "not needed"))
+    world.store.acts.replay(Filter(message_id=message.id), Signed("maiko", "fixed"))
+    world.store.acts.cancel(Filter(message_id=message.id), Signed("kenji", "not needed"))
 
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     told = story.message
     assert (told.id, told.topic, told.type, told.key) == (message.id, "order.created", "order.created", "o1")
@@ -293,9 +298,9 @@ def test_the_story_of_a_message_tells_everything(world: World) -> None:
 
 
 def test_a_message_nobody_knows_has_no_story(world: World) -> None:
-    assert world.store.story(uuid4()) is None
-    assert world.store.result(1) is None
-    assert world.store.entry("publish:x", "y") is None
+    assert world.store.messages.story(uuid4()) is None
+    assert world.store.deliveries.result(1) is None
+    assert world.store.ledger.entry("publish:x", "y") is None
 
 
 def test_the_clock_is_the_databases(world: World) -> None:
@@ -314,9 +319,9 @@ def test_reading_changes_nothing(world: World) -> None:
     world.publish(3)
     world.settle(world.claim(world.worker(lease=HOUR), limit=1), Settlement(status=Status.SUCCEEDED, result="1"))
     before = (world.deliveries(), world.history())
-    world.store.counts(max_age=60)
+    world.store.statistics.counts(max_age=60)
     for row in before[0]:
         assert row.message_id is not None
-        world.store.story(row.message_id)
-    world.store.replay(Filter(), SOMEBODY, dry_run=True)
+        world.store.messages.story(row.message_id)
+    world.store.acts.replay(Filter(), SOMEBODY, dry_run=True)
     assert (world.deliveries(), world.history()) == before

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, failed
 from todoku.store import records
-from todoku.store.values import moment
+from todoku.store.columns import moment
 
 ENDED = 30_000
 
@@ -43,11 +43,11 @@ def test_what_ended_is_counted_where_it_ended(world: World) -> None:
         world.settle(claims[number:], failed(delay=86_400))
         world.advance(120)
     hour = start + timedelta(hours=1)
-    found = world.store.records.series(since=hour, until=hour + timedelta(minutes=5), width=60)
+    found = world.store.statistics.series(since=hour, until=hour + timedelta(minutes=5), width=60)
     assert [(point.succeeded, point.failed) for point in found.points] == [(3, 1), (0, 0), (1, 1), (0, 0), (0, 0)]
     assert [point.at for point in found.points] == [hour + timedelta(minutes=n) for n in range(5)]
     assert found.exact
-    (hourly,) = world.store.records.series(since=hour, until=hour + timedelta(hours=1), width=3600).points
+    (hourly,) = world.store.statistics.series(since=hour, until=hour + timedelta(hours=1), width=3600).points
     assert (hourly.succeeded, hourly.failed) == (4, 2)
 
 
@@ -56,20 +56,20 @@ def test_of_very_many_some_stand_for_the_rest(world: World, monkeypatch: pytest.
     start = datetime(2026, 1, 2, tzinfo=UTC)
     ended_each(world, start, 2.88)  # all day long
     span = {"since": start, "until": start + timedelta(days=1), "width": 3600}
-    exact = world.store.records.series(**span)  # type: ignore[arg-type]
+    exact = world.store.statistics.series(**span)  # type: ignore[arg-type]
     assert exact.exact
     assert {point.succeeded for point in exact.points} == {ENDED // 24}
     monkeypatch.setattr(records, "COUNTED_EXACTLY", 3000)
-    sampled = world.store.records.series(**span)  # type: ignore[arg-type]
+    sampled = world.store.statistics.series(**span)  # type: ignore[arg-type]
     assert not sampled.exact
     assert 0.5 * ENDED < sum(point.succeeded for point in sampled.points) < 2 * ENDED
 
 
 def test_acts_of_people_are_found_by_who_what_and_whom(world: World) -> None:
     for name in ("a", "b"):
-        world.store.set_queue(name, SOMEBODY, paused=True)
-    world.store.set_queue("b", SOMEBODY, paused=False)
-    audit = world.store.records.audit
+        world.store.queues.pause(name, SOMEBODY, paused=True)
+    world.store.queues.pause("b", SOMEBODY, paused=False)
+    audit = world.store.audit.page
     assert [(one.act.action, one.act.target) for one in audit()] == [
         ("resume", "queue:b"), ("pause", "queue:b"), ("pause", "queue:a"),
     ]  # fmt: skip

@@ -19,10 +19,12 @@ from todoku.core.identity import effect_scope, key_hash
 from todoku.core.message import Claimed, Message
 from todoku.core.outcome import Abort, Outcome, Retry, Snooze
 from todoku.core.status import Status
+from todoku.store.claims import SettleReport
+from todoku.store.columns import moment
+from todoku.store.database import Slice
 from todoku.store.failpoint import armed, lose
 from todoku.store.join import run
-from todoku.store.store import SqlStore
-from todoku.store.values import SettleReport, Slice, moment
+from todoku.store.store import Store
 
 RESULT = Settlement(status=Status.SUCCEEDED, result='{"sent":true}')
 EACH_OUTCOME = pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_failed_attempt_leaves_a_row_with_replay_number_and_epoch(world: World
         claims += world.claim(worker)
         world.settle(claims[-1:], failed(reason))
 
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert [(row.replay, row.number, row.epoch, row.reason, row.worker) for row in story.attempts] == [
         (0, 1, claims[0].epoch, "FIRST", worker),
@@ -113,7 +115,7 @@ def test_the_last_retry_and_any_abort_make_a_dead_letter_that_no_claim_takes(wor
     world.advance(YEARS)
     (row,) = world.deliveries()
     assert (row.status, row.reason, row.attempts, row.worker) == ("aborted", settlement.reason, 1, None)
-    assert world.store.waiting(None).groups == ()
+    assert world.store.claims.waiting(None).groups == ()
     assert nothing_is_claimable(world)
 
 
@@ -140,7 +142,7 @@ def test_snooze_gives_its_attempt_back_and_is_counted(world: World) -> None:
     world.advance(31)
     (again,) = world.claim(worker)
     assert (again.attempt, again.snoozes) == (1, 1)
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     assert story.attempts == ()
 
@@ -159,8 +161,8 @@ def test_the_result_of_done_is_kept(world: World) -> None:
     """DESIGN §4: `Done` may carry a result; with a key it is also the stored response of the effect entry."""
     claim = claim_one(world, idempotency_key="k")
     world.settle([claim], RESULT)
-    assert world.store.result(claim.id) == '{"sent":true}'
-    entry = world.store.entry(effect_scope("warehouse"), key_hash("k"))
+    assert world.store.deliveries.result(claim.id) == '{"sent":true}'
+    entry = world.store.ledger.entry(effect_scope("warehouse"), key_hash("k"))
     assert entry is not None
     assert (entry.state, entry.response) == ("succeeded", '{"sent":true}')
 
@@ -168,11 +170,11 @@ def test_the_result_of_done_is_kept(world: World) -> None:
 def test_done_without_a_result_keeps_none(world: World) -> None:
     claim = claim_one(world)
     world.settle([claim])
-    assert world.store.result(claim.id) is None
+    assert world.store.deliveries.result(claim.id) is None
 
 
 def test_settling_nothing_is_nothing(world: World) -> None:
-    assert world.store.settle([]) == SettleReport()
+    assert world.store.claims.settle([]) == SettleReport()
 
 
 def test_a_batch_of_500_may_end_in_every_way_at_once(world: World) -> None:
@@ -181,17 +183,17 @@ def test_a_batch_of_500_may_end_in_every_way_at_once(world: World) -> None:
     world.publish(500, payload=lambda place: {"n": place})
     claims = world.claim(world.worker(lease=3600), limit=500)
     stolen = claims[250]
-    assert world.store.release([stolen]) == ()
+    assert world.store.claims.release([stolen]) == ()
     (owner,) = world.claim(world.worker(lease=3600))
     assert owner.id == stolen.id
 
-    report = world.store.settle([(claim, endings[place % 5]) for place, claim in enumerate(claims)])
+    report = world.store.claims.settle([(claim, endings[place % 5]) for place, claim in enumerate(claims)])
 
     assert report == SettleReport(lost=(stolen,))
     expected = {claim.id: endings[place % 5].status for place, claim in enumerate(claims)} | {owner.id: "sending"}
     found = {row.id: row.status for row in [*world.deliveries(), *world.history()]}
     assert found == expected
-    kept = {claim.id for claim in claims if world.store.result(claim.id) is not None}
+    kept = {claim.id for claim in claims if world.store.deliveries.result(claim.id) is not None}
     assert kept == {claim.id for place, claim in enumerate(claims) if place % 5 == 1}
 
 
@@ -200,14 +202,14 @@ def test_a_batch_of_500_may_end_in_every_way_at_once(world: World) -> None:
 
 def facts(world: World, message: Message) -> dict[str, Any]:
     """Everything the database says about a message, apart from ids and times."""
-    story = world.store.story(message.id)
+    story = world.store.messages.story(message.id)
     assert story is not None
     (row,) = story.deliveries
-    entry = world.store.entry(effect_scope("warehouse"), key_hash(message.key or ""))
+    entry = world.store.ledger.entry(effect_scope("warehouse"), key_hash(message.key or ""))
     return {
         "row": (row.status, row.attempts, row.snoozes, row.lost, row.epoch, row.reason, row.error, row.worker),
         "attempts": [(a.replay, a.number, a.epoch, a.reason, a.worker) for a in story.attempts],
-        "result": world.store.result(row.id),
+        "result": world.store.deliveries.result(row.id),
         "entry": None if entry is None else (entry.state, entry.http_status, entry.response),
     }
 
@@ -241,8 +243,8 @@ def test_a_whole_batch_with_an_unknown_outcome_may_be_repeated(world: World, sid
     claims = world.claim(world.worker(lease=3600))
     batch = [(claim, (SUCCEEDED, failed(delay=60), aborted())[place % 3]) for place, claim in enumerate(claims)]
     with armed(f"settle.{side}_commit", lose), pytest.raises(DatabaseUnavailable):
-        world.store.settle(batch)
-    assert world.store.settle(batch) == SettleReport()
+        world.store.claims.settle(batch)
+    assert world.store.claims.settle(batch) == SettleReport()
 
     (number,) = world.sql("select count(*) from todoku_attempt")[0]
     assert number == sum(settlement is not SUCCEEDED for _, settlement in batch)
@@ -254,8 +256,8 @@ def test_a_release_with_an_unknown_outcome_may_be_repeated(world: World, side: s
     """H4: a release that is repeated must not take a second attempt away."""
     claim = claim_one(world)
     with armed(f"release.{side}_commit", lose), pytest.raises(DatabaseUnavailable):
-        world.store.release([claim])
-    assert world.store.release([claim]) == ((claim,) if side == "after" else ())
+        world.store.claims.release([claim])
+    assert world.store.claims.release([claim]) == ((claim,) if side == "after" else ())
     (row,) = world.deliveries()
     assert (row.status, row.attempts, row.lost, row.epoch) == ("pending", 0, 0, claim.epoch + 1)
 
@@ -269,11 +271,11 @@ def test_a_claim_with_an_unknown_outcome_may_be_repeated(world: World, side: str
         world.claim(worker)
 
     repeated = world.claim(worker)
-    owned = world.store.owned(worker)
+    owned = world.store.leases.owned(worker)
     assert len(owned) == 3
     assert [(row.status, row.attempts, row.epoch) for row in world.deliveries()] == [("sending", 1, 1)] * 3
     assert len(repeated) == (0 if side == "after" else 3)
-    assert world.store.release(owned) == ()
+    assert world.store.claims.release(owned) == ()
     assert [claim.attempt for claim in world.claim(world.worker())] == [1, 1, 1]
 
 
@@ -376,7 +378,7 @@ def test_a_database_that_is_locked_as_a_whole_is_not_tried_row_by_row(sqlite_url
     world.close()
 
 
-def counting_writes(store: SqlStore) -> list[DatabaseBusy | None]:
+def counting_writes(store: Store) -> list[DatabaseBusy | None]:
     """From now on, each write of the store leaves None here, or the error that said it was busy."""
     seen: list[DatabaseBusy | None] = []
     write = store.database.write
@@ -409,7 +411,7 @@ def test_two_workers_that_share_ledger_keys_in_opposite_order_never_deadlock(wor
 
             def settle(side: int, batches: Any = batches, start: threading.Barrier = start) -> SettleReport:
                 start.wait()
-                return stores[side].settle([(claim, SUCCEEDED) for claim in batches[side]])
+                return stores[side].claims.settle([(claim, SUCCEEDED) for claim in batches[side]])
 
             assert list(pool.map(settle, range(2))) == [SettleReport(), SettleReport()]
     assert tries == [[None] * 8] * 2  # no settle was refused and split: each went through at once
@@ -425,7 +427,7 @@ def opposite_batches(world: World, turn: int) -> tuple[list[Claimed], list[Claim
         ]
         world.store.run(world.steps(drafts))
         where = Slice("warehouse", "warehouse", priority, most=500)
-        claims = world.store.claim(world.worker(lease=3600), [where], limit=500)
+        claims = world.store.claims.take(world.worker(lease=3600), [where], limit=500)
         assert len(claims) == 500
         batches.append(claims)
     return batches[0], batches[1]

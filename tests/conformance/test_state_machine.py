@@ -31,7 +31,10 @@ from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
 from todoku.store import failpoint
-from todoku.store.values import Acted, Delivery, Filter, Held, SettleReport
+from todoku.store.acts import Acted
+from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.leases import Held
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -254,7 +257,7 @@ class Machine(RuleBasedStateMachine):
             if key.reopen:
                 model.replay([id for id in model.messages[earlier[1]] if id in model.rows])
             return earlier[1], True
-        found = sorted(self.store.find(Filter(message_id=draft.id)).items, key=lambda delivery: delivery.id)
+        found = sorted(self.store.deliveries.find(Filter(message_id=draft.id)).items, key=lambda delivery: delivery.id)
         assert {delivery.destination for delivery in found} == {leg.destination for leg in draft.legs}
         rows = {
             delivery.id: Row(
@@ -274,7 +277,7 @@ class Machine(RuleBasedStateMachine):
 
     def register(self) -> UUID:
         worker = uuid4()
-        self.store.register(worker, name="story", lease=LEASE * UNIT)
+        self.store.leases.register(worker, name="story", lease=LEASE * UNIT)
         self.workers.append(worker)
         self.model.leases[worker] = self.model.now + LEASE
         return worker
@@ -286,26 +289,29 @@ class Machine(RuleBasedStateMachine):
         if how in ("wait", "lapse"):
             self.advance(LEASE if how == "lapse" else 1 + number % 2)
         for worker in model.leases if how == "lapse" else ():
-            assert not store.renew(worker, lease=LEASE * UNIT)  # H1: before anybody has noticed
+            assert not store.leases.renew(worker, lease=LEASE * UNIT)  # H1: before anybody has noticed
             assert self.world.claim(worker) == self.world.claim_suspect(worker) == []
         if how == "reclaim":
             reclaimed, expected = self.both(
-                "reclaim", lost, lambda: store.reclaim(max_lost=most), lambda: model.reclaim(max_lost=most)
+                "reclaim", lost, lambda: store.leases.reclaim(max_lost=most), lambda: model.reclaim(max_lost=most)
             )
             assert (reclaimed.workers, reclaimed.freed, reclaimed.aborted) == expected
         if how in ("drain", "die"):
             worker, died = self.owner(number), how == "die"
             reclaimed, expected = self.both(
-                "bury",
+                "end_lease",
                 lost,
-                lambda: store.bury(worker, lost=died, max_lost=most),
+                lambda: store.leases.end(worker, lost=died, max_lost=most),
                 lambda: model.bury(worker, died=died, max_lost=most),
             )
             assert (reclaimed.workers, reclaimed.freed, reclaimed.aborted) == expected
         if how == "renew":
             worker = self.worker(number)
             renewed, is_live = self.both(
-                "renew", lost, lambda: store.renew(worker, lease=LEASE * UNIT), lambda: model.renew(worker, LEASE)
+                "renew",
+                lost,
+                lambda: store.leases.renew(worker, lease=LEASE * UNIT),
+                lambda: model.renew(worker, LEASE),
             )
             assert renewed is is_live
 
@@ -378,19 +384,19 @@ class Machine(RuleBasedStateMachine):
         with failpoint.armed(f"{operation}.{lost}", failpoint.lose), suppress(DatabaseUnavailable):
             call()
         held = {token(pair[0]) for pair in self.live}
-        unknown = [own for own in self.store.owned(worker) if token(own) not in held]
+        unknown = [own for own in self.store.leases.owned(worker) if token(own) not in held]
         able = self.model.claimable(worker, suspects=operation == "claim_suspect")
         assert len(unknown) == (min(limit, len(able)) if lost == "after_commit" else 0)
         assert {own.id for own in unknown} <= set(able)
         self.model.take(worker, [own.id for own in unknown])
-        assert self.store.release(unknown) == ()
+        assert self.store.claims.release(unknown) == ()
         assert not any(self.model.release(token(own), 0) for own in unknown)
 
     def settle(self, batch: Sequence[Pair], endings: Sequence[Ending], lost: str | None) -> None:
         pairs = [(claim, row, endings[place % len(endings)]) for place, (claim, row) in enumerate(batch)]
 
         def call() -> SettleReport:
-            return self.store.settle([(claim, settlement(ending)) for claim, _, ending in pairs])
+            return self.store.claims.settle([(claim, settlement(ending)) for claim, _, ending in pairs])
 
         def expect() -> set[Token]:
             told = {token(claim): self.model.settle(token(claim), row, ending) for claim, row, ending in pairs}
@@ -421,7 +427,7 @@ class Machine(RuleBasedStateMachine):
         answer, expected = self.both(
             "release",
             lost,
-            lambda: self.store.release(claims, delay=delay * UNIT),
+            lambda: self.store.claims.release(claims, delay=delay * UNIT),
             lambda: {token(claim) for claim in claims if self.model.release(token(claim), delay)},
         )
         assert {token(claim) for claim in answer} == expected
@@ -433,18 +439,18 @@ class Machine(RuleBasedStateMachine):
             return
         store, model = self.store, self.model
         acts: dict[str, tuple[str, Callable[[Filter], Acted], Callable[[list[int]], set[int]], tuple[str, ...]]] = {
-            "replay": ("replay", lambda which: store.replay(which, SOMEBODY), model.replay, ("aborted",)),
-            "cancel": ("cancel", lambda which: store.cancel(which, SOMEBODY), model.cancel, ("sending", *WAITING)),
-            "purge": ("purge", lambda which: store.purge(which, SOMEBODY), model.purge, ("aborted",)),
+            "replay": ("replay", lambda which: store.acts.replay(which, SOMEBODY), model.replay, ("aborted",)),
+            "cancel": ("cancel", lambda which: store.acts.cancel(which, SOMEBODY), model.cancel, ("sending", *WAITING)),
+            "purge": ("purge", lambda which: store.acts.purge(which, SOMEBODY), model.purge, ("aborted",)),
             "succeed": (
                 "settle_by_hand",
-                lambda which: store.settle_by_hand(which, SOMEBODY, succeeded=True),
+                lambda which: store.acts.settle_by_hand(which, SOMEBODY, succeeded=True),
                 lambda ids: model.settle_by_hand(ids, succeeded=True),
                 ("aborted", *WAITING),
             ),
             "abort": (
                 "settle_by_hand",
-                lambda which: store.settle_by_hand(which, SOMEBODY, succeeded=False),
+                lambda which: store.acts.settle_by_hand(which, SOMEBODY, succeeded=False),
                 lambda ids: model.settle_by_hand(ids, succeeded=False),
                 WAITING,
             ),
@@ -458,15 +464,15 @@ class Machine(RuleBasedStateMachine):
         store, model = self.store, self.model
         match how:
             case "pause" | "resume":
-                store.set_queue(name, SOMEBODY, paused=how == "pause")
+                store.queues.pause(name, SOMEBODY, paused=how == "pause")
                 (model.paused.add if how == "pause" else model.paused.discard)(name)
             case "open" | "close":
                 units = 2 if how == "open" else 0
-                store.set_breaker(name, open_for=units * UNIT)
+                store.limits.set_breaker(name, open_for=units * UNIT)
                 model.open_until[name] = model.now + units
             case _:
                 answer, expected = self.both(
-                    "expire", lost, lambda: store.expire(unknown_after=1e8), lambda: (model.expire(), 0)
+                    "expire", lost, lambda: store.retention.expire(unknown_after=1e8), lambda: (model.expire(), 0)
                 )
                 assert answer == expected
 
@@ -474,8 +480,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_shows_what_the_model_says(self) -> None:
-        found = {delivery.id: delivery for delivery in self.store.find(Filter(), limit=1000).items}
-        done = {delivery.id: delivery for delivery in self.store.find(Filter(status="succeeded"), limit=1000).items}
+        found = {delivery.id: delivery for delivery in self.store.deliveries.find(Filter(), limit=1000).items}
+        done = {
+            delivery.id: delivery
+            for delivery in self.store.deliveries.find(Filter(status="succeeded"), limit=1000).items
+        }
         self.check_rows(found, done)
         self.check_ledger()
         self.check_records()
@@ -624,7 +633,7 @@ def two_messages_of_one_key(world: World) -> tuple[Claimed, Claimed]:
 
 
 def entry_of(world: World, claim: Claimed) -> tuple[str, str]:
-    entry = world.store.entry(*effect(claim.destination, claim.key_hash or ""))
+    entry = world.store.ledger.entry(*effect(claim.destination, claim.key_hash or ""))
     assert entry is not None
     return entry.digest, entry.state
 
@@ -636,12 +645,12 @@ def test_a_success_is_in_the_ledger_although_another_body_of_its_key_had_failed(
     world.settle([failing], aborted())
     assert entry_of(world, failing) == (failing.digest, "failed")
     if by_hand:
-        world.store.release([succeeding])
-        world.store.settle_by_hand(Filter(ids=(succeeding.id,)), SOMEBODY, succeeded=True)
+        world.store.claims.release([succeeding])
+        world.store.acts.settle_by_hand(Filter(ids=(succeeding.id,)), SOMEBODY, succeeded=True)
     else:
         world.settle([succeeding])
     assert entry_of(world, succeeding) == (succeeding.digest, "succeeded")
-    assert world.store.effects([failing]) == {failing.id: ("succeeded", succeeding.digest)}  # a conflict for it
+    assert world.store.claims.effects([failing]) == {failing.id: ("succeeded", succeeding.digest)}  # a conflict for it
 
 
 def test_a_failure_says_nothing_about_another_body_of_its_key(world: World) -> None:
@@ -657,9 +666,9 @@ def test_replaying_a_message_leaves_the_ledger_entry_of_another_alone(world: Wor
     one, other = two_messages_of_one_key(world)
     world.settle([one], aborted())
     world.settle([other], aborted())
-    world.store.replay(Filter(ids=(other.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(other.id,)), SOMEBODY)
     assert entry_of(world, one) == (one.digest, "failed")
-    world.store.replay(Filter(ids=(one.id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(one.id,)), SOMEBODY)
     assert entry_of(world, one) == (one.digest, "accepted")
 
 
@@ -684,7 +693,9 @@ def test_an_old_token_beside_a_new_one_of_the_same_delivery_changes_nothing_for_
     world.settle([old], failed())
     (new,) = world.claim(worker)
     assert new.id == old.id
-    assert world.store.settle([(new, result), (old, result), (neighbour, result)]).lost == ()  # `old` was settled
+    assert (
+        world.store.claims.settle([(new, result), (old, result), (neighbour, result)]).lost == ()
+    )  # `old` was settled
     assert [done.epoch for done in world.history()] == [new.epoch, neighbour.epoch]
     assert world.deliveries() == []
 
@@ -695,7 +706,7 @@ def test_releasing_an_old_token_beside_a_new_one_releases_the_new_one(world: Wor
     world.publish()
     worker = world.worker()
     (old,) = world.claim(worker)
-    world.store.release([old])
+    world.store.claims.release([old])
     (new,) = world.claim(worker)
-    assert world.store.release([old, new] if old_first else [new, old]) == (old,)
+    assert world.store.claims.release([old, new] if old_first else [new, old]) == (old,)
     assert [(row.status, row.attempts) for row in world.deliveries()] == [("pending", 0)]

@@ -11,7 +11,7 @@ def test_what_one_transaction_wrote_is_told_in_its_order(world: World) -> None:
     claims = world.claim(world.worker(), limit=12)
     assert [claim.id for claim in claims] == list(range(1, 13))
     world.settle(claims)
-    told = world.store.tail(since=0)
+    told = world.store.attempts.tail(since=0)
     assert [event.message_id for event in told if event.what == "published"] == [message.id for message in messages]
     assert [event.delivery_id for event in told if event.what == "succeeded"] == list(range(1, 13))
 
@@ -19,6 +19,6 @@ def test_what_one_transaction_wrote_is_told_in_its_order(world: World) -> None:
 def test_the_tail_shows_the_latest_acts_of_people(world: World) -> None:
     """The newest twelve by their number, not by its digits: the tenth comes after the ninth."""
     for number in range(12):
-        world.store.set_queue(f"q{number}", SOMEBODY, paused=True)
-    acts = [event.destination for event in world.store.tail(since=0, limit=3)]
+        world.store.queues.pause(f"q{number}", SOMEBODY, paused=True)
+    acts = [event.destination for event in world.store.attempts.tail(since=0, limit=3)]
     assert acts == ["queue:q9", "queue:q10", "queue:q11"]

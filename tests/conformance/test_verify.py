@@ -14,9 +14,9 @@ from todoku.core.ending import Following, NewBatch, member
 from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.verification import CHECKS, verify
-from todoku.store.batch import begin
+from todoku.store.batches import begin
+from todoku.store.deliveries import Filter
 from todoku.store.publish import Publishing
-from todoku.store.values import Filter
 
 HOUR = 3600.0
 DAY = 86_400.0
@@ -46,8 +46,8 @@ def busy(world: World) -> None:
     one, other = by_lane.values()
     world.settle([one])
     world.settle([other], aborted())
-    world.store.replay(Filter(ids=(claims[4].id,)), SOMEBODY)
-    world.store.purge(Filter(ids=(claims[5].id,)), SOMEBODY)
+    world.store.acts.replay(Filter(ids=(claims[4].id,)), SOMEBODY)
+    world.store.acts.purge(Filter(ids=(claims[5].id,)), SOMEBODY)
     world.settle(world.claim_lanes(worker, limit=1), failed(delay=30))
     world.claim(world.worker(lease=HOUR), limit=1)
     world.publish(1, delay=HOUR, key="later", ordered=True, to=["bank"])
@@ -66,7 +66,7 @@ def test_everything_holds_whatever_has_happened(world: World) -> None:
     assert broken(world) == {}
     world.advance(10)
     assert broken(world) == {}
-    world.store.reclaim()
+    world.store.leases.reclaim()
     assert broken(world) == {}
 
 
@@ -198,7 +198,7 @@ def test_what_a_reclaim_heals_is_not_reported(world: World) -> None:
 
     def reclaimed_meanwhile(seconds: float) -> None:
         looks.append(seconds)
-        world.store.reclaim()
+        world.store.leases.reclaim()
 
     assert broken(world, patience=5.0, sleep=reclaimed_meanwhile) == {}
     assert len(looks) == 1
@@ -212,15 +212,15 @@ def test_what_is_only_old_is_not_broken(world: World) -> None:
     world.publish(1, idempotency_key="u1")
     world.settle(world.claim(world.worker(lease=HOUR)))
     world.publish(1)
-    world.store.cancel(Filter(), SOMEBODY)
-    world.store.purge(Filter(), SOMEBODY)
+    world.store.acts.cancel(Filter(), SOMEBODY)
+    world.store.acts.purge(Filter(), SOMEBODY)
     assert broken(world) == {}
     world.advance(3 * DAY)
-    world.store.prune(history_ttl=30 * DAY)
+    world.store.retention.prune(history_ttl=30 * DAY)
     assert world.sql("select count(*) from todoku_ledger") == [(0,)]
     assert broken(world) == {}
     world.advance(30 * DAY)
-    world.store.prune(history_ttl=30 * DAY)
+    world.store.retention.prune(history_ttl=30 * DAY)
     assert broken(world) == {}
 
 
@@ -237,25 +237,25 @@ def test_it_is_right_while_workers_run(world: World) -> None:
                 store.run(world.steps(world.drafts(3, key=f"k{number}", ordered=True, to=["bank"])))
                 store.run(world.steps(world.drafts(1, idempotency_key=f"{number}.{round_number}")))
                 worker = uuid4()
-                store.register(worker, name="t", lease=HOUR)
+                store.leases.register(worker, name="t", lease=HOUR)
                 claims = world.claim(worker, store=store)
-                places = store.waiting(None).lanes
-                lanes = store.claim_lanes(worker, places, lanes=3, limit=6) if places else []
+                places = store.claims.waiting(None).lanes
+                lanes = store.claims.take_lanes(worker, places, lanes=3, limit=6) if places else []
                 half = len(claims) // 2
                 world_settle(store, claims[:half])
-                store.settle([(claim, aborted()) for claim in claims[half:]])
-                store.replay(Filter(destination="warehouse"), SOMEBODY, limit=3)
-                store.purge(Filter(destination="warehouse"), SOMEBODY, limit=2)
+                store.claims.settle([(claim, aborted()) for claim in claims[half:]])
+                store.acts.replay(Filter(destination="warehouse"), SOMEBODY, limit=3)
+                store.acts.purge(Filter(destination="warehouse"), SOMEBODY, limit=2)
                 world_settle(store, lanes[:1])
-                store.release(lanes[1:])
-                store.bury(worker, lost=False)
+                store.claims.release(lanes[1:])
+                store.leases.end(worker, lost=False)
         except Exception as error:
             errors.append(error)
 
     def world_settle(store: Any, claims: Any) -> None:
         from todoku.core.decision import SUCCEEDED
 
-        store.settle([(claim, SUCCEEDED) for claim in claims])
+        store.claims.settle([(claim, SUCCEEDED) for claim in claims])
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:

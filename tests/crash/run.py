@@ -92,7 +92,7 @@ class Run:
 
     def _buried(self, worker: UUID) -> bool:
         with suppress(DatabaseUnavailable, DatabaseBusy):
-            self.world.store.bury(worker, lost=True, max_lost=1000)
+            self.world.store.leases.end(worker, lost=True, max_lost=1000)
             return True
         return False
 
@@ -222,7 +222,7 @@ class Run:
 
     def _broken(self) -> list[str]:
         """What `todoku verify` finds. What a reclaim heals is healed first: no worker is left to do it."""
-        self.world.store.reclaim(max_lost=1000)
+        self.world.store.leases.reclaim(max_lost=1000)
         settings = self.world.settings()
         found = verify(self.world.store, history_ttl=settings.history_ttl, ledger_ttl=settings.ledger_ttl, patience=0.0)
         return [f"{one.check.invariant}: not so: {one.check.sentence}: {one.examples}" for one in found if one.examples]

@@ -11,7 +11,7 @@ from tests.support.checker import Fault
 from tests.support.pack import Member, until
 from tests.support.proxy import Proxy, Side
 
-OPERATIONS = ("claim", "claim_suspect", "claim_lanes", "settle", "transact", "renew", "reclaim", "release", "bury")
+OPERATIONS = ("claim", "claim_suspect", "claim_lanes", "settle", "transact", "renew", "reclaim", "release", "end_lease")
 """What a worker writes between its first claim and its last commit."""
 
 SIDES = ("before_commit", "after_commit")
@@ -39,7 +39,7 @@ def kill_at(run: Run, operation: str, side: str) -> None:
             worker = run.worker(TODOKU_TEST_ARM=f"{arm}@1", TODOKU_TEST_WORK="0.2", TODOKU_LEASE_SEC="2")
         case "release":  # a claim whose reply was lost: it finds what it owns and does not know, and gives it back (H3)
             worker = run.worker(TODOKU_TEST_ARM=f"claim.after_commit=lose,{arm}")
-        case "bury":  # its last act
+        case "end_lease":  # its last act
             worker = run.worker(TODOKU_TEST_ARM=arm, TODOKU_TEST_WORK="0.01")
             run.until_begun(worker)
             run.pack.ask_to_drain(worker)

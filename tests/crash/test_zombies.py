@@ -85,14 +85,14 @@ def test_I7_the_late_success_of_a_zombie_is_recorded_in_the_ledger_only(make_run
     """
     run, zombie = begun(make_run, "threaded")
     store = run.world.store
-    until(lambda: store.reclaim(max_lost=1000).freed, "the lease to end")
-    store.set_queue("default", SOMEBODY, paused=True)
+    until(lambda: store.leases.reclaim(max_lost=1000).freed, "the lease to end")
+    store.queues.pause("default", SOMEBODY, paused=True)
     run.pack.resume(zombie)
     effect = "select state from todoku_ledger where scope = 'effect:threaded'"
     until(lambda: run.world.sql(effect) == [("succeeded",)], "its success to be recorded")
     rows = run.world.sql("select status, epoch, lost, worker_id from todoku_delivery")
     assert rows == [("pending", 2, 1, None)], "the row is as it was taken from it"
-    store.set_queue("default", SOMEBODY, paused=False)
+    store.queues.pause("default", SOMEBODY, paused=False)
     verdict = run.finish()
     assert verdict.problems == ()
     assert verdict.arrivals == 1, "it was not sent again"

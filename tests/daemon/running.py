@@ -222,7 +222,7 @@ class Shop:
         (self.home / "go").touch()
 
     def counts(self) -> dict[str, int]:
-        counts = self.box.store.counts()
+        counts = self.box.store.statistics.counts()
         return {name: counts.of(name) for name in ("pending", "sending", "succeeded", "failed", "aborted")}
 
     def close(self) -> None:

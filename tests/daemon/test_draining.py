@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.daemon.running import PATIENCE, Daemon, Shop, alive, until
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_sigterm_drains(shop: Shop, number: int) -> None:
     done = len(shop.noted("slow ends"))
     assert counts == {"pending": 20 - done, "sending": 0, "succeeded": done, "failed": 0, "aborted": 0}
     assert done == len(shop.noted("slow begins")) == 3, "three slots had begun, and nothing began after the signal"
-    attempts = {delivery.attempts for delivery in shop.box.store.find(Filter(status="pending")).items}
+    attempts = {delivery.attempts for delivery in shop.box.store.deliveries.find(Filter(status="pending")).items}
     assert attempts == {0}, "an attempt that never started is given back"
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from todoku.api.page import CSP, Listed, listed_row, page
-from todoku.store.values import Delivery
+from todoku.store.deliveries import Delivery
 
 EVIL = "<script>alert('x')</script>\"&"
 

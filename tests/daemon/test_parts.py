@@ -23,7 +23,7 @@ from todoku.daemon.start import sqlite_file
 from todoku.daemon.statistics import job_stats
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import LOGGER
-from todoku.store.values import Count, Counts
+from todoku.store.statistics import Count, Counts
 
 # --------------------------------------------------------------------------------------------- guardrail
 

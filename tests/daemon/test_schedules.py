@@ -27,8 +27,10 @@ async def tick(ctx: todoku.Context) -> None: ...
 
 def slots(shop: Shop) -> list[datetime]:
     """The slots that were fired, one for each message, in the order they were."""
-    rows = shop.box.store.tail(since=0, limit=10_000)
-    stories = [shop.box.store.story(row.message_id) for row in rows if row.what == "published" and row.message_id]
+    rows = shop.box.store.attempts.tail(since=0, limit=10_000)
+    stories = [
+        shop.box.store.messages.story(row.message_id) for row in rows if row.what == "published" and row.message_id
+    ]
     headers = [story.message.headers for story in stories if story is not None]
     return [datetime.fromisoformat(str(text).partition('scheduled-at":"')[2].partition('"')[0]) for text in headers]
 

@@ -44,7 +44,7 @@ def test_a_message_that_kills_its_workers_is_given_up_and_the_others_arrive(shop
     until(lambda: shop.counts()["succeeded"] == 1, "the other one to arrive")
     assert len(shop.noted("deadly")) == 3
     assert [died["how"] for died in daemon.events("WORKER_DIED")] == ["exited with 9"] * 3
-    counts = shop.box.store.counts()
+    counts = shop.box.store.statistics.counts()
     assert [(row.reason, row.number) for row in counts.rows if row.status == "aborted"] == [("WORKER_LOST", 1)]
     assert daemon.stop() == 0
 

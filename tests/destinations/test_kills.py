@@ -57,7 +57,7 @@ class Relay:
             self.published.setdefault(message.key or "", []).append(str(message.id))
 
     def left(self) -> int:
-        counts = self.box.store.counts()
+        counts = self.box.store.statistics.counts()
         assert counts.of("aborted") == 0, self.daemon.err[-3000:]
         return counts.of("pending") + counts.of("sending") + counts.of("failed")
 

@@ -127,5 +127,5 @@ def main(text: str) -> dict[str, Any]:
     box.publish("raw.bytes", text.encode(), tx=None)
     box.drain()
     results = {name: digest(handle.result(timeout=0)["seen"]) for name, handle in handles.items()}
-    errors = {group.destination: f"{group.reason}: {group.error}" for group in box.store.dead()}
+    errors = {group.destination: f"{group.reason}: {group.error}" for group in box.store.statistics.dead_letters()}
     return {"results": results, "arrived": arrived, "errors": errors}

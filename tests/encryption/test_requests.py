@@ -20,7 +20,7 @@ from tests.encryption.test_rotation import rotation
 from tests.support.serving import Server, serving
 from tests.support.world import World
 from todoku.engine.http import url_groups
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 __all__ = ["canary"]
 

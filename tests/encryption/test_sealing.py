@@ -15,7 +15,7 @@ from todoku.core.errors import InvalidAct
 from todoku.core.sealed import kind_of
 from todoku.engine.encryption.key_rotation import days, rotate, shred
 from todoku.engine.encryption.sealer import Sealer, utc_today
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 SOMEBODY = Signed("ada", "a test")
 

@@ -48,7 +48,7 @@ def publish_one_of_each(world: World, number: int) -> None:
         world.publish(to=("laned",), ordered=True, key=str(place % 2))
         world.publish(to=("gated",), per_key=Limit(concurrency=2), key=str(place % 2))
     world.publish(number, to=("counted",))
-    world.store.set_limit("counted", SOMEBODY, of="queue", concurrency=3, rate=None)
+    world.store.limits.set("counted", SOMEBODY, of="queue", concurrency=3, rate=None)
 
 
 def crash(world: World) -> None:
@@ -57,7 +57,7 @@ def crash(world: World) -> None:
     claims = world.claim(worker, limit=4) + world.claim_lanes(worker, limit=4)
     claims += world.claim_gates(worker, Limit(concurrency=2), limit=4)
     assert len(claims) >= 8
-    world.store.bury(worker, lost=True)
+    world.store.leases.end(worker, lost=True)
 
 
 @pytest.mark.parametrize("crashed", [False, True])

@@ -15,7 +15,7 @@ from tests.support.world import SOMEBODY, World
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.registry import Outgoing
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 
 def reasons(world: World) -> list[tuple[str, str | None]]:
@@ -109,7 +109,7 @@ def test_cancelling_a_running_attempt_reaches_its_handler(world: World, crew: Cr
     world.publish()
     with crew.running():
         assert started.wait(30)
-        world.store.cancel(Filter(), SOMEBODY)
+        world.store.acts.cancel(Filter(), SOMEBODY)
         until(lambda: reasons(world) == [("aborted", "CANCELLED")], what="the cancellation")
 
 
@@ -125,7 +125,7 @@ def test_a_done_that_came_first_wins_over_a_cancellation(world: World, crew: Cre
     world.publish()
     with crew.running():
         assert started.wait(30)
-        world.store.cancel(Filter(), SOMEBODY)
+        world.store.acts.cancel(Filter(), SOMEBODY)
         go.set()
         until(lambda: len(world.history()) == 1, what="the success")
 
@@ -211,7 +211,7 @@ def test_H6_a_delivery_whose_owner_died_runs_while_nothing_else_is_held(world: W
 
     async def look(ctx: Context) -> None:
         if ctx.claim.lost:
-            held.append(len(world.store.owned(ctx.claim.worker)))
+            held.append(len(world.store.leases.owned(ctx.claim.worker)))
         await asyncio.sleep(0.01)
 
     crew.handles("warehouse", look)
@@ -219,7 +219,7 @@ def test_H6_a_delivery_whose_owner_died_runs_while_nothing_else_is_held(world: W
     world.claim(world.worker(lease=30))
     world.publish(50)
     world.advance(31)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     assert crew.drain() == 55
     assert held == [1] * 5
 
@@ -285,8 +285,8 @@ def test_a_kept_result_is_stored_and_an_impossible_one_does_not_undo_the_work(wo
     world.publish(2)
     crew.drain(concurrency=1)
     first, second = world.history()
-    assert world.store.result(first.id) == '{"sent":3}'
-    assert world.store.result(second.id) is None
+    assert world.store.deliveries.result(first.id) == '{"sent":3}'
+    assert world.store.deliveries.result(second.id) is None
 
 
 def test_a_payload_is_what_was_published_and_the_key_for_the_outside_stays_the_same(world: World, crew: Crew) -> None:

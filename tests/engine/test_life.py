@@ -141,11 +141,11 @@ def test_a_paused_queue_is_left_alone_and_what_was_claimed_of_it_is_given_back(w
     world.publish(20)
     with crew.running(concurrency=1, lease_sec=3600):
         assert started.wait(30)
-        world.store.set_queue("warehouse", SOMEBODY, paused=True)
+        world.store.queues.pause("warehouse", SOMEBODY, paused=True)
         until(lambda: statuses(world).count("sending") == 1, what="the others given back")
         go.set()
         until(lambda: len(world.history()) == 1, what="the running one")
-        world.store.set_queue("warehouse", SOMEBODY, paused=False)
+        world.store.queues.pause("warehouse", SOMEBODY, paused=False)
         until(lambda: len(world.history()) == 20, what="the rest")
     assert {row.attempts for row in world.history()} == {1}
 
@@ -165,7 +165,7 @@ def test_a_concurrency_limit_is_kept_by_several_workers_together(world: World, c
             now[0] -= 1
 
     crew.handles("warehouse", slow)
-    world.store.set_limit("warehouse", SOMEBODY, of="queue", concurrency=3, rate=None, lasts=None)
+    world.store.limits.set("warehouse", SOMEBODY, of="queue", concurrency=3, rate=None, lasts=None)
     with crew.running(concurrency=8) as one, crew.running(concurrency=8) as two:
         until(lambda: one.health().database_ok and two.health().database_ok, what="both")
         world.publish(100)
@@ -176,7 +176,7 @@ def test_a_concurrency_limit_is_kept_by_several_workers_together(world: World, c
 def test_a_rate_limit_is_kept(world: World, crew: Crew) -> None:
     """20 a second: forty take at least a second, whatever the worker could do."""
     crew.handles("warehouse")
-    world.store.set_limit("warehouse", SOMEBODY, of="destination", concurrency=None, rate=20.0, lasts=None)
+    world.store.limits.set("warehouse", SOMEBODY, of="destination", concurrency=None, rate=20.0, lasts=None)
     with crew.running(concurrency=8):
         world.publish(40)
         until(lambda: len(world.history()) == 40, what="everything")
@@ -241,7 +241,7 @@ def test_a_sleeping_worker_is_woken(world: World, crew: Crew) -> None:
     with crew.running(poll_interval_sec=60):
         for number in range(1, 4):
             until(
-                lambda: world.backend == "sqlite" or "idle" in {row.state for row in world.store.workers()},
+                lambda: world.backend == "sqlite" or "idle" in {row.state for row in world.store.leases.workers()},
                 what="sleep",
             )
             world.publish()
@@ -309,7 +309,7 @@ def test_H13_what_the_ledger_cannot_tell_now_is_given_back_and_costs_no_slot(wor
     for number in range(8):
         world.publish(idempotency_key=f"k{number}")
     worker = crew.worker(concurrency=2)
-    left, read = [5], worker._executor.store.effects
+    left, read = [5], worker._executor.store.claims.effects
 
     def flaky(claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
         if left[0]:
@@ -317,7 +317,7 @@ def test_H13_what_the_ledger_cannot_tell_now_is_given_back_and_costs_no_slot(wor
             lose()
         return read(claims)
 
-    worker._executor.store.effects = flaky  # type: ignore[method-assign]
+    worker._executor.store.claims.effects = flaky  # type: ignore[method-assign]
     asyncio.run(worker.run(until_idle=True))
     assert left == [0]
     assert len(world.history()) == 16
@@ -392,7 +392,7 @@ def test_H13_the_effect_entry_is_read_again_just_before_a_send(world: World, cre
     world.publish(idempotency_key="k")
     zombie = world.claim(world.worker(lease=30))
     world.advance(31)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     crew.handles("warehouse")
 
     class Meanwhile(Telemetry):

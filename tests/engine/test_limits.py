@@ -109,7 +109,7 @@ def test_a_limited_queue_runs_beside_one_that_keeps_every_slot_busy(world: World
     plain, narrow = Counting(0.02), Counting(0.002)  # half a minute of plain calls
     crew.handles("plain", plain)
     crew.handles("narrow", narrow)
-    world.store.set_limit("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
+    world.store.limits.set("narrow", SOMEBODY, of="queue", concurrency=1, rate=None)
     with crew.running(concurrency=2):
         world.publish(3000, to=("plain",))
         until(lambda: len(plain.done) > 50, what="some plain calls")
@@ -125,7 +125,7 @@ def test_a_rate_is_used_up_and_not_exceeded(world: World, crew: Crew, limited: s
     pace = Limit(rate=50) if limited == "key" else None
     crew.handles("warehouse", per_key=pace)
     if limited == "queue":
-        world.store.set_limit("warehouse", SOMEBODY, of="queue", concurrency=None, rate=50)
+        world.store.limits.set("warehouse", SOMEBODY, of="queue", concurrency=None, rate=50)
     with crew.running(concurrency=4), crew.running(concurrency=4):
         began = time.monotonic()
         world.publish(26, key="a", per_key=pace)

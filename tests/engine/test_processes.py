@@ -37,7 +37,7 @@ def test_a_handler_runs_in_another_process_and_its_result_comes_back(world: Worl
     for number in range(4):
         enqueue(world, "square", number=number)
     assert crew_of(world).drain(concurrency=2) == 4
-    results = [json.loads(world.store.result(row.id) or "null") for row in world.history()]
+    results = [json.loads(world.store.deliveries.result(row.id) or "null") for row in world.history()]
     assert sorted(result["square"] for result in results) == [0, 1, 4, 9]
     assert os.getpid() not in {result["pid"] for result in results}
     assert len({result["pid"] for result in results}) <= 2, "a process serves many attempts"

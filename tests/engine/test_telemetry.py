@@ -24,7 +24,7 @@ from todoku.engine.observability.gauges import CachedGauges, Gauges, gauges
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
-from todoku.store.values import Reclaimed
+from todoku.store.leases import Reclaimed
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -393,7 +393,7 @@ def test_lag_is_what_is_due_and_nobody_has_taken(world: World) -> None:
     dying = world.worker(lease=5)
     taken = world.claim(dying, 1, ["warehouse"])
     world.advance(10)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     seen = gauges(world.store, stuck_after=60)
     assert taken
     assert seen.lag_events == 5  # one of them with an owner that died
@@ -424,9 +424,9 @@ def test_stuck_is_what_is_held_for_too_long_or_by_nobody_alive(world: World) -> 
 def test_dead_letters_and_open_breakers_are_counted(world: World) -> None:
     world.publish(3)
     world.settle(world.claim(world.worker(), 2), aborted())
-    world.store.set_breaker("warehouse", open_for=60)
-    world.store.set_breaker("mail", open_for=5)
-    world.store.set_breaker("closed", open_for=0)
+    world.store.limits.set_breaker("warehouse", open_for=60)
+    world.store.limits.set_breaker("mail", open_for=5)
+    world.store.limits.set_breaker("closed", open_for=0)
     seen = gauges(world.store, stuck_after=60)
     assert (seen.dead_letters, seen.breakers_open) == (2, 2)
     world.advance(10)
@@ -437,11 +437,11 @@ def test_a_long_backlog_is_estimated(world: World) -> None:
     """Beyond 10,000 of a place nobody counts row by row; the future is still not lag."""
     world.publish(15_000)
     world.publish(15_000, to=("mail",), delay=600)
-    seen = world.store.lag(stuck_after=60)
+    seen = world.store.statistics.lag(stuck_after=60)
     assert seen.exact is False
     assert 11_000 < seen.due < 19_000
     world.settle(world.claim(world.worker(), 500), aborted())
-    assert world.store.lag(stuck_after=60).dead == 500  # few dead letters are counted exactly all the same
+    assert world.store.statistics.lag(stuck_after=60).dead == 500  # few dead letters are counted exactly all the same
 
 
 def test_however_many_ask_the_database_is_asked_once_in_a_while(world: World) -> None:

@@ -14,8 +14,8 @@ from tests.support.crew import Crew, until
 from tests.support.world import World
 from todoku.core.outcome import Done, Retry
 from todoku.engine.context import Context
+from todoku.store.claims import Transacted
 from todoku.store.failpoint import armed, lose
-from todoku.store.values import Transacted
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def test_I6_a_worker_that_lost_its_row_rolls_back(world: World, effects: Any) ->
     world.publish(idempotency_key="k")
     (claim,) = world.claim(world.worker(lease=30))
     world.advance(31)
-    world.store.reclaim()
+    world.store.leases.reclaim()
 
     def work(connection: Any) -> Done:
         connection.execute("insert into effect values ('zombie')")
         return Done()
 
-    assert world.store.transact(claim, work, limit=10) is Transacted.LOST
+    assert world.store.claims.transact(claim, work, limit=10) is Transacted.LOST
     assert (effects(), marks(world)) == (0, 0)
     assert world.sql("select count(*) from todoku_ledger where state = 'succeeded'") == [(0,)]
 

@@ -17,9 +17,9 @@ from todoku.engine import claim
 from todoku.engine.context import Context
 from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.worker import Worker
+from todoku.store.claims import Waiting
 from todoku.store.failpoint import armed, lose
-from todoku.store.store import SqlStore
-from todoku.store.values import Waiting
+from todoku.store.store import Store
 
 A_MINUTE = 60.0
 """The poll interval of these tests: what does not wake a worker is found by no poll."""
@@ -31,7 +31,7 @@ announcing = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=
 
 def state_of(world: World, worker: Worker) -> str | None:
     """What the database says of this incarnation of a worker."""
-    return next((row.state for row in world.store.workers() if row.id == worker.health().worker_id), None)
+    return next((row.state for row in world.store.leases.workers() if row.id == worker.health().worker_id), None)
 
 
 def asleep(world: World, worker: Worker) -> None:
@@ -66,9 +66,9 @@ def held_back(name: str, begin: Callable[[], None] = lambda: None) -> Iterator[t
 def test_MEND_3_a_renewal_leaves_the_state_alone(world: World) -> None:
     """H25: a heartbeat that wrote the state it had read before would undo "idle" behind the claimer's back."""
     worker = world.worker(lease=60)
-    world.store.set_state(worker, "idle")
-    assert world.store.renew(worker, lease=60)
-    assert [row.state for row in world.store.workers()] == ["idle"]
+    world.store.leases.set_state(worker, "idle")
+    assert world.store.leases.renew(worker, lease=60)
+    assert [row.state for row in world.store.leases.workers()] == ["idle"]
 
 
 @announcing
@@ -140,14 +140,14 @@ def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
 @pytest.fixture
 def costly_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each full scan has cost so much that the next one is an hour away, unless something else asks for it."""
-    look = SqlStore.waiting
+    look = Store.waiting
 
-    def look_at_great_cost(store: SqlStore, destinations: Sequence[str] | None) -> Waiting:
+    def look_at_great_cost(store: Store, destinations: Sequence[str] | None) -> Waiting:
         found = look(store, destinations)
-        store.claiming_seconds += 3600.0
+        store.claims.seconds += 3600.0
         return found
 
-    monkeypatch.setattr(SqlStore, "waiting", look_at_great_cost)
+    monkeypatch.setattr(Store, "waiting", look_at_great_cost)
     monkeypatch.setattr(claim, "_IDLE", 3600.0)
 
 
@@ -278,7 +278,7 @@ def test_a_lone_message_does_not_change_what_the_worker_s_row_says(world: World,
         asleep(world, worker)
         with armed("set_state.before_commit", lambda: written.append(None)):
             world.publish()
-            until(lambda: world.store.counts().of("succeeded") == 1, what="the settle")
+            until(lambda: world.store.statistics.counts().of("succeeded") == 1, what="the settle")
             assert written == []
 
 

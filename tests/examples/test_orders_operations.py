@@ -21,7 +21,7 @@ from orders_example.reasons import AdapterError, Reason
 from tests.examples.orders_at_work import KEY, an_order, ledger, orders_at, outbox, rows, todoku
 from todoku import IdempotencyConflict
 from todoku.core.decision import SUCCEEDED
-from todoku.store.values import Slice
+from todoku.store.database import Slice
 
 README = Path(__file__).resolve().parents[2] / "examples" / "orders" / "README.md"
 TYPED = re.findall(r"^todoku (.+?)(?: +#.*)?$", README.read_text("utf-8"), re.MULTILINE)
@@ -116,15 +116,15 @@ def test_freeing_what_a_dead_worker_holds(orders: Application) -> None:
     """S0-69: nothing while its lease lasts; then its order is pending again, and is sent by whoever comes."""
     store = orders.box.store
     dead = uuid4()
-    store.register(dead, name="dead:1", lease=3600)
-    (place,) = [place for place in store.waiting(None).groups if place[1] == ORDERS]
-    (claim,) = store.claim(dead, [Slice(*place, most=1)], limit=1)
+    store.leases.register(dead, name="dead:1", lease=3600)
+    (place,) = [place for place in store.claims.waiting(None).groups if place[1] == ORDERS]
+    (claim,) = store.claims.take(dead, [Slice(*place, most=1)], limit=1)
     assert typed(orders, "release-expired") == "freed 0 deliveries of 0 ended leases\n"
     assert outbox(orders, "open-order-1") == ("sending", 1, None)
     rows(orders, "update todoku_worker set expires_at = started_at where name = 'dead:1'")
     assert typed(orders, "release-expired") == "freed 1 deliveries of 1 ended leases\n"
     assert outbox(orders, "open-order-1") == ("pending", 0, None)
-    assert store.settle([(claim, SUCCEEDED)]).lost == (claim,), "the dead one's token works no more"
+    assert store.claims.settle([(claim, SUCCEEDED)]).lost == (claim,), "the dead one's token works no more"
     orders.box.drain()
     assert outbox(orders, "open-order-1") == ("succeeded", 1, None)
 

@@ -47,7 +47,10 @@ def settled(at_work: AtWork) -> None:
 def waited_for_retries(at_work: AtWork) -> None:
     """Short back-offs are over, too."""
     until(
-        lambda: settled(at_work) or all(at_work.box.store.counts().of(name) == 0 for name in ("pending", "failed")),
+        lambda: (
+            settled(at_work)
+            or all(at_work.box.store.statistics.counts().of(name) == 0 for name in ("pending", "failed"))
+        ),
         "nothing to be due any more",
     )
 
@@ -140,7 +143,7 @@ def test_events_that_are_not_ours_are_acknowledged_and_change_nothing(at_work: A
     assert at_work.post(other).status_code == 204
     settled(at_work)
     assert at_work.sql("select count(*) from payment_events") == [(0,)]
-    assert at_work.box.store.counts().of("aborted") == 0
+    assert at_work.box.store.statistics.counts().of("aborted") == 0
 
 
 # --------------------------------------------------------------------------------- failures, dead letters

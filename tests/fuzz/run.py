@@ -21,7 +21,7 @@ from tests.fuzz.requests import SMUGGLED, any_request, storing_request
 from tests.fuzz.target import PATIENCE, Target, connect
 from tests.support.raw_http import RawConnection, request
 from todoku.core.http_request import HTTP
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 AT_ONCE = 32
 """Connections at the same time."""
@@ -190,7 +190,7 @@ def _look_at_deliveries(
 
 
 def _arrived(target: Target, id: UUID) -> bool:
-    story = target.box.store.story(id)
+    story = target.box.store.messages.story(id)
     return story is not None and any(row.status == "succeeded" for row in story.deliveries)
 
 
@@ -199,12 +199,12 @@ def _stored(target: Target) -> list[tuple[bytes, str]]:
     store, before, cursor = target.box.store, target.newest, None
     found: list[tuple[bytes, str]] = []
     while True:
-        page = store.find(Filter(), limit=500, cursor=cursor)
+        page = store.deliveries.find(Filter(), limit=500, cursor=cursor)
         for row in page.items:
             if row.id <= before:
                 return found
             target.newest = max(target.newest, row.id)
-            story = None if row.message_id is None else store.story(row.message_id)
+            story = None if row.message_id is None else store.messages.story(row.message_id)
             if story is not None:
                 message = story.message
                 payload = message.payload_bytes if message.payload is None else message.payload.encode()
@@ -274,12 +274,12 @@ def _await_settled(target: Target) -> str:
         rows = [
             row
             for status in ("pending", "sending", "failed")
-            for row in store.find(Filter(status=status), limit=500).items
+            for row in store.deliveries.find(Filter(status=status), limit=500).items
         ]
         if not rows:
             return ""
         if time.monotonic() > until:
-            stories = [store.story(row.message_id) for row in rows if row.message_id is not None]
+            stories = [store.messages.story(row.message_id) for row in rows if row.message_id is not None]
             return " ".join(_url(story.message.headers) + " " for story in stories if story is not None)
         time.sleep(0.02)
 

@@ -25,7 +25,8 @@ from tests.support.world import World
 from todoku.api.ingest import ingest_app
 from todoku.engine.observability.log import LOGGER, LogEvent
 from todoku.store import failpoint
-from todoku.store.values import Filter, Story
+from todoku.store.deliveries import Filter
+from todoku.store.messages import Story
 
 DAY = 86_400.0
 TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "sentry-trace": f"{'c' * 32}-{'d' * 16}-1", "baggage": "k=v"}
@@ -40,7 +41,7 @@ def serve(box: todoku.App, kind: Kind = STRIPE, **options: Any) -> None:
 
 
 def stored(box: todoku.App, answer: httpx.Response) -> Story:
-    story = box.store.story(UUID(answer.headers["upstash-message-id"]))
+    story = box.store.messages.story(UUID(answer.headers["upstash-message-id"]))
     assert story is not None
     return story
 
@@ -278,7 +279,7 @@ def test_or_a_dead_letter_if_the_app_says_so(world: World) -> None:
     try:
         box.ingest("stripe", STRIPE.verifier(), topic="stripe.{type}")
         assert mounted(box.ingest_app).send().status_code == 204
-        assert [found.reason for found in box.store.find(Filter(status="aborted")).items] == ["NO_ROUTE"]
+        assert [found.reason for found in box.store.deliveries.find(Filter(status="aborted")).items] == ["NO_ROUTE"]
     finally:
         box.close()
 

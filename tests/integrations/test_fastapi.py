@@ -105,7 +105,7 @@ def test_lifespans_begin_in_order_end_in_the_other_and_share_their_state(shop: S
     assert shop.events[0] == "begin"
     assert set(shop.events[1:3]) == {"created 7", "welcome 7"}
     assert shop.events[3:] == ["end"]
-    assert shop.box.store.workers() == ()  # the worker had ended before
+    assert shop.box.store.leases.workers() == ()  # the worker had ended before
 
 
 def test_I2_what_a_request_publishes_commits_with_its_session_or_not_at_all(shop: Shop) -> None:

@@ -69,12 +69,12 @@ def test_handlers_run_in_the_applications_context(make: Make) -> None:
 
 def test_a_worker_runs_beside_the_application_only_on_request(make: Make) -> None:
     app = make(TODOKU_WORKER=True)
-    assert box.store.workers() == ()
+    assert box.store.leases.workers() == ()
     app.test_client().post("/users/7")
     until(lambda: welcomed(app) == {7: 1}, what="the worker beside the application")
-    assert len(box.store.workers()) == 1
+    assert len(box.store.leases.workers()) == 1
     queue.stop()
-    assert box.store.workers() == ()
+    assert box.store.leases.workers() == ()
 
 
 def test_the_command_line_of_flask_has_todokus(sqlite_url: str, tmp_path: Path) -> None:

@@ -46,6 +46,6 @@ def test_a_job_of_flask_that_runs_before_init_app_says_so(tmp_path: Any) -> None
     box.migrate()
     handle = early.enqueue()
     box.drain()
-    (found,) = box.store.story(handle.id).deliveries  # type: ignore[union-attr]
+    (found,) = box.store.messages.story(handle.id).deliveries  # type: ignore[union-attr]
     assert "call init_app(app)" in (found.error or "")
     box.close()

@@ -18,11 +18,11 @@ from psycopg.adapt import PyFormat, Transformer
 
 from todoku.core.settings import read_settings
 from todoku.store.database import Tx
-from todoku.store.port import Steps
 from todoku.store.postgres.database import PostgresDatabase, PostgresTx
 from todoku.store.sql import styled
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
 from todoku.store.sqlite.many_rows import spellings
+from todoku.store.statements import Steps
 
 T = TypeVar("T")
 Plan = dict[str, Any]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+from todoku.store.records import Records
 
 from tests.plans import filling
 from tests.plans.explaining import ExplainingPostgres, disabled
@@ -22,13 +23,12 @@ from todoku.app import new_id
 from todoku.core.message import Draft
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
-from todoku.store.apikeys import ApiKeys
-from todoku.store.datakeys import DataKeys
+from todoku.store.data_keys import DataKeyStore
 from todoku.store.postgres.planner_settings import PIN_PLANS
 from todoku.store.publish import publish
-from todoku.store.records import Records
 from todoku.store.sql import load, styled
-from todoku.store.store import SqlStore
+from todoku.store.store import Store
+from todoku.store.tokens import TokenStore
 
 pytestmark = pytest.mark.postgres
 
@@ -84,7 +84,7 @@ def test_no_plan_that_ran_has_a_disabled_node(postgres_url: str, situation: str)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         arrange(situation, connection)
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(store)
     look(store, database)
     database.publish_as_caller(publish(publishing(database), [plain_draft()]))
@@ -99,17 +99,17 @@ def test_no_plan_that_ran_has_a_disabled_node(postgres_url: str, situation: str)
     assert {"limits", "publish", *UNPINNED - {"history_days"}} <= {query for query, _ in database.plans}
 
 
-def look(store: SqlStore, database: ExplainingPostgres) -> None:
+def look(store: Store, database: ExplainingPostgres) -> None:
     """What a worker asks every second, and what a person asks."""
-    store.set_queue("d0", SOMEBODY, paused=True)
-    assert store.limits().queues
-    assert store.known().queues
-    store.counts()
-    store.workers()
+    store.queues.pause("d0", SOMEBODY, paused=True)
+    assert store.limits.read().queues
+    assert store.destinations.known().queues
+    store.statistics.counts()
+    store.leases.workers()
     store.hooks()
-    store.tail(since=0)
-    DataKeys(database).days()
-    ApiKeys(database).rows()
+    store.attempts.tail(since=0)
+    DataKeyStore(database).days()
+    TokenStore(database).rows()
     until = datetime.now(UTC).replace(microsecond=0)
     Records(database).series(since=until - timedelta(minutes=1), until=until, width=60)
 

@@ -12,11 +12,11 @@ from tests.support.world import SOMEBODY, World
 from todoku.app import new_id
 from todoku.core.decision import SUCCEEDED
 from todoku.core.ending import Following, NewBatch, member
-from todoku.store.batch import begin
+from todoku.store.batches import begin
+from todoku.store.deliveries import Filter
 from todoku.store.publish import Publishing
 from todoku.store.sqlite.database import file_path
-from todoku.store.store import SqlStore
-from todoku.store.values import Filter
+from todoku.store.store import Store
 
 BATCHES = 20_000
 TABLES = ("batch", "delivery", "message")
@@ -33,7 +33,7 @@ INTENDED = {
 }
 
 
-def drive(world: World, store: SqlStore) -> None:
+def drive(world: World, store: Store) -> None:
     """Everything that touches a batch, once."""
     database = store.database
     to = Publishing(database.dialect, database.queries, database.now())
@@ -43,13 +43,13 @@ def drive(world: World, store: SqlStore) -> None:
         next = Following((world.drafts(to=["then"])[0],))
         store.run(begin(to, [Following(drafts, NewBatch(id=id, total=2, on="succeeded", next=next))]))
     claims = world.claim(world.worker(), destinations=["warehouse"], store=store)
-    store.settle([(claim, SUCCEEDED) for claim in claims[:2]])
-    store.release(claims[2:])
-    store.cancel(Filter(ids=tuple(claim.id for claim in claims[2:])), SOMEBODY)
-    store.purge(Filter(ids=tuple(claim.id for claim in claims[2:])), SOMEBODY)
+    store.claims.settle([(claim, SUCCEEDED) for claim in claims[:2]])
+    store.claims.release(claims[2:])
+    store.acts.cancel(Filter(ids=tuple(claim.id for claim in claims[2:])), SOMEBODY)
+    store.acts.purge(Filter(ids=tuple(claim.id for claim in claims[2:])), SOMEBODY)
     world.sql("update todoku_batch set open = 0, aborted = 0, done_at = null where next is null and open = 0")
-    assert store.follow() > 0
-    store.prune(history_ttl=3600)
+    assert store.follow_batches() > 0
+    store.retention.prune(history_ttl=3600)
     assert store.batch(ids[0]) is not None
 
 
@@ -66,7 +66,7 @@ def test_PostgreSQL_finds_batches_by_their_keys(postgres_url: str, analysed: boo
             connection.execute("analyze")
     world = World("postgres", postgres_url)
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(world, store)
     store.close()
     world.close()
@@ -98,7 +98,7 @@ def test_SQLite_finds_batches_by_their_keys(sqlite_url: str, analysed: bool) -> 
             connection.execute("analyze")
     connection.close()
     database = ExplainingSqlite(sqlite_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(world, store)
     store.close()
     world.close()

@@ -13,10 +13,10 @@ import pytest
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, Plan, nodes
 from todoku.core.http_request import HttpRequest, carried
 from todoku.engine.publish import encode
+from todoku.store.columns import moment
 from todoku.store.events import HIGHEST, Kind
 from todoku.store.sqlite.database import file_path
-from todoku.store.store import SqlStore
-from todoku.store.values import moment
+from todoku.store.store import Store
 
 NUMBER = 20_000
 LARGE = ("delivery", "message", "history", "attempt", "lane")
@@ -55,7 +55,7 @@ select id, 0, 1, 0, updated_at, 'HTTP_5XX', message_seq from todoku_delivery
 """
 
 
-def drive(store: SqlStore) -> None:
+def drive(store: Store) -> None:
     """Each query once from the top, and once from the middle."""
     now = moment(store.ping())
     page = store.requests.dead(limit=100)
@@ -70,7 +70,7 @@ def drive(store: SqlStore) -> None:
     for top in (253_402_214_400_000_000, at):
         found = store.events.page(dict.fromkeys(KINDS, (top, HIGHEST, HIGHEST)), since=0, limit=100)
         assert [kind for kind in KINDS if not found[kind]] == ["sending"]
-    store.http.loads(["http:orders", "flow:tenant"])
+    store.queues.loads(["http:orders", "flow:tenant"])
 
 
 def problems(query: str, plan: Plan) -> Iterator[str]:
@@ -118,7 +118,7 @@ def test_PostgreSQL_reads_requests_by_their_own_indexes(postgres_url: str, analy
         if analysed:
             connection.execute("analyze")
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(store)
     store.close()
     wrong = [
@@ -134,7 +134,7 @@ def test_PostgreSQL_reads_requests_by_their_own_indexes(postgres_url: str, analy
 
 def test_SQLite_reads_requests_by_their_own_indexes(sqlite_url: str) -> None:
     database = ExplainingSqlite(sqlite_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     store.migrate()
     fill = _FILL.format(
         id="lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-7' || substr(hex(randomblob(2)), 2) || '-8'"

@@ -23,45 +23,50 @@ from todoku.core.message import Claimed, Draft
 from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
-from todoku.store.database import Database
+from todoku.store.database import Database, Slice
+from todoku.store.deliveries import Filter
+from todoku.store.limits import Counted, Gated
 from todoku.store.publish import Publishing, publish
-from todoku.store.store import SqlStore
-from todoku.store.values import Counted, Filter, Gated, Slice
+from todoku.store.store import Store
 
 # What grows with the number of messages. Everything else has a row per worker, queue or destination.
 LARGE = ("delivery", "message", "ledger", "history", "attempt", "lane", "gate", "gate_call")
 
 
-def drive(store: SqlStore) -> None:
+def drive(store: Store) -> None:
     """Everything a worker does: each query of the line runs at least once, and finds something to do."""
     worker = uuid4()
-    store.register(worker, name="plans", lease=600)
-    assert store.renew(worker, lease=600)
-    waiting = store.waiting(None)
+    store.leases.register(worker, name="plans", lease=600)
+    assert store.leases.renew(worker, lease=600)
+    waiting = store.claims.waiting(None)
     assert all((waiting.groups, waiting.suspects, waiting.lanes, waiting.gates)), waiting
-    store.waiting(["d0"])
-    assert store.lag(stuck_after=600).due
+    store.claims.waiting(["d0"])
+    assert store.statistics.lag(stuck_after=600).due
     store.alerts.unwanted_dead()
-    claims = store.claim(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
-    suspects = store.claim_suspect(worker, waiting.suspects)
-    ordered = store.claim_lanes(worker, waiting.lanes, lanes=50, limit=500)
-    gated = store.claim_gates(worker, [Gated(*place[:2], 2, 1000) for place in waiting.gates], number=50, limit=100)
+    claims = store.claims.take(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
+    suspects = store.claims.take_suspect(worker, waiting.suspects)
+    ordered = store.claims.take_lanes(worker, waiting.lanes, lanes=50, limit=500)
+    gated = store.claims.take_gates(
+        worker, [Gated(*place[:2], 2, 1000) for place in waiting.gates], number=50, limit=100
+    )
     assert (len(claims) > 12, len(suspects), bool(ordered), bool(gated)) == (True, 1, True, True)
-    assert len(store.owned(worker)) == len(claims) + len(suspects) + len(ordered) + len(gated)
-    store.set_limit("d0", SOMEBODY, of="queue", concurrency=1000, rate=100)
-    store.release(store.claim(worker, [Slice("d0", "d0", 0)], limit=5, counted=Counted(frozenset({"d0"}))))
-    store.claim_suspect(worker, [("none", "none")])
+    assert len(store.leases.owned(worker)) == len(claims) + len(suspects) + len(ordered) + len(gated)
+    store.limits.set("d0", SOMEBODY, of="queue", concurrency=1000, rate=100)
+    store.claims.release(store.claims.take(worker, [Slice("d0", "d0", 0)], limit=5, counted=Counted(frozenset({"d0"}))))
+    store.claims.take_suspect(worker, [("none", "none")])
     store.run(publish(publishing(store.database), [gated_draft()]))
-    store.settle([(one, SUCCEEDED) for one in store.claim_gates(worker, [Gated("d9", "d9", 1)], number=1, limit=1)])
-    assert store.effects(claims)
+    store.claims.settle(
+        [(one, SUCCEEDED) for one in store.claims.take_gates(worker, [Gated("d9", "d9", 1)], number=1, limit=1)]
+    )
+    assert store.claims.effects(claims)
     settled = [*_outcomes(claims[10:]), *((claim, SUCCEEDED) for claim in (*ordered, *gated))]
-    assert not store.settle(settled).lost
-    assert not store.settle(settled).lost  # read back: settled before
-    assert not store.release([*claims[:10], *suspects])
-    assert store.reclaim().freed
-    store.bury(worker, lost=True)
-    store.expire(unknown_after=3600)
-    store.prune(history_ttl=3600)
+    assert not store.claims.settle(settled).lost
+    assert not store.claims.settle(settled).lost  # read back: settled before
+    assert not store.claims.release([*claims[:10], *suspects])
+    assert store.leases.reclaim().freed
+    store.leases.end(worker, lost=True)
+    store.retention.expire(unknown_after=3600)
+    store.retention.prune(history_ttl=3600)
 
 
 def _outcomes(claims: Sequence[Claimed]) -> Iterator[tuple[Claimed, Settlement]]:
@@ -243,7 +248,7 @@ def test_PostgreSQL_takes_the_intended_index_whatever_its_statistics(postgres_ur
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         arrange(situation, connection)
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(store)
     if situation != "small":  # on a caller's connection our settings do not hold: a small table may be read whole
         database.publish_as_caller(publish(publishing(database), keyed_drafts()))
@@ -270,7 +275,7 @@ def test_the_time_and_the_position_of_a_claim_are_bounds_of_its_index(postgres_u
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         filling.fill_postgres(connection, every=100)
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(store)
     store.close()
     for mode in MODES:
@@ -292,7 +297,7 @@ def test_what_a_gate_holds_back_is_behind_bounds_of_its_index(postgres_url: str)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         filling.fill_postgres(connection, every=100)
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     drive(store)
     store.close()
     for mode in MODES:
@@ -310,10 +315,10 @@ def test_what_a_gate_holds_back_is_behind_bounds_of_its_index(postgres_url: str)
 def test_renewing_a_lease_touches_one_row_by_its_key(postgres_url: str) -> None:
     """§4 Lease: the heartbeat must not depend on how many workers there were."""
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     worker = uuid4()
-    store.register(worker, name="plans", lease=60)
-    assert store.renew(worker, lease=60)
+    store.leases.register(worker, name="plans", lease=60)
+    assert store.leases.renew(worker, lease=60)
     store.close()
     for mode in MODES:
         for plan in database.plans["renew", mode]:
@@ -334,11 +339,11 @@ def test_what_a_person_names_is_found_by_its_name(postgres_url: str, analysed: b
         if analysed:
             connection.execute("analyze")
     database = ExplainingPostgres(postgres_url)
-    store = SqlStore(database, ledger_ttl=3600)
-    assert store.story(id) is not None
-    assert store.find(Filter(ids=(delivery,))).items
-    assert store.cancel(Filter(message_id=id), SOMEBODY).changed == (delivery,)
-    assert store.replay(Filter(ids=(delivery,)), SOMEBODY).changed == (delivery,)
+    store = Store(database, ledger_ttl=3600)
+    assert store.messages.story(id) is not None
+    assert store.deliveries.find(Filter(ids=(delivery,))).items
+    assert store.acts.cancel(Filter(message_id=id), SOMEBODY).changed == (delivery,)
+    assert store.acts.replay(Filter(ids=(delivery,)), SOMEBODY).changed == (delivery,)
     store.close()
     for query in ("message", "find", "pick", "attempts", "cancel", "replay"):
         # A generic plan must serve filters that are absent too; the plan cache compares, and stays with custom ones.
@@ -444,7 +449,7 @@ def arrange_sqlite(situation: str, url: str) -> None:
 def test_SQLite_takes_the_intended_index_whatever_its_statistics(sqlite_url: str, situation: str) -> None:
     """§5: the same operations, each statement of them."""
     database = ExplainingSqlite(sqlite_url)
-    store = SqlStore(database, ledger_ttl=3600)
+    store = Store(database, ledger_ttl=3600)
     store.migrate()
     arrange_sqlite(situation, sqlite_url)
     drive(store)

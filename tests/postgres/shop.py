@@ -14,7 +14,7 @@ from tests.transactions.callers import Asyncpg, Caller, Psycopg
 from todoku import App, Context, Limit, Message, table
 from todoku.core.status import Status
 from todoku.engine.diagnostics.doctor import Finding, examine
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 TEXT: Final = "届く — €, \\ and '"
 """What a wrong encoding, or a wrong idea of backslashes and quotes, would change."""
@@ -68,7 +68,7 @@ class Shop:
 
     def standing(self) -> dict[str, int]:
         """How many deliveries are in which state."""
-        counts = self.box.store.counts()
+        counts = self.box.store.statistics.counts()
         return {str(state): counts.of(state) for state in sorted(Status) if counts.of(state)}
 
     def doctor(self) -> dict[str, Finding]:
@@ -140,10 +140,10 @@ def live_a_day(shop: Shop, url: str) -> None:
 def keep_house(shop: Shop) -> None:
     """What a worker's maintenance does now and then, and what people look at."""
     store = shop.box.store
-    store.reclaim()
-    store.expire(unknown_after=600.0)
-    pruned = store.prune(history_ttl=86_400.0)
+    store.leases.reclaim()
+    store.retention.expire(unknown_after=600.0)
+    pruned = store.retention.prune(history_ttl=86_400.0)
     assert (pruned.messages, pruned.stray) == (0, 0)
-    assert store.lag(stuck_after=600.0).stuck == 0
-    assert len(store.find(Filter(status="succeeded")).items) == 21
-    assert store.dead() == ()
+    assert store.statistics.lag(stuck_after=600.0).stuck == 0
+    assert len(store.deliveries.find(Filter(status="succeeded")).items) == 21
+    assert store.statistics.dead_letters() == ()

@@ -101,7 +101,7 @@ def test_MEND_1_a_key_that_another_used_meanwhile_is_an_error_to_try_again_on(ur
         caller.rollback()
         again = box.publish("order.made", order, tx=caller, idempotency_key="k")
     assert (again.id, again.duplicate) == (first.id, True)
-    assert box.store.counts().of("pending") == 1
+    assert box.store.statistics.counts().of("pending") == 1
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.backend == "postgres"], ids=lambda kind: kind.__name__)
@@ -120,7 +120,7 @@ def test_MEND_1_every_driver_says_what_to_do(kind: type[Caller], make_database: 
         caller.rollback()
     finally:
         caller.close()
-    assert box.store.counts().of("pending") == 1
+    assert box.store.statistics.counts().of("pending") == 1
 
 
 def test_MEND_1_a_key_that_was_forgotten_meanwhile_is_free(url: str, open_shop: Open) -> None:
@@ -134,7 +134,7 @@ def test_MEND_1_a_key_that_was_forgotten_meanwhile_is_free(url: str, open_shop: 
         forget_keys(url)
         published = box.publish("order.made", order, tx=caller, idempotency_key="k")
     assert not published.duplicate
-    assert box.store.counts().of("pending") == 1
+    assert box.store.statistics.counts().of("pending") == 1
     assert box.publish("order.made", order, tx=None, idempotency_key="k").id == published.id
 
 
@@ -172,7 +172,7 @@ def test_MEND_1_best_effort_goes_on_without_the_message(url: str, open_shop: Ope
         assert greet.using(tx=None, idempotency_key="k").enqueue("a").stored
         caller.execute("insert into shop_book (line) values ('mine')")
         assert not greet.using(tx=caller, idempotency_key="k", best_effort=True).enqueue("a").stored
-    assert box.store.counts().of("pending") == 1
+    assert box.store.statistics.counts().of("pending") == 1
     with psycopg.connect(url) as reader:
         assert reader.execute("select line from shop_book").fetchall() == [("mine",)]
 

@@ -73,7 +73,7 @@ def test_MEND_1_a_worker_needs_only_rights_on_rows(role: str, make_database: Mak
     live_a_day(shop, as_role(url, role))
     assert shop.doctor() == {}
     drop_all_of_tomorrow(url)
-    shop.box.store.prune(history_ttl=86_400.0)
+    shop.box.store.retention.prune(history_ttl=86_400.0)
     with psycopg.connect(url) as admin:
         days = admin.execute("select count(*) from pg_inherits where inhparent = 'todoku_history'::regclass").fetchone()
     assert days == (9,), "the default partition, today's and those of seven days"

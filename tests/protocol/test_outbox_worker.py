@@ -12,7 +12,8 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Retry
 from todoku.core.status import Status
 from todoku.engine.context import Context
-from todoku.store.values import Filter, SettleReport
+from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Filter
 
 
 def test_W_101_pending_becomes_sending_becomes_succeeded(world: World, crew: Crew) -> None:
@@ -59,7 +60,7 @@ def test_W_103_after_a_worker_died_another_takes_over_when_its_lease_has_ended(w
     world.publish()
     dead = world.worker(lease=30)
     (claim,) = world.claim(dead)
-    assert world.store.reclaim().freed == 0, "the lease lasts"
+    assert world.store.leases.reclaim().freed == 0, "the lease lasts"
     assert crew.drain() == 0
     world.advance(31)
     with crew.running(reclaim_interval_sec=0.05):
@@ -90,7 +91,7 @@ def test_W_104_too_many_attempts_are_aborted_and_a_replay_may_fail_again_and_sti
     (row,) = world.deliveries()
     assert (row.status, row.reason, row.attempts) == ("aborted", "BROKER_DOWN", 3)
     assert crew.drain() == 0, "nothing leaves `aborted` by itself (I9)"
-    assert world.store.replay(Filter(ids=(row.id,)), SOMEBODY).changed == (row.id,)
+    assert world.store.acts.replay(Filter(ids=(row.id,)), SOMEBODY).changed == (row.id,)
     crew.drain()
     assert attempts == [1, 2, 3, 1, 2, 3]
     (done,) = world.history()
@@ -114,7 +115,7 @@ def test_W_105_a_key_the_ledger_knows_as_succeeded_settles_the_delivery_without_
 
 def _settled_as_a_zombie(world: World, claim: Claimed) -> SettleReport:
     world.advance(31)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     return world.settle([claim])
 
 

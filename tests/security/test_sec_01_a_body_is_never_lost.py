@@ -13,7 +13,7 @@ from tests.ingest.signers import KINDS, event
 from tests.support.raw_http import Answer, RawConnection, request
 from tests.support.serving import Server, serving_events
 from todoku.api.http_limits import LARGEST_HEAD
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 STRIPE = KINDS[0]
 UPGRADE = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
@@ -36,9 +36,9 @@ def bearer(server: Server) -> dict[str, str]:
 
 def stored(server: Server, status: str | None = None) -> list[bytes]:
     """The bodies of all messages, the oldest first."""
-    found = server.box.store.find(Filter(), limit=500).items
+    found = server.box.store.deliveries.find(Filter(), limit=500).items
     ids = sorted(each.message_id for each in found if status in (None, each.status))
-    messages = [story.message for id in ids if (story := server.box.store.story(id)) is not None]
+    messages = [story.message for id in ids if (story := server.box.store.messages.story(id)) is not None]
     return [each.payload_bytes if each.payload is None else each.payload.encode() for each in messages]
 
 

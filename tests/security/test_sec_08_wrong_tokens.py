@@ -83,13 +83,13 @@ def test_a_wrong_token_that_is_repeated_is_looked_up_once(
     box: todoku.App, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[str] = []
-    by_hash = box.store.api_keys.by_hash
+    by_hash = box.store.tokens.by_hash
 
     def counting(hash: str) -> object:
         looked_up.append(hash)
         return by_hash(hash)
 
-    monkeypatch.setattr(box.store.api_keys, "by_hash", counting)
+    monkeypatch.setattr(box.store.tokens, "by_hash", counting)
 
     async def many() -> list[int]:
         return await asyncio.gather(*(status(server, "the-same-wrong-token") for _ in range(40)))

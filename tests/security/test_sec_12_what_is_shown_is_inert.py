@@ -94,7 +94,7 @@ def hostile_database(the_shop: Shop) -> tuple[int, str]:
     world.settle(claims, Settlement(status=Status.ABORTED, reason=HOSTILE, error=HOSTILE))
     world.publish(2, to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, per_key=ONE)
     assert len(world.claim_gates(world.worker(name=HOSTILE), ONE)) == 1, "the key is at its limit"
-    world.store.set_limit(HOSTILE, SOMEBODY, of="queue", concurrency=1, rate=None)
+    world.store.limits.set(HOSTILE, SOMEBODY, of="queue", concurrency=1, rate=None)
     return claims[0].id, str(message.id)
 
 

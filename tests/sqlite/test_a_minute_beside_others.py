@@ -121,7 +121,7 @@ class Shop:
         seen = [0]
 
         def work() -> None:
-            self.box.store.counts()
+            self.box.store.statistics.counts()
             with closing(self.connect()) as connection:
                 ((number,),) = connection.execute("select count(*) from todoku_message").fetchall()
             assert number >= seen[0]
@@ -148,7 +148,7 @@ class Engine:
 
     def _begin(self) -> None:
         worker = uuid4()
-        self._store.register(worker, name="a minute", lease=LEASE)
+        self._store.leases.register(worker, name="a minute", lease=LEASE)
         self._claiming = Claiming(self._store, worker, ["warehouse"], monotonic=time.monotonic)
         self._worker = worker
 
@@ -160,15 +160,15 @@ class Engine:
             return 0
 
     def _round(self) -> int:
-        if self._worker is None or not self._store.renew(self._worker, lease=LEASE):
+        if self._worker is None or not self._store.leases.renew(self._worker, lease=LEASE):
             self._begin()
         if time.monotonic() > self._next_reclaim:
-            self._store.reclaim()
+            self._store.leases.reclaim()
             self._next_reclaim = time.monotonic() + 1
         claims = self._claiming.claim(20) or self._claiming.claim_suspect()
         for claim in claims:
             self._execute(claim)
-        report = self._store.settle([(claim, SUCCEEDED) for claim in claims])
+        report = self._store.claims.settle([(claim, SUCCEEDED) for claim in claims])
         left = {claim.id for claim in (*report.lost, *report.stuck)}
         self._settled([claim.id for claim in claims if claim.id not in left])
         return len(claims) - len(left)

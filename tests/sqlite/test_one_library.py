@@ -89,7 +89,7 @@ def test_a_library_that_comes_later_stops_the_next_write(path: Path, box: App) -
         with pytest.raises(MixedSQLite):
             box.publish("order.created", {"n": 2}, tx=None)
         with pytest.raises(MixedSQLite):
-            box.store.reclaim()
+            box.store.leases.reclaim()
     assert count(path) == 1
     box.publish("order.created", {"n": 3}, tx=None)
     assert count(path) == 2

@@ -18,7 +18,7 @@ from tests.support.world import SOMEBODY, World, aborted
 from todoku import App
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import Tx
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 OTHERS: set[threading.Thread] = set()
 """Threads of stores that other tests have not closed yet."""
@@ -53,7 +53,7 @@ def test_one_thread_writes_for_all_stores_on_a_file(world: World, tmp_path: Path
     stores = [world.another_store() for _ in range(8)]
     apps = [App(f"sqlite:///{tmp_path}/link.db"), App(f"sqlite:///{tmp_path}/../{tmp_path.name}/todoku.db")]
     for store in (*stores, *(app.store for app in apps)):
-        store.reclaim()
+        store.leases.reclaim()
     assert writer_threads() == ["todoku-writer:todoku.db"]
     for store in (*stores, *(app.store for app in apps)):
         store.close()
@@ -357,7 +357,7 @@ def test_an_id_is_never_used_again(world: World) -> None:
         seen += [claim.id for claim in claims]
         if way == "purged":
             world.settle(claims, aborted())
-            world.store.purge(Filter(status="aborted"), SOMEBODY)
+            world.store.acts.purge(Filter(status="aborted"), SOMEBODY)
         elif way == "deleted":
             world.sql("delete from todoku_delivery")
         else:

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.world import World
+from todoku.store.columns import EPOCH
 from todoku.store.copy import NOT_COPIED
 from todoku.store.table import LONG_AGO, NEVER, Column, Table
-from todoku.store.values import EPOCH
 
 MOMENT = 1_799_999_999_123_457
 """A time whose microseconds would not survive a float."""

@@ -13,10 +13,12 @@ from tests.store.filling import JSON, MOMENT, fill
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, SchemaError, StoreError
 from todoku.engine.copy import Copied, CopyProgress, copy, plan
+from todoku.store.claims import Waiting
+from todoku.store.columns import EPOCH
 from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, copied
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
 from todoku.store.table import Table, measure, tables
-from todoku.store.values import EPOCH, Filter, Waiting
 
 pytestmark = pytest.mark.postgres
 
@@ -138,17 +140,17 @@ def lived_in(world: World) -> None:
     bad = [claim for claim in claims if claim.destination == "bad"]
     world.settle(bad[:2], aborted())
     world.settle(bad[2:], failed(delay=3600))
-    world.store.replay(Filter(ids=(bad[0].id,)), SOMEBODY)
-    world.store.bury(worker, lost=False)
+    world.store.acts.replay(Filter(ids=(bad[0].id,)), SOMEBODY)
+    world.store.leases.end(worker, lost=False)
 
 
 @pytest.mark.parametrize("target", ["postgres", "sqlite-again"])
 def test_a_worker_on_the_target_goes_on_exactly_where_the_source_was(make: Make, target: str) -> None:
     old, new = make("sqlite"), make(target)
     lived_in(old)
-    before = old.deliveries(), old.history(), old.store.waiting(None)
+    before = old.deliveries(), old.history(), old.store.claims.waiting(None)
     copy_of(old, new)
-    assert (new.deliveries(), new.history(), new.store.waiting(None)) == before
+    assert (new.deliveries(), new.history(), new.store.claims.waiting(None)) == before
     known = new.publish(1, to=["once"], idempotency_key="k1")[0]
     assert known.duplicate, "its key is still remembered"
     worker = new.worker()
@@ -170,7 +172,7 @@ def test_no_id_is_given_away_twice_though_its_row_is_gone(make: Make, target: st
     last = old.publish(7)[-1]
     worker = old.worker()
     old.settle(old.claim(worker))
-    old.store.bury(worker, lost=False)
+    old.store.leases.end(worker, lost=False)
     gone = max(found.id for found in old.history())
     old.sql("delete from todoku_history")
     old.sql("delete from todoku_message")
@@ -186,12 +188,12 @@ def test_history_of_other_days_finds_its_partition(make: Make) -> None:
         worker = old.worker()
         old.publish()
         old.settle(old.claim(worker))
-        old.store.bury(worker, lost=False)
+        old.store.leases.end(worker, lost=False)
         old.reset_clock()
     copy_of(old, new)
     assert new.sql("select count(*) from todoku_history") == [(3,)]
     assert new.store.facts().stray == 0
-    assert new.store.prune(history_ttl=10 * 86_400).history > 0, "and leaves with it"
+    assert new.store.retention.prune(history_ttl=10 * 86_400).history > 0, "and leaves with it"
     assert new.sql("select count(*) from todoku_history") == [(2,)]
 
 
@@ -206,7 +208,7 @@ def test_what_a_killed_worker_left_is_reclaimed_in_the_target(make: Make, target
     old.advance(31)
     copy_of(old, new)
     assert {found.status for found in new.deliveries()} == {"sending"}
-    new.store.reclaim()
+    new.store.leases.reclaim()
     assert {(found.status, found.lost) for found in new.deliveries()} == {("pending", 1)}, "as in the source"
     assert [claim.lane is not None for claim in new.claim_lanes(new.worker())] == [True]
 
@@ -232,7 +234,7 @@ def test_broken_off_after_each_commit_it_goes_on_where_it_was(make: Make, names:
     commits = 0
     with armed("copy.after_commit", lose):
         while not new.deliveries():
-            assert new.store.waiting(None) == Waiting((), (), ()), "nothing can run before all of it is there"
+            assert new.store.claims.waiting(None) == Waiting((), (), ()), "nothing can run before all of it is there"
             with pytest.raises(StoreError, match="failpoint"):
                 copy_of(old, new)
             commits += 1
@@ -288,7 +290,7 @@ def test_while_a_worker_holds_a_lease_nothing_is_copied(make: Make, side: str) -
     for attempt in (copy, plan):
         with pytest.raises(InvalidAct, match=f"a worker holds a lease on the {side}: busy-1"):
             attempt(old.store.database, new.store.database)
-    with_worker.store.bury(worker, lost=False)
+    with_worker.store.leases.end(worker, lost=False)
     assert copy_of(old, new)["todoku_delivery"].rows == 1
 
 
@@ -296,7 +298,7 @@ def test_while_a_worker_holds_a_lease_nothing_is_copied(make: Make, side: str) -
 def test_a_target_with_rows_of_its_own_is_left_alone(make: Make, names: tuple[str, str]) -> None:
     old, new = map(make, names)
     old.publish(2)
-    new.store.set_queue("mail", SOMEBODY, paused=True)
+    new.store.queues.pause("mail", SOMEBODY, paused=True)
     with pytest.raises(InvalidAct, match="the target has rows of its own: 1 in todoku_queue"):
         copy_of(old, new)
     with pytest.raises(InvalidAct, match="rows of its own"):
@@ -313,7 +315,7 @@ def test_who_publishes_into_an_unfinished_target_is_found_and_keeps_his_rows(mak
     for restart in (False, True):
         with pytest.raises(InvalidAct, match="rows of its own"):
             copy_of(old, new, restart=restart)
-    assert new.store.story(early.id) is not None
+    assert new.store.messages.story(early.id) is not None
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgres"])

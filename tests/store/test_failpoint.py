@@ -26,11 +26,11 @@ from todoku.engine.http import api_tokens, request_queues, signing_keys, url_gro
 from todoku.engine.http.url_groups import Named
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
-from todoku.store.batch import begin
+from todoku.store.batches import begin
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
 from todoku.store.publish import Publishing
 from todoku.store.schedules import Firing
-from todoku.store.values import Filter
 
 STORE = Path(todoku.__file__).parent / "store"
 
@@ -74,7 +74,7 @@ def test_every_operation_has_a_failpoint_before_and_after_its_commit() -> None:
     assert len(NAMES) == 2 * len(OPERATIONS)
 
 
-WRITES = ("write", "_claimed", "_counted", "_ending", "_transaction")
+WRITES = {"write", "_take"}
 
 
 def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> None:
@@ -93,7 +93,7 @@ def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> No
 
 def keep_schedules(world: World) -> None:
     """Each write of the timetable once."""
-    table = world.store.timetable
+    table = world.store.schedules
     plan = Plan(when=Every(1), missed="once", message=world.drafts()[0])
     table.declare({"declared": declared(plan)})
     table.put("stored", stored(plan), SOMEBODY, action="schedule")
@@ -111,7 +111,7 @@ def keep_http(world: World) -> None:
     signing_keys.signing_keys(world.store, world.settings())
     made, _ = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert made.id is not None
-    world.store.api_keys.used(made.id, every=60)
+    world.store.tokens.used(made.id, every=60)
 
 
 def everything(world: World) -> None:
@@ -124,32 +124,32 @@ def everything(world: World) -> None:
     claims = world.claim(worker)
     ordered = world.claim_lanes(worker)
     world.claim_gates(worker, Limit(concurrency=1))
-    store.renew(worker, lease=60)
-    store.set_state(worker, "idle")
-    store.transact(claims[5], lambda _: Done(), limit=10)
+    store.leases.renew(worker, lease=60)
+    store.leases.set_state(worker, "idle")
+    store.claims.transact(claims[5], lambda _: Done(), limit=10)
     world.settle(claims[:1])
     world.settle(claims[1:3], aborted())
-    store.release([*claims[3:5], *ordered])
-    store.cancel(Filter(ids=(claims[3].id,)), SOMEBODY)
-    store.replay(Filter(ids=(claims[1].id,)), SOMEBODY)
-    store.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
-    store.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
+    store.claims.release([*claims[3:5], *ordered])
+    store.acts.cancel(Filter(ids=(claims[3].id,)), SOMEBODY)
+    store.acts.replay(Filter(ids=(claims[1].id,)), SOMEBODY)
+    store.acts.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
+    store.acts.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
     world.claim(worker)
-    store.bury(worker, lost=True)
+    store.leases.end(worker, lost=True)
     world.claim_suspect(world.worker())
-    store.reclaim()
-    store.set_queue("warehouse", SOMEBODY, paused=True)
-    store.set_limit("warehouse", SOMEBODY, of="queue", concurrency=1, rate=None)
-    store.set_breaker("warehouse", open_for=1)
-    store.set_on_abort("warehouse", skip=True)
-    store.announce(["warehouse"])
+    store.leases.reclaim()
+    store.queues.pause("warehouse", SOMEBODY, paused=True)
+    store.limits.set("warehouse", SOMEBODY, of="queue", concurrency=1, rate=None)
+    store.limits.set_breaker("warehouse", open_for=1)
+    store.destinations.set_on_abort("warehouse", skip=True)
+    store.destinations.announce(["warehouse"])
     following = Following((), NewBatch(id=uuid4(), total=1, on="finished"))
     store.run(begin(Publishing(store.database.dialect, store.database.queries, store.database.now()), [following]))
     world.sql("update todoku_batch set open = 0")  # as if what follows could not be published with the last end
-    assert store.follow() == 1
-    store.expire(unknown_after=0)
-    store.clear_history(SOMEBODY)
-    store.prune(history_ttl=1)
+    assert store.follow_batches() == 1
+    store.retention.expire(unknown_after=0)
+    store.acts.clear_history(SOMEBODY)
+    store.retention.prune(history_ttl=1)
     keep_schedules(world)
     keep_http(world)
     (alert,) = store.alerts.take({"dead_letters": Raised("dead_letters", 2, 1)}, ["mail"], quiet=0, remind=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import todoku
-from todoku.store.sql import load, parameters
+from todoku.store.sql import load, parameters, query_text
 
 STORE = Path(todoku.__file__).parent / "store"
 PACKAGES = {"sqlite": "todoku.store.sqlite", "postgres": "todoku.store.postgres"}
@@ -90,7 +90,7 @@ def test_what_publish_asks_for_is_in_one_backend_or_both() -> None:
 
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_every_query_is_used_by_somebody(backend: str) -> None:
-    text = (STORE / backend / "queries.sql").read_text("utf-8")
+    text = query_text(f"todoku.store.{backend}")
     used = {name for _, name, _ in of(backend)} | PUBLISH | set(FRAGMENT.findall(text))
     assert sorted(QUERIES[backend].keys() - used) == []
 

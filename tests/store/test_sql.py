@@ -111,8 +111,8 @@ def test_the_product_lives_in_a_schema_of_any_name(postgres_url: str, schema: st
         claims = world.claim_lanes(world.worker())
         assert world.settle(claims).lost == ()
         assert len(world.history()) == len(claims) == 1
-        assert world.store.counts().of("succeeded") == 1
-        world.store.prune(history_ttl=3600)
+        assert world.store.statistics.counts().of("succeeded") == 1
+        world.store.retention.prune(history_ttl=3600)
     finally:
         world.close()
     with psycopg.connect(postgres_url) as connection:

@@ -17,7 +17,9 @@ from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
 from todoku.daemon.http_thread import HttpThread, bound, url_of
 from todoku.engine.http import api_tokens
-from todoku.store.values import Counts, Delivery, Filter, Signed
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.statistics import Counts
 
 SOMEBODY = Signed("somebody", "a test")
 
@@ -40,10 +42,10 @@ class Watching:
         return b"# nothing\n"
 
     def counts(self) -> Counts:
-        return self._box.store.counts()
+        return self._box.store.statistics.counts()
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
-        return self._box.store.find(Filter(), limit=limit).items
+        return self._box.store.deliveries.find(Filter(), limit=limit).items
 
 
 class Server:

@@ -22,12 +22,15 @@ from todoku.core.settings import Settings, read_settings
 from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
-from todoku.store.database import Database
+from todoku.store.audit import Signed
+from todoku.store.claims import SettleReport
+from todoku.store.database import Database, Slice
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.limits import UNCOUNTED, Counted, Gated
 from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.publish import Publishing, publish
 from todoku.store.sqlite.database import SqliteDatabase, file_path, wall_clock
-from todoku.store.store import SqlStore
-from todoku.store.values import UNCOUNTED, Counted, Delivery, Filter, Gated, SettleReport, Signed, Slice
+from todoku.store.store import Store
 
 Backend = Literal["sqlite", "postgres"]
 SOMEBODY = Signed("somebody", "a test")
@@ -41,7 +44,7 @@ class World:
         self.url = url
         self._given = settings
         self._skew = 0
-        self._stores: list[SqlStore] = []
+        self._stores: list[Store] = []
         self.store = self.another_store()
 
     # ------------------------------------------------------------------------------------------ stores
@@ -50,12 +53,12 @@ class World:
         patient = {"lock_timeout_sec": 60.0} if self.backend == "sqlite" else {}  # the machine may be busy
         return read_settings({}, None, database=self.url, **(patient | self._given | more))
 
-    def another_store(self, **more: object) -> SqlStore:
+    def another_store(self, **more: object) -> Store:
         """A second store on the same database with connections of its own: as another process would have."""
         settings = self.settings(**more)
         sqlite = self.backend == "sqlite"
         database: Database = SqliteDatabase(settings, clock=self._now) if sqlite else PostgresDatabase(settings)
-        store = SqlStore(database, ledger_ttl=settings.ledger_ttl)
+        store = Store(database, ledger_ttl=settings.ledger_ttl)
         self._stores.append(store)
         return store
 
@@ -125,7 +128,7 @@ class World:
     def worker(self, *, lease: float = 60.0, name: str = "test") -> UUID:
         """Register a new worker."""
         worker = uuid4()
-        self.store.register(worker, name=name, lease=lease)
+        self.store.leases.register(worker, name=name, lease=lease)
         return worker
 
     def claim(
@@ -133,61 +136,63 @@ class World:
         worker: UUID,
         limit: int = 100,
         destinations: Sequence[str] | None = None,
-        store: SqlStore | None = None,
+        store: Store | None = None,
         counted: Counted = UNCOUNTED,
     ) -> list[Claimed]:
         """Claim by a full scan: everything that waits, larger priorities first."""
         store = store or self.store
-        places = sorted(store.waiting(destinations).groups, key=lambda place: -place[2])
+        places = sorted(store.claims.waiting(destinations).groups, key=lambda place: -place[2])
         slices = [Slice(*place, most=limit) for place in places]
-        return store.claim(worker, slices, limit=limit, counted=counted) if slices else []
+        return store.claims.take(worker, slices, limit=limit, counted=counted) if slices else []
 
     def claim_lanes(
         self, worker: UUID, lanes: int = 100, limit: int = 100, counted: Counted = UNCOUNTED
     ) -> list[Claimed]:
         """Claim lanes, whatever waits in them."""
-        places = self.store.waiting(None).lanes
-        return self.store.claim_lanes(worker, places, lanes=lanes, limit=limit, counted=counted) if places else []
+        places = self.store.claims.waiting(None).lanes
+        return self.store.claims.take_lanes(worker, places, lanes=lanes, limit=limit, counted=counted) if places else []
 
     def claim_gates(
         self,
         worker: UUID,
         per_key: Limit | None,
         limit: int = 100,
-        store: SqlStore | None = None,
+        store: Store | None = None,
         counted: Counted = UNCOUNTED,
     ) -> list[Claimed]:
         """Claim of every key what its limit leaves."""
         store = store or self.store
         most = (None, None) if per_key is None else (per_key.concurrency, per_key.rate)
-        places = [Gated(queue, destination, *most) for queue, destination, _ in store.waiting(None).gates]
-        return store.claim_gates(worker, places, number=100, limit=limit, counted=counted) if places else []
+        places = [Gated(queue, destination, *most) for queue, destination, _ in store.claims.waiting(None).gates]
+        return store.claims.take_gates(worker, places, number=100, limit=limit, counted=counted) if places else []
 
     def claim_suspect(self, worker: UUID, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Claim one delivery whose owner died."""
-        places = self.store.waiting(None).suspects
-        return self.store.claim_suspect(worker, places, counted=counted) if places else []
+        places = self.store.claims.waiting(None).suspects
+        return self.store.claims.take_suspect(worker, places, counted=counted) if places else []
 
     def settle(self, claims: Sequence[Claimed], settlement: Settlement = SUCCEEDED) -> SettleReport:
         """Settle all of them the same way."""
-        return self.store.settle([(claim, settlement) for claim in claims])
+        return self.store.claims.settle([(claim, settlement) for claim in claims])
 
     # ------------------------------------------------------------------------------------------ looking
 
     def deliveries(self, **which: Any) -> list[Delivery]:
         """Unfinished deliveries and dead letters, oldest first."""
-        return sorted(self.store.find(Filter(**which), limit=10_000).items, key=lambda found: found.id)
+        return sorted(self.store.deliveries.find(Filter(**which), limit=10_000).items, key=lambda found: found.id)
 
     def delivery(self, id: int) -> Delivery | None:
         """One delivery, wherever it is now."""
         for status in (None, "succeeded"):
-            for found in self.store.find(Filter(ids=(id,), status=status)).items:
+            for found in self.store.deliveries.find(Filter(ids=(id,), status=status)).items:
                 return found
         return None
 
     def history(self) -> list[Delivery]:
         """Succeeded deliveries."""
-        return sorted(self.store.find(Filter(status="succeeded"), limit=100_000).items, key=lambda found: found.id)
+        return sorted(
+            self.store.deliveries.find(Filter(status="succeeded"), limit=100_000).items, key=lambda found: found.id
+        )
 
     def connect(self) -> Any:
         """A connection as user code has one: sqlite3's, or psycopg's (not in autocommit)."""

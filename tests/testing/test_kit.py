@@ -124,9 +124,9 @@ def test_I12_a_lease_ends_when_the_clock_says_so(shop: Shop) -> None:
     with frozen(shop.box, datetime(2031, 3, 1, tzinfo=UTC)) as clock:
         shop.welcome.enqueue(7)
         crash(shop.box, at="claim.after_commit")
-        assert shop.box.store.reclaim().freed == 0
+        assert shop.box.store.leases.reclaim().freed == 0
         clock.tick(shop.box.settings.lease_sec)
-        assert shop.box.store.reclaim().freed == 1
+        assert shop.box.store.leases.reclaim().freed == 1
         assert clock.now == datetime(2031, 3, 1, tzinfo=UTC) + timedelta(seconds=shop.box.settings.lease_sec)
 
 
@@ -243,7 +243,7 @@ def test_an_emptied_database_remembers_nothing(shop: Shop) -> None:
     shop.flaky.enqueue()
     crash(shop.box, at="claim.after_commit")
     empty(shop.box)
-    assert shop.box.store.workers() == ()
+    assert shop.box.store.leases.workers() == ()
     assert_not_enqueued(shop.flaky)
     assert not shop.welcome.using(idempotency_key="once").enqueue(7).duplicate
     assert shop.box.drain() == 1

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from todoku.store.values import Counts, Delivery
+from todoku.store.deliveries import Delivery
+from todoku.store.statistics import Counts
 
 
 class Check(msgspec.Struct, frozen=True):

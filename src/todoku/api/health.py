@@ -18,7 +18,8 @@ from todoku.api.page import CSP, Listed, listed_row, page
 from todoku.api.problem import Refused, told
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import TodokuError
-from todoku.store.values import Counts, Delivery
+from todoku.store.deliveries import Delivery
+from todoku.store.statistics import Counts
 
 _NEWEST = 50
 _MOST = 500

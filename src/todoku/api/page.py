@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.control_characters import escape_controls
-from todoku.store.values import Delivery
+from todoku.store.deliveries import Delivery
 
 STATES: Final = {
     "pending": "waiting for a worker",

@@ -9,7 +9,7 @@ from todoku.app import App
 from todoku.core.settings import Settings
 from todoku.engine.group_commit import Together
 from todoku.engine.outbox import Outbox
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 
 class RequestContext(msgspec.Struct, frozen=True):

@@ -21,8 +21,10 @@ from todoku.core.sealed import shown
 from todoku.core.status import Status
 from todoku.engine.diagnostics.explanation import explain as because
 from todoku.engine.diagnostics.masked_json import masked, masked_headers
-from todoku.store.values import Counts, Delivery, Filter, Story
-from todoku.store.views import Event
+from todoku.store.attempts import Event
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.messages import Story
+from todoku.store.statistics import Counts
 
 _GLANCE = 200
 """So many bytes of an answer are shown."""
@@ -45,7 +47,7 @@ def _message_of(box: App, id: UUID | int) -> UUID | None:
     if isinstance(id, UUID):
         return id
     for status in (None, "succeeded"):
-        for found in box.store.find(Filter(ids=(id,), status=status), limit=1).items:
+        for found in box.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
             return found.message_id
     return None
 
@@ -61,11 +63,11 @@ def show(database: str | None, schema: str | None, id: UUID | int, as_json: bool
     """
     with opened(database, schema) as box:
         message = _message_of(box, id)
-        story = None if message is None else box.store.story(message)
+        story = None if message is None else box.store.messages.story(message)
         if story is None:
             nothing(f"there is no message or delivery {id}")
             return
-        results = {row.id: box.store.result(row.id) for row in story.deliveries if row.status == "succeeded"}
+        results = {row.id: box.store.deliveries.result(row.id) for row in story.deliveries if row.status == "succeeded"}
         fields = box.settings.mask_fields
     whole = _whole(story, results, fields)
     if as_json:
@@ -149,7 +151,7 @@ def explain(database: str | None, schema: str | None, id: UUID | int, as_json: b
     """Say why a delivery has not run: paused, behind another, at a limit, due later, nobody there."""
     with opened(database, schema) as box:
         message = _message_of(box, id)
-        story = None if message is None else box.store.story(message)
+        story = None if message is None else box.store.messages.story(message)
         rows: list[tuple[int, str, str, str, str]] = []
         for row in () if story is None else story.deliveries:
             if id not in (message, row.id):
@@ -177,7 +179,7 @@ def explain(database: str | None, schema: str | None, id: UUID | int, as_json: b
 def ledger(database: str | None, schema: str | None, key: str, scope: str, as_json: bool) -> None:
     """Say what the ledger knows of an idempotency KEY (or of its hash, as logs have it)."""
     with opened(database, schema) as box:
-        found = box.store.entry(scope, key_hash(key)) or box.store.entry(scope, key)
+        found = box.store.ledger.entry(scope, key_hash(key)) or box.store.ledger.entry(scope, key)
         fields = box.settings.mask_fields
     if found is None:
         nothing(f"the ledger knows nothing of {key!r} in {scope}")
@@ -203,7 +205,7 @@ STATUSES = [status.value for status in Status]
 def stats(database: str | None, schema: str | None, as_json: bool) -> None:
     """Say how many deliveries there are in each state."""
     with opened(database, schema) as box:
-        counts, workers = box.store.counts(max_age=5.0), box.store.limits().workers
+        counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
     numbers = {status: counts.of(status) for status in STATUSES}
     if as_json:
         print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3)})
@@ -252,7 +254,7 @@ def list_(
     """List deliveries, newest first, with a masked glance at what is inside."""
     with opened(database, schema) as box:
         rows = _newest(box, Filter(status=status, due=due, **which), limit)  # type: ignore[arg-type]
-        inside = box.store.previews([row.message_id for row in rows if row.message_id is not None])
+        inside = box.store.messages.previews([row.message_id for row in rows if row.message_id is not None])
         fields = box.settings.mask_fields
     if not rows:
         nothing()
@@ -273,11 +275,11 @@ def list_(
 
 def _newest(box: App, which: Filter, limit: int) -> list[Delivery]:
     """The newest of those that match; without a status, of the unfinished and the finished ones together."""
-    rows = [*box.store.find(which, limit=limit).items]
+    rows = [*box.store.deliveries.find(which, limit=limit).items]
     if which.status is None:
         finished = Filter(status="succeeded", topic=which.topic, destination=which.destination, queue=which.queue,
                           key=which.key, reason=which.reason, due=which.due)  # fmt: skip
-        rows += box.store.find(finished, limit=limit).items
+        rows += box.store.deliveries.find(finished, limit=limit).items
     return sorted(rows, key=lambda row: -row.id)[:limit]
 
 
@@ -287,7 +289,7 @@ def _newest(box: App, which: Filter, limit: int) -> list[Delivery]:
 def reasons(database: str | None, schema: str | None, as_json: bool) -> None:
     """Group the dead letters by why they died."""
     with opened(database, schema) as box:
-        groups = box.store.dead()
+        groups = box.store.statistics.dead_letters()
     if not groups and not as_json:
         say("no dead letters")
         return
@@ -308,7 +310,7 @@ def reasons(database: str | None, schema: str | None, as_json: bool) -> None:
 def workers(database: str | None, schema: str | None, as_json: bool) -> None:
     """List the workers, their leases, and how much each holds."""
     with opened(database, schema) as box:
-        rows, now = box.store.workers(), box.store.ping()
+        rows, now = box.store.leases.workers(), box.store.ping()
     if not rows and not as_json:
         say("no workers")
         return
@@ -349,7 +351,7 @@ def _happening(box: App, since: float, interval: float, end: float | None) -> It
     seen: dict[tuple[str, str], float] = {}
     while True:
         now = box.store.ping()
-        for event in box.store.tail(since=max(begin, now - since - _OVERLAP - interval)):
+        for event in box.store.attempts.tail(since=max(begin, now - since - _OVERLAP - interval)):
             if seen.setdefault((event.what, event.mark), now) == now:
                 yield event
         since = 0.0

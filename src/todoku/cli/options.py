@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 F = TypeVar("F", bound=Callable[..., Any])
 

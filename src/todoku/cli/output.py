@@ -18,7 +18,7 @@ from rich.text import Text
 from todoku.core.control_characters import encode_json, escape_controls
 from todoku.core.sealed import shown
 from todoku.engine.diagnostics.masked_json import masked
-from todoku.store.views import Preview
+from todoku.store.messages import Preview
 
 _WIDE: Final = 1000
 _LONGEST: Final = 60

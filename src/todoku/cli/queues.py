@@ -64,7 +64,7 @@ LIMITS = ("of", "name", "key", "concurrency", "rate", "running", "waiting")
 def limits(*, database: str | None, schema: str | None, most: int, as_json: bool) -> None:
     """Show the limits in force, and the keys that are at their own limit while more of them waits."""
     with opened(database, schema) as box:
-        found, full = box.store.limits(), box.store.full_gates(limit=most)
+        found, full = box.store.limits.read(), box.store.statistics.full_gates(limit=most)
     rows: list[tuple[object, ...]] = [
         (kind, limit.name, None, limit.concurrency, limit.rate, None, None)
         for kind, some in (("queue", found.queues), ("destination", found.destinations))
@@ -121,7 +121,7 @@ def resume(
 
 
 def _heard_of(box: App, queue: str) -> bool:
-    waiting = box.store.waiting(None)
+    waiting = box.store.claims.waiting(None)
     return queue in {place[0] for place in (*waiting.groups, *waiting.suspects, *waiting.lanes, *waiting.gates)}
 
 

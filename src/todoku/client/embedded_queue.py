@@ -24,7 +24,9 @@ from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.publish import Encoded, MessageOptions, directed
-from todoku.store.values import Delivery, Filter, Signed, StoredMessage, Story
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.messages import StoredMessage, Story
 
 _JSON: Final = "application/json"
 _TWIN: Final = "queue.apublish(…), or queue.aenqueue(…)"
@@ -72,14 +74,14 @@ class Embedded:
 
     def dead_letters(self, which: Which, *, cursor: str | None, count: int) -> DeadLetters:
         """A page of dead letters. One that asks for a URL may be short: only its host can be looked up."""
-        page = self.box.store.find(_filter(which), cursor=cursor, limit=count)
+        page = self.box.store.deliveries.find(_filter(which), cursor=cursor, limit=count)
         found = [self._dead(delivery) for delivery in page.items]
         only = which.to if which.to is not None and "://" in which.to else None
         return DeadLetters(tuple(one for one in found if only in (None, one.message.to)), page.next)
 
     def dead_letter(self, id: str) -> DeadLetter:
         """One of them, by the number of its delivery."""
-        page = self.box.store.find(Filter(ids=(_number(id),), status="aborted"))
+        page = self.box.store.deliveries.find(Filter(ids=(_number(id),), status="aborted"))
         if not page.items:
             raise _gone(f"there is no dead letter {id}")
         if (letter := self._dead(page.items[0])).id != id:
@@ -88,7 +90,7 @@ class Embedded:
 
     def ended(self, ending: Ending) -> DeadLetter | None:
         """A dead letter as a hook was told of it, whatever became of it since; None: its message is gone."""
-        story = self.box.store.story(ending.message_id)
+        story = self.box.store.messages.story(ending.message_id)
         if story is None:
             return None
         return self._letter(story, ending.delivery_id, ending)
@@ -121,7 +123,7 @@ class Embedded:
         return [draft for made in self._posts.drafts([self._post(asked, body)]) for draft, _ in made]
 
     def _is_group(self, name: str) -> bool:
-        return bool(self.box.store.http.groups(names=[name]))
+        return bool(self.box.store.url_groups.all(names=[name]))
 
     def _post(self, asked: Posted, body: bytes) -> CheckedRequest:
         request = HttpRequest(
@@ -173,7 +175,7 @@ class Embedded:
     # ------------------------------------------------------------------------------------------ looking
 
     def _story(self, id: UUID) -> Story:
-        if (story := self.box.store.story(id)) is None:
+        if (story := self.box.store.messages.story(id)) is None:
             raise _gone(f"there is no message {id}")
         return story
 

@@ -27,8 +27,8 @@ from todoku.engine.jobs.job import Job
 from todoku.store import failed_event_table
 from todoku.store.failed_event_table import TABLE, FailedEvent, checked_table
 from todoku.store.join import run
-from todoku.store.port import Steps
 from todoku.store.publish import Publishing
+from todoku.store.statements import Steps
 
 EventId = Callable[[DeadLetter], str]
 """Which event a dead letter is about."""

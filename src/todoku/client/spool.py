@@ -32,8 +32,8 @@ from todoku.engine.observability.log import Log
 from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.worker import Worker
+from todoku.store.deliveries import Filter
 from todoku.store.private_files import make_private
-from todoku.store.values import Filter
 
 TOPIC: Final = "spool.posted"
 HEADER: Final = "todoku-posted"
@@ -151,7 +151,7 @@ class Spool:
 
     def number(self) -> int:
         """How many wait to be forwarded."""
-        counts = self.box.store.counts()
+        counts = self.box.store.statistics.counts()
         return sum(counts.of(status) for status in ("pending", "sending", "failed"))
 
     def forward(self) -> None:
@@ -184,11 +184,11 @@ class Spool:
 
     def _has(self, queue: str, status: str) -> bool:
         which = Filter(queue=queue, destination=self._to, status=status)
-        return bool(self.box.store.find(which, limit=1).items)
+        return bool(self.box.store.deliveries.find(which, limit=1).items)
 
     def _waiting(self) -> set[str]:
-        places = self.box.store.waiting([self._to])
-        sending = self.box.store.find(Filter(destination=self._to, status="sending"), limit=1000).items
+        places = self.box.store.claims.waiting([self._to])
+        sending = self.box.store.deliveries.find(Filter(destination=self._to, status="sending"), limit=1000).items
         return {queue for queue, _ in (*places.lanes, *places.suspects)} | {one.queue for one in sending}
 
 

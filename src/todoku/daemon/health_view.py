@@ -11,7 +11,8 @@ from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import render
 from todoku.engine.observability.gauges import CachedGauges
-from todoku.store.values import Counts, Delivery, Filter
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.statistics import Counts
 
 _ASLEEP: Final = 10.0
 """A supervisor that handled no event for so long does not live."""
@@ -67,13 +68,13 @@ class View:
 
     def counts(self) -> Counts:
         """Deliveries by status."""
-        return self._store.counts(max_age=_COUNTED_EVERY)
+        return self._store.statistics.counts(max_age=_COUNTED_EVERY)
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         """What changed last among the newest of both kinds: unfinished, and succeeded."""
         found = [
-            *self._store.find(Filter(), limit=limit).items,
-            *self._store.find(Filter(status="succeeded"), limit=limit).items,
+            *self._store.deliveries.find(Filter(), limit=limit).items,
+            *self._store.deliveries.find(Filter(status="succeeded"), limit=limit).items,
         ]
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
 

@@ -14,7 +14,7 @@ from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.lease import bury_dead
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 _AGAIN_AFTER: Final = 0.5
 

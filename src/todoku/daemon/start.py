@@ -33,7 +33,7 @@ from todoku.engine.diagnostics.summary import without_password
 from todoku.engine.http.api_tokens import first
 from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 
 def refuse_public_credentials(settings: Settings, listening: socket.socket) -> None:
@@ -164,7 +164,7 @@ class Daemon:
             notify=Notify(os.environ),
         )
         self._statistics = StatisticsThread(
-            lambda: box.store.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
+            lambda: box.store.statistics.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
         )
         self._alerts = alert_thread(self.supervisor, box)
         self._http: HttpThread | None = None

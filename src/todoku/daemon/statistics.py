@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from todoku.core.errors import TodokuError
 from todoku.engine.observability.log import Log
-from todoku.store.values import Counts
+from todoku.store.statistics import Counts
 
 
 def job_stats(counts: Counts) -> str:

@@ -25,7 +25,7 @@ from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Children
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 TICK: Final = 0.25
 MARGIN: Final = 5.0

@@ -15,8 +15,10 @@ from uuid import UUID
 
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed
-from todoku.store.port import Store
-from todoku.store.values import UNCOUNTED, Counted, Gated, Slice, Waiting
+from todoku.store.claims import Waiting
+from todoku.store.database import Slice
+from todoku.store.limits import UNCOUNTED, Counted, Gated
+from todoku.store.store import Store
 
 _SHARE: Final = 19
 """A full scan that took a second is followed by at least 19 without one: 5 %."""
@@ -68,7 +70,7 @@ class SharedLook:
     def look(self, destinations: Sequence[str]) -> Waiting:
         """What waits for these. Who asks twice in a round wants to know anew."""
         if self._found is None or destinations in self._told:
-            self._found = self._store.waiting(self._destinations)
+            self._found = self._store.claims.waiting(self._destinations)
             self._told = set()
         self._told.add(destinations)
         return self._found if destinations == self._destinations else self._found.only(destinations)
@@ -92,7 +94,7 @@ class Claiming:
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
-        self._look_at = look or store.waiting
+        self._look_at = look or store.claims.waiting
         self._room = room
         self._per_key = per_key or {}
         self._gates: dict[tuple[str, str], float] = {}
@@ -149,7 +151,9 @@ class Claiming:
         """Up to `limit` deliveries of up to `gates` keys that have a limit, of each as many as it leaves."""
         for places, room in self._by_room(list(self._gates)):
             gated, most = [self._gated(*place) for place in places], min(limit, room)
-            found = self._store.claim_gates(self.worker, gated, number=min(gates, room), limit=most, counted=counted)
+            found = self._store.claims.take_gates(
+                self.worker, gated, number=min(gates, room), limit=most, counted=counted
+            )
             if found:
                 return found
         return []
@@ -166,7 +170,7 @@ class Claiming:
             self._look()
         groups = self._by_room(self._waiting.lanes)
         for places, room in groups:
-            found = self._store.claim_lanes(
+            found = self._store.claims.take_lanes(
                 self.worker, places, lanes=min(lanes, room), limit=min(limit, room), counted=counted
             )
             if found:
@@ -181,7 +185,7 @@ class Claiming:
         if not known:
             self._look()
         places = [place for places, _ in self._by_room(self._waiting.suspects) for place in places]
-        found = self._store.claim_suspect(self.worker, places, counted=counted) if places else []
+        found = self._store.claims.take_suspect(self.worker, places, counted=counted) if places else []
         if not found and (known or places):
             self._look()
         return found
@@ -197,12 +201,12 @@ class Claiming:
 
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         self._noticed = False
-        spent = self._store.claiming_seconds
+        spent = self._store.claims.seconds
         self._positions.clear()
         self._look()
         found = self._ask(limit, counted)
         # Not the time by the clock: a wait for a lock or a connection says nothing about the next scan.
-        wait = _SHARE * (self._store.claiming_seconds - spent)
+        wait = _SHARE * (self._store.claims.seconds - spent)
         now = self._monotonic()
         self._next_scan = now + max(_SOONEST, wait)
         self._next_idle_scan = now if wait < _SOONEST else now + min(_IDLE, wait)
@@ -228,7 +232,7 @@ class Claiming:
         slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
         for first in range(0, len(slices), _PLACES):  # some at a time, until there is something
             some = slices[first : first + _PLACES]
-            if found := self._store.claim(self.worker, some, limit=limit, counted=counted):
+            if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted):
                 # Rows of one place come in order, so its last one is the position.
                 for claim in found[-1:] if len(some) == 1 else found:
                     self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)

@@ -22,7 +22,7 @@ from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.started_deliveries import Started
 from todoku.engine.worker.worker_thread import OnFailure
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 _LATER: Final = 5.0
 
@@ -126,7 +126,7 @@ class Executor:
     def look_again(self, claim: Claimed) -> Settlement | Unstarted | None:
         """What the ledger says now. Blocks. Unstarted: it cannot be read, so the attempt was given back."""
         try:
-            entry = self.store.effects([claim]).get(claim.id)
+            entry = self.store.claims.effects([claim]).get(claim.id)
         except StoreError:  # the heartbeat counts and reports it
             self.give_back([claim])
             return Unstarted()

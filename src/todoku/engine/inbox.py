@@ -10,9 +10,9 @@ from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import check_text
 from todoku.engine.transaction_block import Block, BlockSteps
-from todoku.store.port import Steps
+from todoku.store.ledger import newer, seen
 from todoku.store.publish import Publishing
-from todoku.store.reservations import newer, seen
+from todoku.store.statements import Steps
 
 _LARGEST = 2**63 - 1
 

@@ -17,10 +17,9 @@ from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
 from todoku.engine.publish import check_text, encode
 from todoku.engine.transaction_block import Block, BlockSteps
 from todoku.store.join import run, run_async
-from todoku.store.port import Steps
+from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, record, reserve
 from todoku.store.publish import Publishing
-from todoku.store.reservations import Found, Reservation, conclude, forget, record, reserve
-from todoku.store.values import Entry
+from todoku.store.statements import Steps
 
 State = Literal["accepted", "succeeded", "failed"]
 
@@ -116,7 +115,7 @@ class Ledger:
 
     def entry(self, key: str, *, scope: str) -> Entry | None:
         """The entry of a key, if there is one."""
-        return self._outbox.store.entry(once_scope(scope), key_hash(key))
+        return self._outbox.store.ledger.entry(once_scope(scope), key_hash(key))
 
     # ------------------------------------------------------------------------------------------- inside
 

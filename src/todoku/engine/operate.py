@@ -17,8 +17,11 @@ import msgspec
 
 from todoku.core.errors import InvalidAct, NoSuchMessage
 from todoku.core.http_request import served_as
-from todoku.store.port import Store
-from todoku.store.values import Acted, Filter, Signed, moment
+from todoku.store.acts import Acted
+from todoku.store.audit import Signed
+from todoku.store.columns import moment
+from todoku.store.deliveries import Filter
+from todoku.store.store import Store
 
 BATCH: Final = 500
 """Deliveries changed by one transaction: a larger one would hold everybody else up."""
@@ -80,7 +83,7 @@ def _uuid(text: str) -> UUID:
 
 
 def _of_message(store: Store, id: UUID) -> list[int]:
-    if (story := store.story(id)) is None:
+    if (story := store.messages.story(id)) is None:
         raise NoSuchMessage(f"there is no message {id}", hint="`todoku list` shows the newest; old ones are pruned")
     return [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
 
@@ -99,7 +102,7 @@ def replay(
     only_dead = which if which.ids is not None or which.status is not None else _with_status(which, "aborted")
 
     def batch(*, limit: int, after: int) -> Acted:
-        return store.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
+        return store.acts.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
 
     done = _batches(batch, limit=limit, progress=progress, rate=None if dry_run else rate)
     return Replayed(done.matched, done.changed, done.skipped)
@@ -111,7 +114,7 @@ def cancel(
     """What waits → aborted with CANCELLED. What runs is asked to stop."""
 
     def batch(*, limit: int, after: int) -> Acted:
-        return store.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
+        return store.acts.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
 
     return _batches(batch, progress=progress)
 
@@ -131,7 +134,7 @@ def settle(
         raise InvalidAct("only a success has a result", hint="leave the result out, or settle as succeeded")
 
     def batch(*, limit: int, after: int) -> Acted:
-        return store.settle_by_hand(
+        return store.acts.settle_by_hand(
             which, signed, succeeded=succeeded, result=result, limit=limit, after=after, dry_run=dry_run
         )
 
@@ -144,7 +147,7 @@ def purge(
     """Remove dead letters for good."""
 
     def batch(*, limit: int, after: int) -> Acted:
-        return store.purge(which, signed, limit=limit, after=after, dry_run=dry_run)
+        return store.acts.purge(which, signed, limit=limit, after=after, dry_run=dry_run)
 
     return _batches(batch, progress=progress)
 
@@ -172,9 +175,9 @@ def clear(
         return purge(store, which, signed, dry_run=dry_run, progress=progress)
 
     def batch(*, limit: int, after: int) -> Acted:
-        acted = store.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
+        acted = store.acts.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
         if acted.changed and not dry_run:
-            removed = store.purge(Filter(ids=acted.changed), signed, limit=limit)
+            removed = store.acts.purge(Filter(ids=acted.changed), signed, limit=limit)
             return msgspec.structs.replace(acted, changed=removed.changed, skipped=acted.skipped | removed.skipped)
         return acted
 
@@ -186,7 +189,7 @@ def _clear_history(
 ) -> ActResult:
     number, after = 0, (0, 0)
     while True:
-        done = store.clear_history(signed, topic=topic, until=until, after=after, limit=BATCH, dry_run=dry_run)
+        done = store.acts.clear_history(signed, topic=topic, until=until, after=after, limit=BATCH, dry_run=dry_run)
         number += done.number
         progress(number)
         if done.next is None:
@@ -197,13 +200,13 @@ def _clear_history(
 def pause(store: Store, queue: str, signed: Signed, *, dry_run: bool = False) -> None:
     """Claims of the queue stop at the commit; what runs goes on."""
     if not dry_run:
-        store.set_queue(queue, signed, paused=True)
+        store.queues.pause(queue, signed, paused=True)
 
 
 def resume(store: Store, queue: str, signed: Signed, *, dry_run: bool = False) -> None:
     """The queue is claimed from again."""
     if not dry_run:
-        store.set_queue(queue, signed, paused=False)
+        store.queues.pause(queue, signed, paused=False)
 
 
 def limit(
@@ -225,13 +228,13 @@ def limit(
         raise InvalidAct("a limit is at least one", hint="to stop a queue, pause it")
     kind = of or _kind(store, name)
     if not dry_run:
-        store.set_limit(name, signed, of=kind, concurrency=concurrency, rate=rate, lasts=lasts)
+        store.limits.set(name, signed, of=kind, concurrency=concurrency, rate=rate, lasts=lasts)
     return kind
 
 
 def _kind(store: Store, name: str) -> Kind:
     """A queue, unless only a destination is called so: workers announce theirs, queues may be yet to come."""
-    known, waiting = store.known(), store.waiting(None)
+    known, waiting = store.destinations.known(), store.claims.waiting(None)
     queues = {*known.queues, *(queue for queue, _, _ in waiting.groups)}
     queues.update(queue for queue, _ in (*waiting.suspects, *waiting.lanes))
     return "destination" if {name, served_as(name)} & known.destinations.keys() and name not in queues else "queue"
@@ -240,10 +243,10 @@ def _kind(store: Store, name: str) -> Kind:
 def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: bool = False) -> ActResult:
     """End the leases that ran out and free what they held, now instead of at the next reclaim of a worker."""
     now = store.ping()
-    ended = [worker for worker in store.workers() if worker.expires_at.timestamp() <= now]
+    ended = [worker for worker in store.leases.workers() if worker.expires_at.timestamp() <= now]
     if dry_run:
         return ActResult(len(ended), sum(worker.held for worker in ended), {})
-    freed = store.reclaim(max_lost=max_lost, signed=signed)
+    freed = store.leases.reclaim(max_lost=max_lost, signed=signed)
     given_up = {"given up, because too many owners died": freed.aborted} if freed.aborted else {}
     return ActResult(freed.workers, freed.freed, given_up)
 

@@ -25,12 +25,13 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, MessageOptions, draft, encode
-from todoku.store.batch import begin
+from todoku.store.batches import begin
 from todoku.store.database import Database
 from todoku.store.join import run, run_async
-from todoku.store.port import Steps, Store
 from todoku.store.publish import Publishing, publish
 from todoku.store.savepoint import asavepoint, savepoint
+from todoku.store.statements import Steps
+from todoku.store.store import Store
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

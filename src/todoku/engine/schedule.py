@@ -26,8 +26,8 @@ from todoku.engine.context import SCHEDULED_AT
 from todoku.engine.encryption.schedule_secrets import NO_MASTERS, opened_plan
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import encode
-from todoku.store.port import Store
 from todoku.store.schedules import Firing, Put, ScheduleRow, Source
+from todoku.store.store import Store
 
 NAMED_BY: Final = "todoku-schedule"
 """The header that names the schedule a message comes from."""
@@ -155,7 +155,7 @@ def stored(plan: Plan) -> Callable[[ScheduleRow | None, datetime], Put | None]:
 
 def declare(store: Store, plans: Mapping[str, Plan]) -> None:
     """Store and announce what an App declares."""
-    store.timetable.declare({name: declared(plan) for name, plan in plans.items()})
+    store.schedules.declare({name: declared(plan) for name, plan in plans.items()})
 
 
 def _put(plan: Plan, source: Source, row: ScheduleRow | None, now: datetime) -> Put | None:

@@ -20,8 +20,9 @@ from todoku.engine.http.request_schedules import spread
 from todoku.engine.jobs.handle import signed
 from todoku.engine.outbox import Outbox, refuse_in_event_loop
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
+from todoku.store.audit import Signed
+from todoku.store.columns import moment
 from todoku.store.schedules import Put, ReadGroups, ScheduleRow
-from todoku.store.values import Signed, moment
 
 MakePlan = Callable[[Any, object, Any, Missed], Plan]
 """(what, payload, when, missed) → plan: the App knows its jobs and routes."""
@@ -126,7 +127,7 @@ class Schedules:
     # ------------------------------------------------------------------------------------------- inside
 
     def _list(self) -> tuple[Schedule, ...]:
-        return tuple(map(self._shown, self._outbox.store.timetable.rows()))
+        return tuple(map(self._shown, self._outbox.store.schedules.rows()))
 
     def _add(self, name: str, plan: Plan, who: Signed, *, dry_run: bool = False) -> datetime:
         put = stored(plan)
@@ -140,7 +141,7 @@ class Schedules:
         if dry_run:
             make(self._found(checked_name(name)), moment(store.ping()))
         else:
-            store.timetable.put(checked_name(name), make, who, action="schedule")
+            store.schedules.put(checked_name(name), make, who, action="schedule")
         return next_after(plan.when, moment(store.ping()))
 
     def _remove(self, name: str, who: Signed, *, dry_run: bool = False) -> None:
@@ -152,7 +153,7 @@ class Schedules:
         if dry_run:
             check(self._there(name))
         else:
-            self._outbox.store.timetable.remove(name, check, who)
+            self._outbox.store.schedules.remove(name, check, who)
 
     def _pause(self, name: str, who: Signed, *, paused: bool, dry_run: bool = False) -> None:
         def next_run_at(row: ScheduleRow) -> datetime | None:
@@ -161,7 +162,7 @@ class Schedules:
         if dry_run:
             next_run_at(self._there(name))
         else:
-            self._outbox.store.timetable.pause(name, next_run_at, who, paused=paused)
+            self._outbox.store.schedules.pause(name, next_run_at, who, paused=paused)
 
     def _run_now(self, name: str, who: Signed, *, dry_run: bool = False) -> Message | None:
         outbox, sealer = self._outbox, self._outbox.sealer
@@ -173,15 +174,15 @@ class Schedules:
             return spread(tuple(made), groups, sealer=sealer, body=plan.sealed)
 
         if dry_run:
-            make(self._there(name), lambda names: outbox.store.http.groups(names=names))
+            make(self._there(name), lambda names: outbox.store.url_groups.all(names=names))
             return None
-        published = outbox.store.timetable.run_now(name, make, who, notify=outbox.settings.notify)
+        published = outbox.store.schedules.run_now(name, make, who, notify=outbox.settings.notify)
         outbox.telemetry.published(made, [published])
         outbox.wake()
         return published
 
     def _found(self, name: str) -> ScheduleRow | None:
-        return next((row for row in self._outbox.store.timetable.rows() if row.name == name), None)
+        return next((row for row in self._outbox.store.schedules.rows() if row.name == name), None)
 
     def _there(self, name: str) -> ScheduleRow:
         if (row := self._found(name)) is None:

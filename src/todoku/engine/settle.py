@@ -19,7 +19,7 @@ from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.held_deliveries import Hold
 from todoku.engine.worker.worker_thread import OnFailure, thread
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 BATCH: Final = 500
 """Larger transactions were measured to be slower."""
@@ -171,7 +171,7 @@ class Settler:
         wait = 0.02
         while pairs:
             try:
-                report = self._store.settle(pairs)
+                report = self._store.claims.settle(pairs)
                 lost += report.lost
                 stuck = {claim.id for claim in report.stuck}
                 pairs = [pair for pair in pairs if pair[0].id in stuck]
@@ -201,7 +201,7 @@ class Settler:
             ours = [claim for claim in claims if claim.worker == worker]
             while True:
                 try:
-                    self._store.release(ours, delay=delay)
+                    self._store.claims.release(ours, delay=delay)
                     break
                 except (DatabaseUnavailable, DatabaseBusy):
                     if self._abandoned.wait(wait):

@@ -12,9 +12,9 @@ import msgspec
 
 from todoku.engine.outbox import Outbox, refuse_in_event_loop
 from todoku.store.join import run, run_async
-from todoku.store.port import Steps
 from todoku.store.publish import Publishing
 from todoku.store.savepoint import asavepoint, savepoint
+from todoku.store.statements import Steps
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from todoku.store.port import Row
+from todoku.store.columns import EPOCH
+from todoku.store.statements import Row
 from todoku.store.table import Bulk, Table
-from todoku.store.values import EPOCH
 
 NOT_COPIED: Final = {
     "todoku_migration": "each database has its own",

@@ -1,4 +1,8 @@
-"""What a backend gives the store: transactions in which named queries run, whatever the database."""
+"""The one protocol between the store and its databases: transactions in which named queries run.
+
+Calls block, and may come from any thread. Any call may raise DatabaseUnavailable, and then its outcome is unknown;
+every call of the store may be repeated then, because a claim (id, epoch, worker) works once.
+"""
 
 from __future__ import annotations
 
@@ -8,117 +12,183 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from todoku.core.errors import StoreError
-from todoku.store.port import Listener, Row, Statement, Steps
+from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
-from todoku.store.values import Migrated, Slice
-from todoku.store.views import Facts
 
 T = TypeVar("T")
 Documents = Mapping[str, Any] | Mapping[int, int]
 Lists = Sequence[int] | Sequence[float] | Sequence[str]
 Bound = None | bool | int | float | str | bytes | UUID | datetime | Lists | Documents
-"""What a query may be given. Mappings and lists of them travel as JSON text."""
+"""A parameter of a query. Mappings and lists of them are passed as JSON text."""
 
 DialectName = Literal["sqlite", "postgresql"]
 
 
+class Slice(msgspec.Struct, frozen=True):
+    """A part of the waiting deliveries: one (queue, destination, priority), from a position on, at most `most` rows."""
+
+    queue: str
+    destination: str
+    priority: int
+    after_at: float = 0.0
+    after_id: int = 0
+    most: int = 500
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """The versions a migration applied, and the version the schema has now."""
+
+    applied: tuple[int, ...]
+    version: int
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database is and how it is set up. A field that does not apply to a kind of database is None."""
+
+    describe: str
+    latest: int
+    version: int | None = None
+    durable: bool
+    writable: bool
+    wal_safe: bool | None = None
+    free_bytes: int | None = None
+    connections_used: int | None = None
+    connections_max: int | None = None
+    pooled: bool | None = None
+    shared_files: tuple[str, ...] | None = None
+    """Files of the database, with their modes, that others than their owner may use."""
+    encoding: str = "UTF8"
+    """The encoding of text."""
+    no_schema: bool = False
+    """No schema is configured, and the search path names none that exists."""
+    schemas: tuple[str, ...] = ()
+    """The schemas with tables of todoku, if no schema is configured."""
+    stray: int = 0
+    """History rows outside every partition."""
+
+
+class Listener(Protocol):
+    """Waits for notices of new work."""
+
+    announces: bool
+    """Whether publishers notify only while a worker says that it is idle."""
+
+    def close(self) -> None:
+        """Stops waiting."""
+
+
 class Tx(Protocol):
-    """An open transaction. A query is named as in `queries.sql`; both backends have the same names."""
+    """An open transaction. Queries are named as in the `.sql` files; both databases have the same names."""
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Run a named query and return its rows."""
+        """Runs a named query and returns its rows."""
 
     def statement(self, statement: Statement) -> list[Row]:
-        """Run a statement somebody built."""
+        """Runs a statement that was built."""
+
+
+def run_steps(tx: Tx, steps: Steps[T]) -> T:
+    """Runs all steps in the transaction, and returns their result."""
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(tx.statement(statement))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class HandlerTransaction(Protocol):
-    """A transaction that somebody else writes in, too."""
+    """A transaction in which a handler writes, too."""
 
     connection: Any
     """The driver's own connection."""
     tx: Tx
 
     def check(self) -> None:
-        """The handler is done: raises StoreError if it has ended the transaction itself."""
+        """Raises StoreError if the handler has ended the transaction itself."""
 
     def commit(self) -> None:
-        """Commit."""
+        """Commits."""
 
 
 HANDLER: Final = "todoku_handler"
-"""A savepoint at the start of a handler's transaction: gone, if the handler has ended the transaction."""
+"""The savepoint at the start of a handler's transaction: gone if the handler has ended the transaction."""
 
 
 def ended_by_handler() -> StoreError:
-    """What a handler is told that commits or rolls back by itself."""
+    """The error of a handler that commits or rolls back by itself."""
     return StoreError("the handler ended its own transaction", hint="do not commit or roll back ctx.tx: todoku does")
 
 
 class Database(Protocol):
-    """One database of one of the two kinds."""
+    """A SQLite file or a PostgreSQL database."""
 
     dialect: DialectName
     queries: dict[str, str]
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        """Run `work` in a transaction that may write, and commit it. `operation` names its failpoints.
+        """Runs `work` in a transaction that may write, and commits it. `operation` names its failpoints.
 
-        DatabaseBusy: a lock was not to be had, nothing was changed. DatabaseUnavailable: unknown.
+        DatabaseBusy: a lock was not available, nothing was changed. DatabaseUnavailable: unknown.
         """
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
-        """Run `work` in a transaction that only reads.
+        """Runs `work` in a transaction that only reads.
 
-        `pinned`: its queries are written for one plan each, by indexes. Those that list a whole table leave the choice
-        of a plan to the database.
+        `pinned`: its queries are written for one plan each, by indexes. Queries that list a whole table leave the plan
+        to the database.
         """
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        """As `read`, but every statement sees the same moment, and may take as long as it needs."""
+        """As `read`, but all statements see the same moment, and may take as long as they need."""
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         """The rows of the `claim` query over all slices, in their order."""
 
     def opened(self, limit: float) -> AbstractContextManager[HandlerTransaction]:
-        """A transaction on a connection of its own, for somebody's handler. It is rolled back unless committed."""
+        """A transaction on its own connection, for a handler. It is rolled back unless committed."""
 
     def bulk(self) -> AbstractContextManager[Bulk]:
-        """A connection of its own that reads and writes whole tables."""
+        """A separate connection that reads and writes whole tables."""
 
     def listen(self, notice: Callable[[], None]) -> Listener:
-        """As `Store.listen`."""
+        """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""
 
     def now(self) -> int | None:
-        """The `:now` of statements, in microseconds, where the database has no clock of its own."""
+        """The `:now` of statements, in microseconds, where the database has no clock (SQLite)."""
 
     def check_tx(self) -> Steps[None]:
-        """Look at the caller's connection before its transaction is joined; raises if publishing there is a mistake."""
+        """Checks a caller's connection before its transaction is joined; raises if publishing there is a mistake."""
 
     def migrate(self) -> Migrated:
-        """As `Store.migrate`."""
+        """Brings the schema to this program's version, once, even if several processes try at the same time.
+
+        A newer schema, or a migration whose text changed after it was applied, raises SchemaError.
+        """
 
     def printed(self) -> str:
         """All migrations as one script."""
 
     def describe(self) -> str:
-        """One line for a person: which server or library, and how it keeps what it acknowledged."""
+        """One line for people: which server or library, and how durable an acknowledged write is."""
 
     def facts(self) -> Facts:
-        """As `Store.facts`, but for the version of the schema."""
+        """What this database is and how it is set up, without the version of the schema."""
 
     def close(self) -> None:
-        """As `Store.close`."""
+        """Closes every connection. The database cannot be used afterwards."""
 
     def set_clock(self, at: float | None) -> None:
-        """Let the clock stand still at a moment (unix seconds); None: let it go again. For tests.
+        """Stops the clock at a moment (unix seconds); None: lets it run again. For tests.
 
-        Whoever uses this database sees it: on SQLite everybody in this process, on PostgreSQL everybody.
+        On SQLite it holds for this process, on PostgreSQL for every connection.
         """
 
     def empty(self) -> None:
-        """Remove every row, but for the audit's and the keys' of encryption. For tests. Nobody may be working."""
+        """Removes every row but the audit and the data keys. For tests. No worker may run."""
 
     def remove(self) -> None:
-        """Remove the file, or the schema that was named, with everything in it. For tests. Nothing may be open."""
+        """Removes the file, or the configured schema with everything in it. For tests. No connection may be open."""

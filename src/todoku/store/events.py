@@ -13,10 +13,9 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.identity import uuid7
+from todoku.store.columns import moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.reading import uuid
 from todoku.store.requests import RequestRow, TriedRow, request_row, tried_row
-from todoku.store.values import moment
 
 Kind = Literal["created", "sending", "tried", "died", "delivered"]
 Position = tuple[int, int, int]

@@ -21,7 +21,7 @@ OPERATIONS: Final = frozenset(
         "renew",
         "set_state",
         "transact",
-        "bury",
+        "end_lease",
         "reclaim",
         "claim",
         "claim_suspect",

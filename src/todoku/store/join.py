@@ -16,8 +16,8 @@ import msgspec
 
 from todoku.core.errors import BlockingCall, NoTransaction, UnsupportedConnection, WrongDatabase
 from todoku.store.database import DialectName
-from todoku.store.port import Row, Statement, Steps
 from todoku.store.sql import ParamStyle, parameters, styled
+from todoku.store.statements import Row, Statement, Steps
 
 T = TypeVar("T")
 Execute = Callable[[Statement], list[Row]]

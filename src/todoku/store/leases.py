@@ -1,58 +1,135 @@
-"""Leases: who owns what, for how long, and what happens when an owner is gone."""
+"""Leases: which worker owns deliveries, for how long, and what happens to them when it is gone."""
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import datetime
+from typing import Final, Literal
 from uuid import UUID
 
+import msgspec
+
+from todoku.core.errors import DatabaseBusy
 from todoku.store import gates
-from todoku.store.database import Tx
-from todoku.store.ending import Endings
-from todoku.store.values import Held, Reclaimed, Signed
+from todoku.store.audit import Signed
+from todoku.store.columns import moment, uuid
+from todoku.store.database import Database, Tx
+from todoku.store.endings import Endings
 
 _AT_ONCE: Final = 5000
 """Orphans freed by one statement."""
 
-
-def register(tx: Tx, worker: UUID, name: str, lease: float) -> None:
-    """Begin a lease."""
-    tx.rows("register", worker=worker, name=name, lease=lease)
+WorkerState = Literal["running", "idle", "draining"]
+"""What a worker's row says: it claims, it sleeps until it is woken, or it is shutting down."""
 
 
-def renew(tx: Tx, worker: UUID, lease: float) -> bool:
-    """Extend a lease that has not ended."""
-    return bool(tx.rows("renew", worker=worker, lease=lease))
+class Held(msgspec.Struct, frozen=True):
+    """A delivery that a worker owns according to the database: a token good enough to release it (H3)."""
+
+    id: int
+    epoch: int
+    cancel_requested: bool
+    lane: int | None
+    worker: UUID
+    gate: int | None = None
 
 
-def owned(tx: Tx, worker: UUID) -> list[Held]:
-    """What the database says the worker owns."""
-    rows = tx.rows("owned", worker=worker)
-    return [Held(id, epoch, bool(asked), lane, worker, gate) for id, epoch, asked, lane, gate in rows]
+class Reclaimed(msgspec.Struct, frozen=True):
+    """Leases that ended, deliveries that were freed, deliveries that were aborted."""
+
+    workers: int
+    freed: int
+    aborted: int
 
 
-def bury(tx: Tx, worker: UUID, *, lost: bool, max_lost: int, endings: Endings, waits: bool = True) -> Reclaimed:
-    """End one lease, then free what it owned, known or not (I11); what others left behind is for reclaim to count."""
-    buried = len(tx.rows("bury", worker=worker))
-    if waits:
-        tx.rows("lock_owned", worker=worker)
-        tx.rows("lock_owned_lanes", worker=worker)
-    return _free(tx, worker, buried=buried, lost=lost, max_lost=max_lost if lost else _NEVER, endings=endings)
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A lease, and how many deliveries it holds."""
+
+    id: UUID
+    name: str
+    state: str
+    started_at: datetime
+    expires_at: datetime
+    held: int
 
 
-def reclaim(tx: Tx, max_lost: int, signed: Signed | None = None, *, endings: Endings) -> Reclaimed:
-    """End the leases that ran out, then free what has no live owner. In this order (H1), in one transaction."""
-    buried = [id for (id,) in tx.rows("bury_expired")]
-    done = _free(tx, None, buried=len(buried), lost=True, max_lost=max_lost, endings=endings)
-    if signed is not None and (buried or done.freed or done.aborted):
-        targets = [f"worker:{id}" for id in buried] or ["worker:none"]
-        tx.rows("audit", by=signed.by, why=signed.why, action="release-expired", targets=targets)
-    return done
+class LeaseStore:
+    """The leases of all workers."""
+
+    def __init__(self, database: Database, endings: Endings) -> None:
+        self._database = database
+        self._endings = endings
+
+    def register(self, worker: UUID, *, name: str, lease: float) -> None:
+        """Begins the lease of a new worker incarnation. The id must never have been used before."""
+        self._database.write("register", lambda tx: tx.rows("register", worker=worker, name=name, lease=lease))
+
+    def renew(self, worker: UUID, *, lease: float) -> bool:
+        """Extends a lease that has not ended. False: it has ended, and the worker owns nothing any more (I3)."""
+        return self._database.write("renew", lambda tx: bool(tx.rows("renew", worker=worker, lease=lease)))
+
+    def set_state(self, worker: UUID, state: WorkerState) -> None:
+        """Writes what a worker does, without renewing its lease. Publishers notify while a worker is "idle"."""
+        self._database.write("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
+
+    def owned(self, worker: UUID) -> list[Held]:
+        """The deliveries that a worker owns according to the database, and whether each was asked to stop."""
+        rows = self._database.read(lambda tx: tx.rows("owned", worker=worker))
+        return [Held(id, epoch, bool(asked), lane, worker, gate) for id, epoch, asked, lane, gate in rows]
+
+    def end(self, worker: UUID, *, lost: bool, max_lost: int = 3) -> Reclaimed:
+        """Ends a lease at once and frees every delivery it owns (I11). `lost`: its attempts may have started.
+
+        Rows that another connection keeps locked for long are left to `reclaim`.
+        """
+
+        def work(tx: Tx, *, waits: bool) -> Reclaimed:
+            ended = len(tx.rows("end_lease", worker=worker))
+            if waits:
+                tx.rows("lock_owned", worker=worker)
+                tx.rows("lock_owned_lanes", worker=worker)
+            most = max_lost if lost else _NEVER
+            return _free(tx, worker, ended=ended, lost=lost, max_lost=most, endings=self._endings)
+
+        try:
+            return self._endings.write("end_lease", lambda tx: work(tx, waits=True))
+        except DatabaseBusy:  # the lease must end now
+            return self._endings.write("end_lease", lambda tx: work(tx, waits=False))
+
+    def reclaim(self, *, max_lost: int = 3, signed: Signed | None = None) -> Reclaimed:
+        """Ends the leases that ran out, then frees every delivery and lane without a live owner.
+
+        The attempt is given back and `lost` rises; at `max_lost` the delivery is aborted with WORKER_LOST, unless the
+        ledger says that it succeeded. Audited if an operator does it.
+        """
+
+        def work(tx: Tx) -> Reclaimed:  # first the leases, then their deliveries (H1), in one transaction
+            ended = [id for (id,) in tx.rows("end_expired_leases")]
+            done = _free(tx, None, ended=len(ended), lost=True, max_lost=max_lost, endings=self._endings)
+            if signed is not None and (ended or done.freed or done.aborted):
+                targets = [f"worker:{id}" for id in ended] or ["worker:none"]
+                tx.rows("audit", by=signed.by, why=signed.why, action="release-expired", targets=targets)
+            return done
+
+        return self._endings.write("reclaim", work)
+
+    def workers(self) -> tuple[WorkerRow, ...]:
+        """All leases, also ended ones that have not been reclaimed yet, with the number of deliveries each holds."""
+        return self._database.read(read_workers, pinned=False)
+
+
+def read_workers(tx: Tx) -> tuple[WorkerRow, ...]:
+    """As `LeaseStore.workers`, in an open transaction."""
+    return tuple(
+        WorkerRow(uuid(id), name, state, moment(started), moment(expires), held)
+        for id, name, state, started, expires, held in tx.rows("workers")
+    )
 
 
 _NEVER: Final = 1 << 30
 
 
-def _free(tx: Tx, worker: UUID | None, *, buried: int, lost: bool, max_lost: int, endings: Endings) -> Reclaimed:
+def _free(tx: Tx, worker: UUID | None, *, ended: int, lost: bool, max_lost: int, endings: Endings) -> Reclaimed:
+    """Frees the deliveries and lanes of one worker, or (None) of all workers without a lease."""
     freed = some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
     while len(some) == _AT_ONCE:
         some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
@@ -68,5 +145,5 @@ def _free(tx: Tx, worker: UUID | None, *, buried: int, lost: bool, max_lost: int
         tx.rows("park_lanes", lanes=lanes)
     gates.refresh(tx, (gate for *_, gate in freed))
     aborted = [id for id, status, *_ in freed if status == "aborted"]
-    endings.aborted(tx, aborted)
-    return Reclaimed(workers=buried, freed=len(freed) - len(aborted), aborted=len(aborted))
+    endings.after_abort(tx, aborted)
+    return Reclaimed(workers=ended, freed=len(freed) - len(aborted), aborted=len(aborted))

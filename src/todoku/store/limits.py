@@ -1,7 +1,7 @@
 """Limits of queues and destinations, exact over all workers: a claim counts what is in flight under their locks.
 
-A place without a limit costs nothing: it is claimed as ever. What has one is claimed place after place, each for what
-its limits leave. A limit that leaves nothing is only read, so a full queue makes nobody wait.
+Places without a limit cost nothing. Places with one are claimed one after the other, each for as many rows as its
+limits leave. A limit that leaves nothing is only read and not locked, so a full queue delays no worker.
 """
 
 from __future__ import annotations
@@ -9,45 +9,144 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+from uuid import UUID
 
-from todoku.store.database import Tx
-from todoku.store.values import Counted
+import msgspec
+
+from todoku.store.audit import Signed
+from todoku.store.database import Database, Slice, Tx
 
 UNLIMITED: Final = 1 << 30
 
 
-class Place(Protocol):
-    """A part of what waits."""
+class Counted(msgspec.Struct, frozen=True):
+    """The queues and destinations whose limits a claim must count; it takes at most `most` rows of all of them."""
 
-    @property
-    def queue(self) -> str:
-        """Its queue."""
+    queues: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
+    most: int = UNLIMITED
 
-    @property
-    def destination(self) -> str:
-        """Its destination."""
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.destinations)
+
+    def has(self, queue: str, destination: str) -> bool:
+        """Whether a limit applies to this place."""
+        return queue in self.queues or destination in self.destinations
 
 
-class Spot(NamedTuple):
+UNCOUNTED: Final = Counted()
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """What holds a queue or destination back: a pause, a number at once, a rate a second, or an open breaker.
+
+    `concurrency` and `rate` hold for all workers together. `open_until` is unix seconds, 0 where no breaker is open.
+    """
+
+    name: str
+    paused: bool
+    concurrency: int | None
+    rate: float | None
+    open_until: float
+    failures: int
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Every restriction in force, and the ids of live leases, sorted."""
+
+    queues: tuple[Restriction, ...]
+    destinations: tuple[Restriction, ...]
+    workers: tuple[UUID, ...]
+
+
+class LimitStore:
+    """The limits and breakers of queues and destinations."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self) -> Limits:
+        """Every limit, pause and breaker in force, and the live leases: one cheap read, made about once a second."""
+        return self._database.read(read_limits)
+
+    def set(
+        self,
+        name: str,
+        signed: Signed,
+        *,
+        of: Literal["queue", "destination"],
+        concurrency: int | None,
+        rate: float | None,
+        lasts: float | None = None,
+    ) -> None:
+        """Lets all workers together run at most `concurrency` at once and start `rate` a second; None: no such limit.
+
+        With `lasts`, both end by themselves after so many seconds. Workers read the limits and then claim no more than
+        is left: exactly, while workers come and go.
+        """
+
+        def work(tx: Tx) -> None:
+            tx.rows(f"limit_{of}", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
+            both = {f"{concurrency} at once": concurrency, f"{rate or 0:g}/s": rate}
+            words = [text for text, value in both.items() if value is not None]
+            span = f" for {lasts:g} s" if lasts is not None else ""
+            action = f"limit to {' and '.join(words)}{span}" if words else "limit off"
+            tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"{of}:{name}"])
+
+        self._database.write("set_limit", work)
+
+    def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
+        """Keeps every worker from claiming for a destination for so many seconds (0: closes the breaker)."""
+        self._database.write(
+            "set_breaker",
+            lambda tx: tx.rows("set_breaker", name=destination, open_for=open_for, failures=failures),
+        )
+
+
+def read_limits(tx: Tx) -> Limits:
+    """As `LimitStore.read`, in an open transaction."""
+    found: dict[str, list[Restriction]] = {"queue": [], "destination": []}
+    alive: list[UUID] = []
+    for kind, name, paused, concurrency, rate, open_until, failures in tx.rows("limits"):
+        if kind == "worker":
+            alive.append(UUID(name))
+        else:
+            found[kind].append(Restriction(name, bool(paused), concurrency, rate, float(open_until), failures))
+    return Limits(tuple(found["queue"]), tuple(found["destination"]), tuple(sorted(alive)))
+
+
+# ------------------------------------------------------------------------------------- counted by a claim
+
+
+class Place(NamedTuple):
     """A queue and a destination."""
 
     queue: str
     destination: str
 
 
-def spots(places: Iterable[tuple[str, str]]) -> list[Spot]:
-    """Pairs by their names."""
-    return [Spot(*place) for place in places]
+class Gated(msgspec.Struct, frozen=True):
+    """A place whose keys have a limit each: so many at once, so many a second; None: any number."""
+
+    queue: str
+    destination: str
+    concurrency: int | None = None
+    rate: float | None = None
 
 
-P = TypeVar("P", bound=Place)
+def place_documents(places: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Places as a document for a query."""
+    return [{"queue": queue, "destination": destination} for queue, destination in places]
+
+
+P = TypeVar("P", Place, Slice, Gated)
 Take = Callable[[Sequence[P], int], list[Any]]
-"""Claims of some places at most so many rows."""
+"""Claims at most so many rows of some places."""
 
 
-def by_place(tx: Tx, places: Sequence[P], counted: Counted, limit: int, take: Take[P]) -> list[Any]:
-    """What `take` claims of the places, in their order, at most `limit` and never more than the limits leave."""
+def claim_by_place(tx: Tx, places: Sequence[P], counted: Counted, limit: int, take: Take[P]) -> list[Any]:
+    """The rows that `take` claims of the places, in their order: at most `limit`, and never more than is left."""
     if not counted:
         return take(places, limit)
     rooms = Rooms(tx, counted)
@@ -59,13 +158,13 @@ def by_place(tx: Tx, places: Sequence[P], counted: Counted, limit: int, take: Ta
                 found = take(part, most)
                 rows += found
                 if is_counted:
-                    rooms.used(part[0], len(found))
+                    rooms.use(part[0], len(found))
     rooms.spend()
     return rows
 
 
 class Rooms:
-    """How many more may start, as this transaction counted it; the locks of what has room are held until its end."""
+    """How many more deliveries may start, counted by this transaction, which keeps the locks until its end."""
 
     def __init__(self, tx: Tx, counted: Counted) -> None:
         self._tx = tx
@@ -91,12 +190,12 @@ class Rooms:
                 self._rated.add((kind, name))
         return rooms
 
-    def left(self, place: Place) -> int:
-        """How many more of this place."""
+    def left(self, place: Place | Slice | Gated) -> int:
+        """How many more may start in this place."""
         return min(self._most, *(self._rooms.get(name, UNLIMITED) for name in _names(place)))
 
-    def used(self, place: Place, number: int) -> None:
-        """So many of it were claimed."""
+    def use(self, place: Place | Slice | Gated, number: int) -> None:
+        """Counts rows that were claimed of this place."""
         self._most -= number
         for name in _names(place):
             self._used[name] += number
@@ -104,7 +203,7 @@ class Rooms:
                 self._rooms[name] -= number
 
     def spend(self) -> None:
-        """Write down what counts against rates."""
+        """Writes what counts against rates."""
         spent = {name: number for name, number in self._used.items() if number and name in self._rated}
         if spent:
             self._tx.rows(
@@ -114,5 +213,5 @@ class Rooms:
             )
 
 
-def _names(place: Place) -> tuple[tuple[str, str], tuple[str, str]]:
+def _names(place: Place | Slice | Gated) -> tuple[tuple[str, str], tuple[str, str]]:
     return ("queue", place.queue), ("destination", place.destination)

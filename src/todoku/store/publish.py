@@ -19,9 +19,9 @@ from todoku.core.digest import differing_fields
 from todoku.core.errors import IdempotencyConflict, StoreError, TodokuError
 from todoku.core.identity import destination_lock
 from todoku.core.message import Draft, Idempotency, Leg, Message
+from todoku.store.columns import EPOCH, moment
 from todoku.store.database import DialectName
-from todoku.store.port import Statement, Steps, Value
-from todoku.store.values import EPOCH, moment
+from todoku.store.statements import Statement, Steps, Value
 
 LANE_LOCKS: Final = 256
 """More lanes than this are locked by their destinations: the lock table of PostgreSQL is small."""

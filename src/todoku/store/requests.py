@@ -14,10 +14,9 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.outcome import Response
+from todoku.store.columns import EPOCH, moment, moment_or_none, uuid
+from todoku.store.columns import read_response as answer
 from todoku.store.database import Database, Tx
-from todoku.store.reading import response as answer
-from todoku.store.reading import uuid
-from todoku.store.values import EPOCH, moment, moment_or_none
 
 LAST: Final = (datetime(9999, 12, 31, tzinfo=UTC), (1 << 63) - 1)
 """A position behind everything: pages go from here downwards."""

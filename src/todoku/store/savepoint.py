@@ -8,8 +8,8 @@ from typing import Any
 
 from todoku.core.errors import TransactionError
 from todoku.store.join import run, run_async
-from todoku.store.port import Steps
 from todoku.store.publish import Publishing
+from todoku.store.statements import Steps
 
 
 @contextmanager

@@ -13,12 +13,11 @@ import msgspec
 
 from todoku.core.errors import NotThere
 from todoku.core.message import Draft, Message
-from todoku.store.database import Database, Tx
-from todoku.store.http import GroupRow, groups_in
+from todoku.store.audit import Signed
+from todoku.store.columns import moment, moment_or_none, uuid_or_none
+from todoku.store.database import Database, Tx, run_steps
 from todoku.store.publish import Publishing, publish
-from todoku.store.reading import uuid_or_none
-from todoku.store.steps import taken
-from todoku.store.values import Signed, moment, moment_or_none
+from todoku.store.url_groups import GroupRow, read_groups
 
 Source = Literal["code", "stored"]
 
@@ -82,7 +81,7 @@ ReadGroups = Callable[[Sequence[str]], tuple[GroupRow, ...]]
 """Reads URL groups by name, in the transaction that fires."""
 
 
-class Timetable:
+class ScheduleStore:
     """Every schedule of a database. A callback is asked inside the transaction, with the row locked."""
 
     def __init__(self, database: Database) -> None:
@@ -108,7 +107,7 @@ class Timetable:
         def work(tx: Tx) -> Fired | None:
             for row in tx.rows("due_schedule", after=after, but=list(but)):
                 found = _row(row)
-                firing = make(found, partial(groups_in, tx))
+                firing = make(found, partial(read_groups, tx))
                 messages = self._publish(tx, firing.drafts, notify=notify)
                 tx.rows(
                     "advance_schedule",
@@ -193,7 +192,7 @@ class Timetable:
 
         def work(tx: Tx) -> Message:
             row = _locked(tx, name)
-            drafts = make(row, partial(groups_in, tx))
+            drafts = make(row, partial(read_groups, tx))
             *_, message = self._publish(tx, drafts, notify=notify)
             tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
             _audit(tx, name, signed, "run now")
@@ -212,7 +211,7 @@ class Timetable:
     def _publish(self, tx: Tx, drafts: Sequence[Draft], *, notify: bool) -> list[Message]:
         database = self._database
         to = Publishing(database.dialect, database.queries, database.now(), notify)
-        return taken(tx, publish(to, drafts)) if drafts else []
+        return run_steps(tx, publish(to, drafts)) if drafts else []
 
 
 def _put(tx: Tx, name: str, make: Callable[[ScheduleRow | None, datetime], Put | None]) -> None:

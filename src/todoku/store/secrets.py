@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.store.audit import Signed
+from todoku.store.columns import moment, moment_or_none, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.reading import uuid
-from todoku.store.values import Signed, moment, moment_or_none
 
 
 class SecretRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class SecretChange(msgspec.Struct, frozen=True):
     action: str = "store"
 
 
-class Secrets:
+class SecretStore:
     """The stored secrets of one database. A name may have several; one that has ended is not there."""
 
     def __init__(self, database: Database) -> None:

@@ -1,7 +1,9 @@
 """Named queries: SQL is written as SQL, in `.sql` files, and looked up by name.
 
-A file is blocks of `-- name: x`, a comment that says why the query is safe, and the query. `:name` is a bound
-parameter, `{name}` the text of another block, and `todoku_` the prefix of every table, which a schema may qualify.
+There is one file for each noun and database: `claims.py` has its queries in `sqlite/claims.sql` and
+`postgres/claims.sql`, under the same names. A file is blocks of `-- name: x`, a comment that says why the query is
+safe, and the query. `:name` is a bound parameter, `{name}` the text of another block, and `todoku_` the prefix of every
+table, which a schema may qualify.
 """
 
 from __future__ import annotations
@@ -64,5 +66,12 @@ def styled(sql: str, style: ParamStyle) -> str:
 
 def load(package: str, schema: str | None = None) -> dict[str, str]:
     """The queries of a backend, ready but for the parameter style."""
-    text = (files(package) / "queries.sql").read_text("utf-8")
-    return {name: qualified(sql, schema) for name, sql in parse(text).items()}
+    return {name: qualified(sql, schema) for name, sql in parse(query_text(package)).items()}
+
+
+def query_text(package: str) -> str:
+    """All `.sql` files of a backend as one text: a block may use fragments of another file."""
+    found = sorted(
+        (file for file in files(package).iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
+    )
+    return "\n".join(file.read_text("utf-8") for file in found)

@@ -1,6 +1,6 @@
 """Whole tables, as `todoku copy` reads and writes them.
 
-The few statements here are built, not read from `queries.sql`: they are about every table there is, those of later
+The few statements here are built, not read from `.sql` files: they are about every table there is, those of later
 migrations too, so that none can be forgotten. Their names come from the database's own catalogue, never from a caller.
 
 A row travels as SQLite stores it: times as microseconds since 1970 ("never" is the largest integer), booleans as 0 or
@@ -19,8 +19,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from todoku.core.errors import SchemaError
-from todoku.store.port import Row
 from todoku.store.sql import quoted
+from todoku.store.statements import Row
 
 NEVER: Final = 2**63 - 1
 LONG_AGO: Final = frozenset({("todoku_destination", "open_until"), ("todoku_destination", "seen_at")})
@@ -77,7 +77,7 @@ class Bulk(Protocol):
         """A transaction that is committed at the end, or rolled back by whatever is raised in it."""
 
     def rows(self, query: str, /, **values: str | int) -> list[Row]:
-        """Run a query of `queries.sql`."""
+        """Runs a named query."""
 
     def run(self, sql: str) -> list[Row]:
         """Run a statement built here."""

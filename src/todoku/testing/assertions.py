@@ -130,7 +130,7 @@ def _listed(told: Sequence[str]) -> list[str]:
 
 def _others(job: Job[..., Any]) -> str:
     """Where calls went instead, if any did: often another job was meant."""
-    rows = job.outbox.store.counts().rows
+    rows = job.outbox.store.statistics.counts().rows
     found: dict[str, int] = {}
     for row in rows:
         if row.destination != job.name:

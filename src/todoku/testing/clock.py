@@ -10,8 +10,8 @@ from todoku.app import App
 from todoku.core.errors import InvalidAct
 from todoku.core.outcome import Duration, seconds
 from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.store.columns import moment
 from todoku.store.database import Database
-from todoku.store.values import moment
 
 
 def fire(box: App) -> None:

@@ -51,6 +51,6 @@ def lose_lease(box: App) -> int:
     Whoever still runs one is a zombie from here on: its settle changes nothing (I3), and the delivery runs again.
     """
     most = box.settings.max_lost
-    ended = [box.store.bury(worker.id, lost=True, max_lost=most) for worker in box.store.workers()]
-    ended.append(box.store.reclaim(max_lost=most))
+    ended = [box.store.leases.end(worker.id, lost=True, max_lost=most) for worker in box.store.leases.workers()]
+    ended.append(box.store.leases.reclaim(max_lost=most))
     return sum(one.freed + one.aborted for one in ended)

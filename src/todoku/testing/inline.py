@@ -24,8 +24,8 @@ from todoku.engine.context import Context
 from todoku.engine.execute import outcome_of
 from todoku.engine.jobs.job import Job, here_and_now
 from todoku.engine.outbox import refuse_in_event_loop
-from todoku.store.port import Store
-from todoku.store.values import Standing
+from todoku.store.deliveries import Standing
+from todoku.store.store import Store
 
 T = TypeVar("T")
 _LIMIT: Final = 60.0
@@ -60,7 +60,7 @@ class _Inline:
 
     def standing(self, message_id: UUID, destination: str) -> Standing | None:
         """As Store.standing: what ran here, then what is stored."""
-        return self._ended.get((message_id, destination)) or self._store.standing(message_id, destination)
+        return self._ended.get((message_id, destination)) or self._store.deliveries.standing(message_id, destination)
 
     def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
         """As Instead.put."""

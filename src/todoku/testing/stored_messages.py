@@ -17,8 +17,8 @@ from todoku.core.errors import InvalidMessage
 from todoku.engine.jobs.job import Job
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
-from todoku.store.port import Store
-from todoku.store.values import Delivery, Filter
+from todoku.store.deliveries import Delivery, Filter
+from todoku.store.store import Store
 
 _PAGE: Final = 500
 _LARGEST: Final = 1 << 30
@@ -123,7 +123,7 @@ def _deliveries(store: Store, which: Filter) -> list[Delivery]:
 def _pages(store: Store, which: Filter) -> Iterator[Delivery]:
     cursor: str | None = None
     while True:
-        page = store.find(which, cursor=cursor, limit=_PAGE)
+        page = store.deliveries.find(which, cursor=cursor, limit=_PAGE)
         yield from page.items
         if (cursor := page.next) is None:
             return
@@ -133,7 +133,7 @@ def _payloads(outbox: Outbox, found: list[Delivery]) -> dict[UUID, Any]:
     ids = [each.message_id for each in found if each.message_id is not None]
     known: dict[UUID, Any] = {}
     for start in range(0, len(ids), _PAGE):
-        for id, inside in outbox.store.previews(ids[start : start + _PAGE], largest=_LARGEST).items():
+        for id, inside in outbox.store.messages.previews(ids[start : start + _PAGE], largest=_LARGEST).items():
             text = inside.payload or _opened(outbox, id)
             if text is not None:
                 known[id] = json.loads(text)
@@ -142,5 +142,5 @@ def _payloads(outbox: Outbox, found: list[Delivery]) -> dict[UUID, Any]:
 
 def _opened(outbox: Outbox, id: UUID) -> str | None:
     """What is no plain JSON: sealed, which the keys of this process open, or bytes."""
-    story = outbox.store.story(id)
+    story = outbox.store.messages.story(id)
     return None if story is None else outbox.opener.text(story.message)

@@ -9,7 +9,7 @@ from tests.support.serving import Server
 from tests.support.world import World
 from todoku.engine.http import url_groups
 from todoku.engine.http.url_groups import Named
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 
 def test_a_queue_is_paused_limited_and_resumed(server: Server, world: World) -> None:

@@ -189,7 +189,7 @@ def test_chunks_that_are_none_end_the_request(server: Server, chunks: bytes) -> 
     head = b"POST /api/v1/tokens HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + token + b"\r\n"
     answer = server.raw(head + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
     assert answer == b"" or status(answer) == 400
-    assert {one.name for one in server.box.store.api_keys.rows()} == {"ada"}, "nothing was made"
+    assert {one.name for one in server.box.store.tokens.rows()} == {"ada"}, "nothing was made"
 
 
 def test_an_upgrade_is_to_nothing(server: Server) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.api.qstash.conftest import TOKEN, Server
 from tests.support.serving import PLAIN
 from todoku.engine.http import api_tokens
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 
 def said(server: Server, head: bytes, body: bytes = b"", *, hang_up: bool = True) -> tuple[int, bytes]:

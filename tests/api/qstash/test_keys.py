@@ -12,7 +12,7 @@ from todoku.api.request_frame import Framed
 from todoku.api.server import Routing, context_of
 from todoku.app import App
 from todoku.engine.http import api_tokens
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 
 async def test_rotating_moves_next_to_current(url: str) -> None:

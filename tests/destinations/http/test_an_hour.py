@@ -12,7 +12,8 @@ from tests.support.crew import Crew
 from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.engine import operate
-from todoku.store.values import Filter, Signed
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter
 
 NUMBER = 20
 RETRIES = 3

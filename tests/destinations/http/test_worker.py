@@ -113,7 +113,7 @@ def test_a_host_that_is_down_burns_no_retries(
     for number in range(60):
         http.post(f"http://127.0.0.1:{port}/{number}", retries=0)
     with serves(crew, at_once=2).running():
-        until(lambda: world.store.limits().destinations, what="an open breaker")
+        until(lambda: world.store.limits.read().destinations, what="an open breaker")
         with receiving(port=port) as receiver:
             until(lambda: len(world.deliveries(status="aborted")) + len(world.history()) == 60, what="the rest")
             lost = world.deliveries(status="aborted")
@@ -134,7 +134,7 @@ def test_a_worker_that_is_down_for_an_hour_loses_nothing(
     taken = world.claim(world.worker(lease=30), limit=5)
     assert len(taken) == 5
     world.advance(3600)
-    world.store.reclaim()
+    world.store.leases.reclaim()
     receiver.reply = answer(204)
     crew.drain()
     assert {delivery.message_id for delivery in world.history()} == asked

@@ -15,7 +15,7 @@ from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import Hold
 from todoku.engine.worker.limits import Limiting
-from todoku.store.values import Limits, Restriction
+from todoku.store.limits import Limits, Restriction
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import Named
-from todoku.store.values import Filter
+from todoku.store.deliveries import Filter
 
 URL = "https://shop.example/hook"
 
@@ -54,7 +54,7 @@ def test_a_group_is_a_message_for_each_endpoint_with_its_headers_as_defaults(wor
     assert published.to_group
     assert {sent.url for sent in published.sent} == {"https://a.example/", "https://b.example/"}
     assert len({sent.message.id for sent in published.sent}) == 2
-    stories = [world.store.story(sent.message.id) for sent in published.sent]
+    stories = [world.store.messages.story(sent.message.id) for sent in published.sent]
     found = [request_of(story.message.headers) for story in stories if story is not None]
     assert {(each.url, each.group, each.endpoint) for each in found if each} == {
         ("https://a.example/", "shops", "a"),
@@ -116,7 +116,7 @@ def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: Posts) -> Non
     request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3)
     posts.put([post(queue="orders")])
     assert {each.lane for each in world.deliveries()} == {None}
-    (limit,) = [limit for limit in world.store.limits().queues if limit.name == "http:orders"]
+    (limit,) = [limit for limit in world.store.limits.read().queues if limit.name == "http:orders"]
     assert limit.concurrency == 3
 
 
@@ -174,7 +174,7 @@ def test_callers_that_publish_together_get_their_own_messages(world: World, box:
     found = asyncio.run(all_of_them())
     assert [urls[0] for urls in found] == [f"https://x{n}.example/" for n in range(10)]
     assert all(sorted(urls[1:]) == ["https://a.example/", "https://b.example/"] for urls in found)
-    assert len(world.store.find(Filter(), limit=100).items) == 30
+    assert len(world.store.deliveries.find(Filter(), limit=100).items) == 30
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_bad_input_is_refused_by_its_name_and_nothing_is_stored(
     with pytest.raises(InvalidMessage, match=named):
         posts.put([post(), bad])
     assert world.deliveries() == []
-    assert world.store.http.queues("flow:") == world.store.http.queues("http:") == ()
+    assert world.store.queues.page("flow:") == world.store.queues.page("http:") == ()

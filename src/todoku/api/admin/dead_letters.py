@@ -13,8 +13,8 @@ from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.operate import ActResult, Replayed
-from todoku.store.values import Filter, Page
-from todoku.store.views import DeadGroup
+from todoku.store.deliveries import Filter, Page
+from todoku.store.statistics import DeadGroup
 
 
 class DeadQuery(Listing, frozen=True, kw_only=True):
@@ -36,13 +36,13 @@ class Replay(Act, frozen=True, kw_only=True):
 @operation("GET", "/dead-letters", access="read")
 def list_dead_letters(context: RequestContext, query: DeadQuery) -> Page:
     """Dead letters, newest first."""
-    return context.store.find(filter_of(query, status="aborted"), cursor=query.cursor, limit=query.limit)
+    return context.store.deliveries.find(filter_of(query, status="aborted"), cursor=query.cursor, limit=query.limit)
 
 
 @operation("GET", "/dead-letters/reasons", access="read")
 def list_reasons(context: RequestContext) -> DeadGroups:
     """Dead letters by reason and destination."""
-    return DeadGroups(context.store.dead())
+    return DeadGroups(context.store.statistics.dead_letters())
 
 
 @operation("POST", "/dead-letters/replay", access="operate")
@@ -76,7 +76,7 @@ def delete_dead_letter(context: RequestContext, where: ByNumber, query: Reasoned
 
 def _one(context: RequestContext, id: int) -> Filter:
     which = Filter(ids=(id,), status="aborted")
-    if not context.store.find(which, limit=1).items:
+    if not context.store.deliveries.find(which, limit=1).items:
         raise NotThere(f"there is no dead letter {id}", hint="it was replayed or deleted, or never died")
     return which
 

@@ -23,7 +23,7 @@ from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.operate import ActResult
-from todoku.store.values import Delivery, Filter, Page
+from todoku.store.deliveries import Delivery, Filter, Page
 
 
 class DeliveryQuery(Listing, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Attempts(msgspec.Struct, frozen=True):
 def list_deliveries(context: RequestContext, query: DeliveryQuery) -> Page:
     """Deliveries, newest first."""
     which = filter_of(query, status=query.status, due=query.due)
-    return context.store.find(which, cursor=query.cursor, limit=query.limit)
+    return context.store.deliveries.find(which, cursor=query.cursor, limit=query.limit)
 
 
 @operation("GET", "/deliveries/{id}", access="read")
@@ -64,7 +64,7 @@ def get_delivery(context: RequestContext, where: ByNumber) -> DeliveryStory:
 @operation("GET", "/deliveries/{id}/attempts", access="read")
 def list_attempts(context: RequestContext, where: ByNumber) -> Attempts:
     """The failed attempts of a delivery, with what the receiver answered."""
-    rows = context.store.records.attempts(where.id)
+    rows = context.store.attempts.of(where.id)
     if not rows:
         _found(context, where.id)
     fields = frozenset(context.settings.mask_fields)
@@ -86,7 +86,7 @@ def cancel_deliveries(context: RequestContext, body: Act, by: str) -> ActResult:
 
 def _found(context: RequestContext, id: int) -> Delivery:
     for status in (None, "succeeded"):
-        for found in context.store.find(Filter(ids=(id,), status=status), limit=1).items:
+        for found in context.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
             return found
     raise NotThere(f"there is no delivery {id}", hint="old ones are pruned")
 

@@ -18,7 +18,9 @@ from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
 from todoku.core.redaction import redacted, redacts_body
 from todoku.core.sealed import kind_of, shown
 from todoku.engine.diagnostics.masked_json import masked
-from todoku.store.values import AuditRow, Delivery, StoredMessage
+from todoku.store.audit import AuditRow
+from todoku.store.deliveries import Delivery
+from todoku.store.messages import StoredMessage
 
 LARGEST: Final = 65_536
 """Of a payload with more bytes only the size is told."""
@@ -51,7 +53,7 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
 @operation("GET", "/messages/{id}", access="read")
 def get_message(context: RequestContext, where: ByMessage) -> MessageStory:
     """A message, its deliveries, their failed attempts, and what people did."""
-    story = context.store.story(where.id)
+    story = context.store.messages.story(where.id)
     if story is None:
         raise NoSuchMessage(f"there is no message {where.id}", hint="old ones are pruned")
     message, fields = story.message, frozenset(context.settings.mask_fields)

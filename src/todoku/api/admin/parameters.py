@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from todoku.api.problem import Refused
-from todoku.store.values import Filter, Signed
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter
 
 Text = Annotated[str, Meta(min_length=1, max_length=2048, pattern=r"^[^\x00]*$")]
 Why = Annotated[

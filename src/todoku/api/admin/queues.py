@@ -11,8 +11,8 @@ from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Reasoned, signed
 from todoku.api.request_context import RequestContext
 from todoku.engine import operate
-from todoku.store.values import Restriction
-from todoku.store.views import Known
+from todoku.store.destinations import Known
+from todoku.store.limits import Restriction
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +70,10 @@ class Set(msgspec.Struct, frozen=True, kw_only=True):
 @operation("GET", "/queues", access="read")
 def list_queues(context: RequestContext) -> Queues:
     """Queues, with their pauses and limits."""
-    limits = {limit.name: limit for limit in context.store.limits().queues}
-    waiting = context.store.waiting(None)
+    limits = {limit.name: limit for limit in context.store.limits.read().queues}
+    waiting = context.store.claims.waiting(None)
     busy = {place[0] for places in (waiting.groups, waiting.suspects, waiting.lanes, waiting.gates) for place in places}
-    names = sorted({*context.store.known().queues, *limits, *busy})
+    names = sorted({*context.store.destinations.known().queues, *limits, *busy})
     return Queues(tuple(_queue(name, limits.get(name), name in busy) for name in names))
 
 
@@ -100,8 +100,8 @@ def limit_queue(context: RequestContext, where: ByName, body: LimitBody, by: str
 @operation("GET", "/destinations", access="read")
 def list_destinations(context: RequestContext) -> Destinations:
     """Destinations, with their limits and breakers."""
-    limits = {limit.name: limit for limit in context.store.limits().destinations}
-    known = context.store.known()
+    limits = {limit.name: limit for limit in context.store.limits.read().destinations}
+    known = context.store.destinations.known()
     names = sorted({*known.destinations, *limits})
     return Destinations(tuple(_destination(name, limits.get(name), known) for name in names))
 

@@ -11,7 +11,7 @@ import msgspec
 from todoku.core.http_headers import is_secret
 from todoku.core.masking import STARS, mask
 from todoku.core.outcome import Response
-from todoku.store.values import AttemptRow
+from todoku.store import attempts
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     response: Answered | None
 
 
-def attempt(row: AttemptRow, fields: frozenset[str]) -> Attempt:
+def attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
     """An attempt as it is shown."""
     return Attempt(
         delivery_id=row.delivery_id,

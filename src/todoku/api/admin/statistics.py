@@ -15,8 +15,11 @@ from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.core.identity import key_hash
 from todoku.engine.diagnostics.masked_json import masked
-from todoku.store.records import NumberedAudit, Series
-from todoku.store.values import Count, Entry, Lag, WorkerRow, moment
+from todoku.store.audit import NumberedAudit
+from todoku.store.columns import moment
+from todoku.store.leases import WorkerRow
+from todoku.store.ledger import Entry
+from todoku.store.statistics import Count, Lag, Series
 
 _WIDTHS: Final = {"minute": 60, "hour": 3600}
 _STRETCHES: Final = 60
@@ -91,7 +94,7 @@ class SeriesQuery(Parameters, frozen=True, kw_only=True):
 @operation("GET", "/workers", access="read")
 def list_workers(context: RequestContext) -> Workers:
     """Workers, their leases, and how much each holds."""
-    rows, now = context.store.workers(), context.store.ping()
+    rows, now = context.store.leases.workers(), context.store.ping()
     return Workers(tuple(Worker(lease=row, alive=row.expires_at.timestamp() > now) for row in rows))
 
 
@@ -99,7 +102,7 @@ def list_workers(context: RequestContext) -> Workers:
 def get_ledger_entry(context: RequestContext, query: LedgerQuery) -> LedgerEntry:
     """What the ledger knows of an idempotency key."""
     store = context.store
-    entry = store.entry(query.scope, key_hash(query.key)) or store.entry(query.scope, query.key)
+    entry = store.ledger.entry(query.scope, key_hash(query.key)) or store.ledger.entry(query.scope, query.key)
     if entry is None:
         raise NotThere("the ledger knows nothing of this key in this scope")
     response = masked(entry.response, context.settings.mask_fields)
@@ -114,7 +117,7 @@ def list_audit(context: RequestContext, query: AuditQuery) -> Audit:
     ):
         raise Refused(422, f"{query.cursor!r} is no cursor of this listing", hint="pass back `next` of the page before")
     before = None if query.cursor is None else int(query.cursor)
-    rows = context.store.records.audit(
+    rows = context.store.audit.page(
         by=query.by, action=query.action, target=query.target, before=before, limit=query.limit + 1
     )
     items = rows[: query.limit]
@@ -125,14 +128,14 @@ def list_audit(context: RequestContext, query: AuditQuery) -> Audit:
 def get_statistics(context: RequestContext) -> Statistics:
     """How many deliveries there are in each state, and how far behind they are."""
     store = context.store
-    counts = store.counts(max_age=5.0)
+    counts = store.statistics.counts(max_age=5.0)
     return Statistics(
         counts={name: counts.of(name) for name in ("pending", "sending", "succeeded", "failed", "aborted")},
         by=counts.rows,
         exact=counts.exact,
         age=counts.age,
-        lag=store.lag(stuck_after=context.settings.max_processing_sec),
-        workers=len(store.limits().workers),
+        lag=store.statistics.lag(stuck_after=context.settings.max_processing_sec),
+        workers=len(store.limits.read().workers),
     )
 
 
@@ -146,7 +149,7 @@ def get_series(context: RequestContext, query: SeriesQuery) -> Series:
     first = last - _STRETCHES * width if since is None else _whole(since, width, up=False)
     if not 0 <= first < last <= 1 << 36 or last - first > _MOST_STRETCHES * width:
         raise Refused(422, f"1 to {_MOST_STRETCHES} stretches are told at once", hint="`since` is before `until`")
-    return context.store.records.series(
+    return context.store.statistics.series(
         since=datetime.fromtimestamp(first, UTC), until=datetime.fromtimestamp(last, UTC), width=width
     )
 

@@ -18,7 +18,7 @@ from todoku.api.problem import Refused
 from todoku.core.address import OPTION, TOKEN
 from todoku.core.http_headers import decoded
 from todoku.core.upstash_headers import fields
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
 
 LARGEST: Final = 1 << 20
 """Bytes of a JSON body that is about queues, groups or ids."""

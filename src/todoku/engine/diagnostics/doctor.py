@@ -12,8 +12,8 @@ from todoku.core.errors import TodokuError
 from todoku.core.master_keys import MasterKey
 from todoku.core.personal_fields import personal_fields
 from todoku.core.settings import Settings
-from todoku.store.port import Store
-from todoku.store.views import Facts
+from todoku.store.database import Facts
+from todoku.store.store import Store
 
 Topics = dict[str, tuple[str, ...]]
 """Topics with the names of their fields that look personal."""
@@ -154,7 +154,7 @@ def _clock(store: Store) -> Finding:
 
 
 def _leases(store: Store, settings: Settings) -> Iterator[Finding]:
-    now, workers = store.ping(), store.workers()
+    now, workers = store.ping(), store.leases.workers()
     ended = [worker for worker in workers if worker.expires_at.timestamp() <= now - settings.reclaim_interval_sec]
     alive = len(workers) - len(ended)
     if ended:
@@ -168,7 +168,7 @@ def _leases(store: Store, settings: Settings) -> Iterator[Finding]:
 
 
 def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
-    now, known, waiting = store.ping(), store.known(), store.waiting(None)
+    now, known, waiting = store.ping(), store.destinations.known(), store.claims.waiting(None)
     places = {name for _, name, _ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
     for name in sorted(places):
         seen = known.seen(name)
@@ -179,7 +179,7 @@ def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
 
 
 def _schedules(store: Store, settings: Settings) -> Iterator[Finding]:
-    rows, found = store.timetable.rows(), False
+    rows, found = store.schedules.rows(), False
     for row in rows:
         late = 0.0 if row.next_run_at is None or row.paused else (row.now - row.next_run_at).total_seconds()
         if row.error is not None:
@@ -205,7 +205,7 @@ def _history(facts: Facts) -> Finding:
 
 
 def _dead(store: Store) -> Iterator[Finding]:
-    if number := sum(group.number for group in store.dead()):
+    if number := sum(group.number for group in store.statistics.dead_letters()):
         text = f"{number} dead letters"
         yield Finding("warn", "dead letters", text, "`todoku reasons` tells why, `todoku replay` sends them again")
 

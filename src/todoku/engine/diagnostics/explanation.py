@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from todoku.store.values import Restriction
-from todoku.store.views import GateRow, LaneRow, Situation
+from todoku.store.limits import Restriction
+from todoku.store.situation import GateRow, LaneRow, Situation
 
 _FORGOTTEN: Final = 150.0
 """A live worker announces what it has registered every minute: twice in so many seconds."""

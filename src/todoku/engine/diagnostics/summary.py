@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from todoku.core.status import Status
-from todoku.store.values import Counts
+from todoku.store.statistics import Counts
 
 
 class About(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 
 class Invariant(msgspec.Struct, frozen=True):

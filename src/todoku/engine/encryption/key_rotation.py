@@ -21,11 +21,11 @@ from todoku.engine.encryption.cipher import WrongTag, require_cryptography, unwr
 from todoku.engine.encryption.schedule_secrets import closed_defaults, kept_anew
 from todoku.engine.encryption.stored_secrets import Resealed
 from todoku.engine.schedule import decoded, encoded
-from todoku.store.datakeys import DataKeys, Rewrap, Stranded
-from todoku.store.http import GroupRow
-from todoku.store.port import Store
+from todoku.store.audit import Signed
+from todoku.store.data_keys import DataKeyStore, Rewrap, Stranded
 from todoku.store.schedules import Put, ScheduleRow
-from todoku.store.values import Signed
+from todoku.store.store import Store
+from todoku.store.url_groups import GroupRow
 
 
 def rekeep(store: Store, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
@@ -37,18 +37,20 @@ def rekeep(store: Store, masters: MasterKeys, signed: Signed, *, dry_run: bool =
     def again(row: ScheduleRow | None, _now: datetime) -> Put | None:
         return None if row is None else _rekept(row, masters, strangers)
 
-    for row in store.timetable.rows():
+    for row in store.schedules.rows():
         if _rekept(row, masters, strangers) is None:
             continue
         number += 1
         if not dry_run:
-            store.timetable.put(row.name, again, signed, action=action)
-    for group in store.http.groups():
+            store.schedules.put(row.name, again, signed, action=action)
+    for group in store.url_groups.all():
         if _changed(group, masters, strangers) is None:
             continue
         number += 1
         if not dry_run:
-            store.http.change_headers(group.name, lambda now: _changed(now, masters, strangers), signed, action=action)
+            store.url_groups.change_headers(
+                group.name, lambda now: _changed(now, masters, strangers), signed, action=action
+            )
     return Resealed(number, tuple(sorted(strangers)))
 
 
@@ -100,7 +102,7 @@ class Days(msgspec.Struct, frozen=True):
 
 
 def rotate(
-    keys: DataKeys,
+    keys: DataKeyStore,
     masters: MasterKeys,
     signed: Signed,
     *,
@@ -156,7 +158,7 @@ def days(*, day: date | None, before: date | None, today: date) -> Days:
     return chosen
 
 
-def shred(keys: DataKeys, chosen: Days, signed: Signed, *, force: bool = False, dry_run: bool = False) -> Stranded:
+def shred(keys: DataKeyStore, chosen: Days, signed: Signed, *, force: bool = False, dry_run: bool = False) -> Stranded:
     """Delete the data keys of these days: what they sealed cannot be read again, by anybody.
 
     Refused while some of it is unfinished, unless `force`.

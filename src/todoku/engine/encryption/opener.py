@@ -34,8 +34,8 @@ from todoku.core.sealed import (
 from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrapped
 from todoku.engine.encryption.secret_headers import closed_of, has_closed_headers, secrets_of, without_secrets
 from todoku.engine.observability.log import Log
-from todoku.store.port import Store
-from todoku.store.values import StoredMessage
+from todoku.store.messages import StoredMessage
+from todoku.store.store import Store
 
 _REMEMBERED: Final = 60.0
 """Seconds after which a data key is looked for again: so long a shredded one may still open something."""

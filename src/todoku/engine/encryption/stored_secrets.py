@@ -13,8 +13,8 @@ from todoku.core.master_keys import MasterKeys
 from todoku.core.sealed import VERSION, MasterSealed
 from todoku.engine.encryption.master_key import keep, kept_inside
 from todoku.engine.outbox import new_id
-from todoku.store.secrets import NewSecret, SecretChange, SecretRow, Secrets
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
+from todoku.store.secrets import NewSecret, SecretChange, SecretRow, SecretStore
 
 
 def sealed_secret(
@@ -49,7 +49,7 @@ class Resealed(msgspec.Struct, frozen=True):
     strangers: tuple[str, ...]
 
 
-def reseal(secrets: Secrets, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
+def reseal(secrets: SecretStore, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
     """Seal by the current master key whatever is not, plain secrets too. One transaction: there are few."""
     current = masters.current.id
     strangers: set[str] = set()

@@ -20,9 +20,9 @@ from todoku.engine.http.recent_answers import Remembered
 from todoku.engine.observability.log import Log
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import check_text
-from todoku.store.apikeys import ApiKeyRow
-from todoku.store.port import Store
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
+from todoku.store.store import Store
+from todoku.store.tokens import TokenRow
 
 REMEMBERED: Final = 5.0
 """Seconds for which a check is remembered: so long a token that was revoked may still open something."""
@@ -65,7 +65,7 @@ def create(
     id, text, checked = _made(name, scopes)
     if lasts is not None and not 0 < lasts <= 10 * 365 * 86_400.0:
         raise InvalidAct(f"expires cannot be {lasts:g} s", hint="more than 0, and ten years at the most")
-    row = store.api_keys.add(id, name, hashed(text), checked, signed, lasts=lasts)
+    row = store.tokens.add(id, name, hashed(text), checked, signed, lasts=lasts)
     return _token(row), text
 
 
@@ -77,12 +77,12 @@ def first(store: Store, settings: Settings) -> str | None:
     if settings.token is not None:
         return None
     id, text, checked = _made("first", ("admin",))
-    return text if store.api_keys.add_first(id, "first", hashed(text), checked, _FIRST) is not None else None
+    return text if store.tokens.add_first(id, "first", hashed(text), checked, _FIRST) is not None else None
 
 
 def listed(store: Store) -> tuple[Token, ...]:
     """Every token there is, revoked ones too, the oldest first."""
-    return tuple(map(_token, store.api_keys.rows()))
+    return tuple(map(_token, store.tokens.rows()))
 
 
 def find(store: Store, what: str) -> Token:
@@ -98,7 +98,7 @@ def find(store: Store, what: str) -> Token:
 
 def revoke(store: Store, id: UUID, signed: Signed) -> Token:
     """It opens nothing any more, from the next few seconds on. InvalidAct: there is none, or it was revoked."""
-    return _token(store.api_keys.revoke(id, signed))
+    return _token(store.tokens.revoke(id, signed))
 
 
 class TokenChecker:
@@ -134,7 +134,7 @@ class TokenChecker:
     def _remembered(self, hash: str) -> Token | None:
         if (known := self._known.get(hash)) is not None or self._unknown.get(hash) is not None:
             return known
-        row = self._store.api_keys.by_hash(hash)
+        row = self._store.tokens.by_hash(hash)
         if row is None or not row.alive:
             self._unknown.put(hash, True)
             return None
@@ -148,7 +148,7 @@ class TokenChecker:
             return
         self._used[token.id] = self._monotonic()
         try:
-            self._store.api_keys.used(token.id, every=USED_EVERY)
+            self._store.tokens.used(token.id, every=USED_EVERY)
         except StoreError as error:
             Log().debug("DUTY_FAILED", duty="tokens", error=str(error))
 
@@ -181,7 +181,7 @@ def _prefix(id: UUID) -> str:
     return f"todoku_{id.hex[-8:]}"
 
 
-def _token(row: ApiKeyRow) -> Token:
+def _token(row: TokenRow) -> Token:
     return Token(
         id=row.id,
         name=row.name,

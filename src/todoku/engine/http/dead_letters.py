@@ -19,9 +19,12 @@ from todoku.core.wanted import EVERYTHING, Wanted
 from todoku.engine.http.requests import CANCELLED, RequestView, in_range, shown, shown_answer
 from todoku.engine.http.retry_locked import insisted
 from todoku.engine.outbox import Outbox
-from todoku.store.port import Store
+from todoku.store.acts import Acted
+from todoku.store.audit import Signed
+from todoku.store.columns import moment
+from todoku.store.deliveries import Filter
 from todoku.store.requests import LAST, RequestRow, TriedRow
-from todoku.store.values import Acted, Filter, Signed, moment
+from todoku.store.store import Store
 
 T = TypeVar("T")
 
@@ -87,7 +90,7 @@ def retry(
     """Send dead letters again, from attempt 0 and audited (I9); those that are meant, one page of them."""
 
     def act(ids: tuple[int, ...]) -> Acted:
-        return outbox.store.replay(Filter(ids=ids), signed, limit=len(ids), dry_run=dry_run)
+        return outbox.store.acts.replay(Filter(ids=ids), signed, limit=len(ids), dry_run=dry_run)
 
     done = _acted(outbox.store, wanted, cursor, limit, act)
     if not dry_run:
@@ -107,7 +110,7 @@ def remove(
     """Remove dead letters for good, audited; those that are meant, one page of them."""
 
     def act(ids: tuple[int, ...]) -> Acted:
-        return outbox.store.purge(Filter(ids=ids), signed, limit=len(ids), dry_run=dry_run)
+        return outbox.store.acts.purge(Filter(ids=ids), signed, limit=len(ids), dry_run=dry_run)
 
     return _acted(outbox.store, wanted, cursor, limit, act)
 

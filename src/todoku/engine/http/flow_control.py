@@ -18,9 +18,10 @@ from todoku.core.http_request import Flow
 from todoku.core.limit import FASTEST
 from todoku.engine.http.names import checked
 from todoku.engine.http.request_queues import TOUCHED_EVERY
-from todoku.store.http import Load, QueueRow, QueueSpec, Said
-from todoku.store.port import Store
-from todoku.store.values import Signed, moment
+from todoku.store.audit import Signed
+from todoku.store.columns import moment
+from todoku.store.queues import Load, QueueRow, QueueSpec, QueueState
+from todoku.store.store import Store
 
 KIND: Final = "flow:"
 LONGEST_PERIOD: Final = 7 * 86_400.0
@@ -57,13 +58,13 @@ def ensure(store: Store, flow: Flow) -> None:
     check(flow)
     whole = f"{KIND}{flow.key}"
 
-    def decide(row: QueueRow | None) -> Said | None:
+    def decide(row: QueueRow | None) -> QueueState | None:
         said = _told(row, flow)
         return None if row is not None and _is(row, said) and not _is_to_be_touched(row) else said
 
-    row = store.http.queue(whole)
+    row = store.queues.get(whole)
     if row is None or decide(row) is not None:
-        store.http.change_queue(whole, decide)
+        store.queues.change(whole, decide)
 
 
 def pin(
@@ -104,27 +105,27 @@ def unpin(store: Store, key: str, signed: Signed, *, parallelism: bool = True, r
 def pause(store: Store, key: str, signed: Signed, *, paused: bool) -> None:
     """Stop or go on sending what has this key; a key nobody has used yet is made."""
 
-    def decide(row: QueueRow | None) -> Said:
+    def decide(row: QueueRow | None) -> QueueState:
         return msgspec.structs.replace(_said(row, _spec(row)), paused=paused)
 
     action = "pause" if paused else "resume"
-    store.http.change_queue(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
 
 
 def reset_rate(store: Store, key: str, signed: Signed) -> bool:
     """Let a period begin anew, now. False: there is no such key."""
-    return store.http.reset_rate(f"{KIND}{checked(key, 'flow control key')}", signed)
+    return store.queues.reset_rate(f"{KIND}{checked(key, 'flow control key')}", signed)
 
 
 def get(store: Store, key: str) -> FlowKey | None:
     """One key; None: nobody has used it."""
-    row = store.http.queue(f"{KIND}{checked(key, 'flow control key')}")
+    row = store.queues.get(f"{KIND}{checked(key, 'flow control key')}")
     return None if row is None else _shown(store, (row,))[0]
 
 
 def listed(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
     """All of them by name, a thousand at the most; with `search`, those whose name contains it."""
-    return _shown(store, store.http.queues(KIND, search=search or None, limit=_MOST))
+    return _shown(store, store.queues.page(KIND, search=search or None, limit=_MOST))
 
 
 # ------------------------------------------------------------------------------------------------ inside
@@ -139,26 +140,26 @@ def _check(parallelism: int | None, rate: int | None, period: float) -> None:
 
 
 def _change(store: Store, key: str, signed: Signed, action: str, change: Callable[[QueueSpec], QueueSpec]) -> None:
-    def decide(row: QueueRow | None) -> Said:
+    def decide(row: QueueRow | None) -> QueueState:
         return _said(row, change(_spec(row)))
 
-    store.http.change_queue(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
 
 
 def _spec(row: QueueRow | None) -> QueueSpec:
     return QueueSpec(implicit=True) if row is None or row.created_at is None else row.spec
 
 
-def _told(row: QueueRow | None, flow: Flow) -> Said:
+def _told(row: QueueRow | None, flow: Flow) -> QueueState:
     """The key with what a publisher says of it."""
     spec = msgspec.structs.replace(_spec(row), parallelism=flow.parallelism, rate=flow.rate, period=flow.period)
     return _said(row, spec)
 
 
-def _said(row: QueueRow | None, spec: QueueSpec) -> Said:
+def _said(row: QueueRow | None, spec: QueueSpec) -> QueueState:
     """What a spec comes to: a pin goes before what was said."""
     rate, period = _rate(spec)
-    return Said(
+    return QueueState(
         paused=row is not None and row.paused,
         concurrency=spec.pinned_parallelism or spec.parallelism,
         rate=None if rate is None else rate / period,
@@ -172,7 +173,7 @@ def _rate(spec: QueueSpec) -> tuple[int | None, float]:
     return spec.rate, spec.period
 
 
-def _is(row: QueueRow, said: Said) -> bool:
+def _is(row: QueueRow, said: QueueState) -> bool:
     """By what was said, not by what is in force: a limit that a person set by hand stays until somebody says anew."""
     return row.created_at is not None and row.spec == said.spec
 
@@ -182,7 +183,7 @@ def _is_to_be_touched(row: QueueRow) -> bool:
 
 
 def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[FlowKey, ...]:
-    loads = store.http.loads([row.name for row in rows])
+    loads = store.queues.loads([row.name for row in rows])
     return tuple(_key(row, loads[row.name]) for row in rows)
 
 

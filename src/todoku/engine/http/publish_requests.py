@@ -23,7 +23,7 @@ from todoku.engine.http.request_draft import Posting, content_id, request_draft
 from todoku.engine.http.url_groups import opened_group
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import Outbox, new_id
-from todoku.store.http import GroupRow
+from todoku.store.url_groups import GroupRow
 
 REMEMBERED: Final = 5.0
 """Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
@@ -99,7 +99,7 @@ class Posts:
         for post in posts:
             self._ensure(post.request, parallelism)
         names = sorted({post.request.group for post in posts if post.request.group is not None})
-        groups = self._outbox.store.http.groups(names=names) if names else ()
+        groups = self._outbox.store.url_groups.all(names=names) if names else ()
         masters = self._outbox.sealer.masters
         return self._drafts(posts, [opened_group(group, masters) for group in groups], parallelism)
 

@@ -21,8 +21,8 @@ from todoku.core.wanted import EVERYTHING, Wanted
 from todoku.engine.http.requests import in_range, shown_answer
 from todoku.engine.outbox import Outbox
 from todoku.store.events import HIGHEST, CreatedRow, Kind, Past, Position, created_at, micros
-from todoku.store.port import Store
 from todoku.store.requests import RequestRow, TriedRow
+from todoku.store.store import Store
 
 State = Literal[
     "CREATED", "ACTIVE", "ERROR", "RETRY", "CANCEL_REQUESTED", "CANCELED", "FAILED", "DELIVERED", "IN_PROGRESS"

@@ -14,9 +14,9 @@ import msgspec
 from todoku.core.errors import InvalidMessage
 from todoku.core.limit import FASTEST
 from todoku.engine.http.names import checked
-from todoku.store.http import QueueRow, QueueSpec, Said
-from todoku.store.port import Store
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
+from todoku.store.queues import QueueRow, QueueSpec, QueueState
+from todoku.store.store import Store
 
 KIND: Final = "http:"
 TOUCHED_EVERY: Final = 3600.0
@@ -37,18 +37,18 @@ class RequestQueue(msgspec.Struct, frozen=True, kw_only=True):
 def ensure(store: Store, name: str) -> int:
     """The parallelism of a queue, made with 1 if it is not there. Reads first: the usual case writes nothing."""
     whole = f"{KIND}{checked(name, 'queue')}"
-    if (row := store.http.queue(whole)) is not None and not _is_to_be_touched(row):
+    if (row := store.queues.get(whole)) is not None and not _is_to_be_touched(row):
         return row.spec.parallelism or 1
 
-    def decide(row: QueueRow | None) -> Said | None:
+    def decide(row: QueueRow | None) -> QueueState | None:
         if row is None or row.created_at is None:
             spec = QueueSpec(parallelism=1, implicit=True)
-            return Said(paused=row is not None and row.paused, concurrency=None, rate=None, spec=spec)
+            return QueueState(paused=row is not None and row.paused, concurrency=None, rate=None, spec=spec)
         if not _is_to_be_touched(row):
             return None
-        return Said(paused=row.paused, concurrency=row.concurrency, rate=row.rate, spec=row.spec)
+        return QueueState(paused=row.paused, concurrency=row.concurrency, rate=row.rate, spec=row.spec)
 
-    before = store.http.change_queue(whole, decide)
+    before = store.queues.change(whole, decide)
     return 1 if before is None else before.spec.parallelism or 1
 
 
@@ -60,17 +60,17 @@ def upsert(
     if parallelism is not None and not (type(parallelism) is int and 0 < parallelism <= FASTEST):
         raise InvalidMessage(f"parallelism cannot be {parallelism!r}", hint="a whole number, 1 or more")
 
-    def decide(row: QueueRow | None) -> Said:
+    def decide(row: QueueRow | None) -> QueueState:
         before = row.spec.parallelism if row is not None else None
         now = parallelism or before or 1
-        return Said(
+        return QueueState(
             paused=paused if paused is not None else row is not None and row.paused,
             concurrency=_limit(now, before),
             rate=None if row is None else row.rate,
             spec=QueueSpec(parallelism=now),
         )
 
-    store.http.change_queue(whole, decide, signed, action=f"parallelism {parallelism}" if parallelism else "put")
+    store.queues.change(whole, decide, signed, action=f"parallelism {parallelism}" if parallelism else "put")
 
 
 def pause(store: Store, name: str, signed: Signed, *, paused: bool) -> None:
@@ -80,18 +80,18 @@ def pause(store: Store, name: str, signed: Signed, *, paused: bool) -> None:
 
 def get(store: Store, name: str) -> RequestQueue | None:
     """One queue; None: there is none."""
-    row = store.http.queue(f"{KIND}{checked(name, 'queue')}")
+    row = store.queues.get(f"{KIND}{checked(name, 'queue')}")
     return None if row is None else _shown(store, (row,))[0]
 
 
 def listed(store: Store) -> tuple[RequestQueue, ...]:
     """All of them, by name."""
-    return _shown(store, store.http.queues(KIND))
+    return _shown(store, store.queues.page(KIND))
 
 
 def remove(store: Store, name: str, signed: Signed) -> bool:
     """Remove a queue; what waits in it is delivered all the same, no longer held back. False: there was none."""
-    return store.http.remove_queue(f"{KIND}{checked(name, 'queue')}", signed)
+    return store.queues.remove(f"{KIND}{checked(name, 'queue')}", signed)
 
 
 def _limit(parallelism: int, before: int | None) -> int | None:
@@ -104,7 +104,7 @@ def _is_to_be_touched(row: QueueRow) -> bool:
 
 
 def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[RequestQueue, ...]:
-    loads = store.http.loads([row.name for row in rows])
+    loads = store.queues.loads([row.name for row in rows])
     return tuple(
         RequestQueue(
             name=row.name.removeprefix(KIND),

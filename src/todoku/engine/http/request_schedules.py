@@ -28,10 +28,10 @@ from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.http.url_groups import opened_group
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.schedule import decoded, stored
-from todoku.store.http import GroupRow
-from todoku.store.port import Store
+from todoku.store.audit import Signed
 from todoku.store.schedules import Put, ReadGroups, ScheduleRow
-from todoku.store.values import Signed
+from todoku.store.store import Store
+from todoku.store.url_groups import GroupRow
 
 _PREFIX: Final = "http:"
 _NOBODY: Final = UUID(int=0)
@@ -67,7 +67,7 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
     if request.queue is None and request.flow is not None:
         flow_control.ensure(store, request.flow)
     if request.group is not None:
-        resolved(post, {group.name: group for group in store.http.groups(names=[request.group])})
+        resolved(post, {group.name: group for group in store.url_groups.all(names=[request.group])})
     posting = Posting(delay=post.posting.delay, fifo=fifo)
     most = outbox.settings.max_payload_bytes
     message = request_draft(_NOBODY, request, post.body, posting, max_payload_bytes=most)
@@ -80,12 +80,12 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
         plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.seals(TOPIC))
         return stored(closed_plan(_PREFIX + id, plan, sealer.masters))(row, now)
 
-    store.timetable.put(_PREFIX + id, make, signed, action="schedule")
+    store.schedules.put(_PREFIX + id, make, signed, action="schedule")
 
 
 def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
     """All of them, by id. Of what is encrypted, people see what these master keys open."""
-    rows = [row for row in store.timetable.rows() if row.name.startswith(_PREFIX)]
+    rows = [row for row in store.schedules.rows() if row.name.startswith(_PREFIX)]
     last = [row.last_message_id for row in rows if row.last_message_id is not None]
     statuses = {row.message_id: row.status for row in store.requests.of(last)}
     found = (_shown(row, statuses, masters) for row in rows)

@@ -17,9 +17,11 @@ from todoku.core.wanted import Wanted
 from todoku.engine.http.retry_locked import insisted
 from todoku.engine.operate import BATCH
 from todoku.engine.outbox import Outbox
-from todoku.store.port import Store
+from todoku.store.acts import Acted
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter
 from todoku.store.requests import RequestRow
-from todoku.store.values import Acted, Filter, Signed
+from todoku.store.store import Store
 
 ALIVE: Final = frozenset({"pending", "failed", "sending"})
 CANCELLED: Final = "CANCELLED"
@@ -141,7 +143,7 @@ def _is_meant(wanted: Wanted, row: RequestRow) -> bool:
 
 def _cancelled(store: Store, rows: Sequence[RequestRow], signed: Signed) -> int:
     def act(ids: tuple[int, ...]) -> Acted:
-        return store.cancel(Filter(ids=ids), signed, limit=len(ids))
+        return store.acts.cancel(Filter(ids=ids), signed, limit=len(ids))
 
     return len(insisted(store, rows, act, _is_alive))
 

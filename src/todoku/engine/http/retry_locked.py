@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from todoku.core.errors import DatabaseBusy
-from todoku.store.port import Store
+from todoku.store.acts import Acted
 from todoku.store.requests import RequestRow
-from todoku.store.values import Acted
+from todoku.store.store import Store
 
 _TRIES: Final = 50
 _PAUSE: Final = 0.02

@@ -13,9 +13,9 @@ from todoku.core.identity import base62
 from todoku.core.settings import Settings
 from todoku.core.signing_keys import SigningKeys
 from todoku.engine.encryption.stored_secrets import opened_secret, sealed_secret
-from todoku.store.port import Store
+from todoku.store.audit import Signed
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow
-from todoku.store.values import Signed
+from todoku.store.store import Store
 
 NAME: Final = "signing"
 CURRENT: Final = "signing:current"

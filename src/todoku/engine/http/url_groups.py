@@ -11,9 +11,9 @@ from todoku.core.master_keys import MasterKeys
 from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_defaults, opened_defaults
 from todoku.engine.http.names import checked
 from todoku.engine.outbox import new_id
-from todoku.store.http import EndpointRow, GroupRow, NewEndpoint
-from todoku.store.port import Store
-from todoku.store.values import Signed
+from todoku.store.audit import Signed
+from todoku.store.store import Store
+from todoku.store.url_groups import EndpointRow, GroupRow, NewEndpoint
 
 Group = GroupRow
 Endpoint = EndpointRow
@@ -28,12 +28,12 @@ class Named(msgspec.Struct, frozen=True):
 
 def get(store: Store, name: str) -> Group | None:
     """A group; None: there is none."""
-    return store.http.group(checked(name, "URL group"))
+    return store.url_groups.get(checked(name, "URL group"))
 
 
 def listed(store: Store) -> tuple[Group, ...]:
     """All of them, by name."""
-    return store.http.groups()
+    return store.url_groups.all()
 
 
 def put(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) -> None:
@@ -45,7 +45,7 @@ def put(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) -> 
     # In the order of their ids they are shown, and sent to: ids of one moment are in none by themselves.
     pairs = zip(sorted(new_id() for _ in endpoints), endpoints, strict=True)
     new = {one.url: NewEndpoint(id, one.url, _name(one)) for id, one in pairs if one.url is not None}
-    store.http.put_endpoints(checked(name, "URL group"), list(new.values()), None, signed)
+    store.url_groups.put_endpoints(checked(name, "URL group"), list(new.values()), None, signed)
 
 
 def set_headers(
@@ -56,7 +56,7 @@ def set_headers(
     Those that are secrets by their name are stored encrypted, if there is a master key.
     """
     group = checked(name, "URL group")
-    store.http.put_endpoints(group, (), closed_defaults(group, headers, masters), signed)
+    store.url_groups.put_endpoints(group, (), closed_defaults(group, headers, masters), signed)
 
 
 def opened_group(group: Group, masters: MasterKeys) -> Group:
@@ -70,17 +70,17 @@ def remove(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) 
     names = [one.name for one in endpoints if one.url is None and one.name is not None]
     if not urls and not names:
         raise InvalidMessage("endpoints cannot be empty", hint='{"endpoints": [{"url": "…"}, {"name": "…"}]}')
-    return store.http.remove_endpoints(checked(name, "URL group"), urls, names, signed)
+    return store.url_groups.remove_endpoints(checked(name, "URL group"), urls, names, signed)
 
 
 def delete(store: Store, name: str, signed: Signed) -> bool:
     """Remove a group; what was published to it is delivered. False: there was none, which is no error."""
-    return store.http.remove_group(checked(name, "URL group"), signed)
+    return store.url_groups.remove(checked(name, "URL group"), signed)
 
 
 def enable(store: Store, url: str, signed: Signed, *, group: str | None = None) -> bool:
     """Send to an endpoint again, from the next publish on. False: there is none that is disabled."""
-    return store.http.set_endpoint(url, signed, group=group, enabled=True)
+    return store.url_groups.set_endpoint(url, signed, group=group, enabled=True)
 
 
 def disable(store: Store, url: str, reason: str, signed: Signed, *, group: str | None = None) -> bool:
@@ -88,7 +88,7 @@ def disable(store: Store, url: str, reason: str, signed: Signed, *, group: str |
 
     `group` None: in whatever group it is. False: there is none that is enabled.
     """
-    return store.http.set_endpoint(url, signed, group=group, enabled=False, reason=reason)
+    return store.url_groups.set_endpoint(url, signed, group=group, enabled=False, reason=reason)
 
 
 def _name(endpoint: Named) -> str | None:

@@ -15,8 +15,8 @@ from todoku.core.message import Draft, Message
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call
 from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
-from todoku.store.port import Store
-from todoku.store.values import BatchStatus
+from todoku.store.batches import BatchStatus
+from todoku.store.store import Store
 
 R = TypeVar("R")
 

@@ -16,8 +16,9 @@ from todoku.core.status import Status
 from todoku.engine import operate
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.outbox import refuse_in_event_loop
-from todoku.store.port import Store
-from todoku.store.values import Filter, Signed, Standing
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter, Standing
+from todoku.store.store import Store
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -97,7 +98,7 @@ class Handle(Generic[R_co]):
     # ------------------------------------------------------------------------------------------- inside
 
     def _look(self) -> Standing | None:
-        return self._store.standing(self.id, self.job)
+        return self._store.deliveries.standing(self.id, self.job)
 
     def _look_inside(self) -> Standing | None:
         """As _look, with the result opened if it is sealed. Blocks."""

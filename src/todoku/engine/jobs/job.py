@@ -18,7 +18,7 @@ from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions
 from todoku.engine.registry import Target
-from todoku.store.values import EPOCH
+from todoku.store.columns import EPOCH
 
 P = ParamSpec("P")
 R = TypeVar("R")

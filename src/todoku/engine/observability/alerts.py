@@ -34,7 +34,7 @@ from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.alert_sinks import Sink, news
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merged
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
 """Reasons of dead letters that a person wanted dead: no news for the one who did it."""
@@ -129,7 +129,7 @@ def _p95(now: HistogramBuckets, before: HistogramBuckets) -> float | None:
 
 def with_database(reading: Reading, store: Store, *, stuck_after: float) -> Reading:
     """A reading with what only the database knows. StoreError: it does not say."""
-    lag = store.lag(stuck_after=stuck_after)
+    lag = store.statistics.lag(stuck_after=stuck_after)
     dead, age = store.alerts.unwanted_dead() if lag.dead else (0, 0.0)
     return msgspec.structs.replace(
         reading,

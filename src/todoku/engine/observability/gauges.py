@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from todoku.core.errors import StoreError
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 
 def gauges(store: Store, *, stuck_after: float) -> Gauges:
     """Look now. `stuck_after`: in flight for more seconds than that is stuck, as is what has no live owner."""
-    lag, limits = store.lag(stuck_after=stuck_after), store.limits()
+    lag, limits = store.statistics.lag(stuck_after=stuck_after), store.limits.read()
     return Gauges(
         lag_events=lag.due,
         oldest_age_seconds=lag.oldest,

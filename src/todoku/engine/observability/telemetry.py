@@ -27,7 +27,7 @@ from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, lea
 from todoku.engine.observability.message_headers import decoded
 from todoku.engine.observability.metrics import Metrics, merged
 from todoku.engine.observability.tracing import Spans, Tracing, configured
-from todoku.store.values import Reclaimed
+from todoku.store.leases import Reclaimed
 
 
 class EndedAttempt(msgspec.Struct, frozen=True, gc=False):

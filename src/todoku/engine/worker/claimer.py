@@ -19,8 +19,9 @@ from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import OFTEN, Limiting
 from todoku.engine.worker.pool import Pool, works_of
 from todoku.engine.worker.worker_thread import OnFailure, thread
-from todoku.store.port import Store
-from todoku.store.values import UNCOUNTED, Counted, WorkerState
+from todoku.store.leases import WorkerState
+from todoku.store.limits import UNCOUNTED, Counted
+from todoku.store.store import Store
 
 _SOONEST: Final = 0.001
 _ASLEEP: Final = 0.008
@@ -334,7 +335,7 @@ class Claimer:
             return False
         self._announced = None
         try:
-            self._store.set_state(worker, state)
+            self._store.leases.set_state(worker, state)
         except StoreError:
             self._on_ambiguous()
             return False

@@ -15,7 +15,7 @@ from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import Limiting
 from todoku.engine.worker.pool import Pool
 from todoku.engine.worker.worker_thread import OnFailure, thread
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 _TICK: Final = 1.0
 _REMINDER: Final = 60.0
@@ -111,7 +111,7 @@ class Heart:
 
     def _obey(self) -> None:
         """Limits, pauses and breakers as they are now; what must not start is given back."""
-        self._limiting.update(self._store.limits())
+        self._limiting.update(self._store.limits.read())
         for pool in self._pools:
             self._give_back(pool.take(self._limiting.closed))
 
@@ -120,11 +120,11 @@ class Heart:
         self._compare = False
         with self._hold.claiming:
             held = self._hold.tokens()  # before asking: what is settled meanwhile was ours
-            owned = self._store.owned(self._lease.worker)
+            owned = self._store.leases.owned(self._lease.worker)
             strangers = [row for row in owned if (row.id, row.epoch) not in held]
         if strangers:
             Log(worker=str(self._lease.worker)).warning("STRANGERS_RELEASED", number=len(strangers))
-            self._store.release(strangers)
+            self._store.claims.release(strangers)
         self._executor.cancelled = {(row.id, row.epoch) for row in owned if row.cancel_requested}
 
     def _failed(self, error: StoreError) -> None:

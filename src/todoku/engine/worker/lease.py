@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from todoku.store.port import Store
-from todoku.store.values import Reclaimed
+from todoku.store.leases import Reclaimed
+from todoku.store.store import Store
 
 
 class Lease:
@@ -26,14 +26,14 @@ class Lease:
     def begin(self) -> UUID:
         """Begin a new incarnation. An id is used once: after a lost reply, too, another one is taken."""
         before, worker = self._monotonic(), self._new_id()
-        self._store.register(worker, name=self._name, lease=self.seconds)
+        self._store.leases.register(worker, name=self._name, lease=self.seconds)
         self.worker, self.until = worker, before + self.seconds
         return worker
 
     def renew(self) -> bool:
         """Extend it. False: it has ended, and everything held is lost (I3)."""
         before = self._monotonic()
-        if not self._store.renew(self.worker, lease=self.seconds):
+        if not self._store.leases.renew(self.worker, lease=self.seconds):
             self.until = 0.0
             return False
         self.until = before + self.seconds
@@ -46,5 +46,5 @@ class Lease:
 
 def bury_dead(store: Store, worker: UUID, started: Collection[int], *, max_lost: int) -> Reclaimed:
     """End the lease of a process that died. What it had only claimed is given back; the rest may have done anything."""
-    store.release([held for held in store.owned(worker) if held.id not in started])
-    return store.bury(worker, lost=True, max_lost=max_lost)
+    store.claims.release([held for held in store.leases.owned(worker) if held.id not in started])
+    return store.leases.end(worker, lost=True, max_lost=max_lost)

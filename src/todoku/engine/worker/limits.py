@@ -14,7 +14,7 @@ from todoku.engine.claim import UNLIMITED
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import Hold
-from todoku.store.values import UNCOUNTED, Counted, Limits, Restriction
+from todoku.store.limits import UNCOUNTED, Counted, Limits, Restriction
 
 OFTEN: Final = 0.05
 """Seconds between two looks where a rate is kept: less than what a rate keeps for who comes late."""

@@ -16,7 +16,7 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.schedule_firing import Scheduling
 from todoku.engine.worker.worker_thread import OnFailure, thread
-from todoku.store.port import Store
+from todoku.store.store import Store
 
 _ANNOUNCE: Final = 60.0
 _PRUNE: Final = 3600.0
@@ -85,21 +85,21 @@ class Maintainer:
             Log().debug("DUTY_FAILED", duty=duty.__name__.strip("_"), error=str(error))
 
     def _reclaim(self) -> None:
-        found = self._store.reclaim(max_lost=self._settings.max_lost)
+        found = self._store.leases.reclaim(max_lost=self._settings.max_lost)
         if found.workers or found.freed or found.aborted:
             self._telemetry.reclaimed(found)
             Log().warning("RECLAIMED", workers=found.workers, freed=found.freed, aborted=found.aborted)
 
     def _expire(self) -> None:
-        late, unknown = self._store.expire(unknown_after=self._settings.unknown_after_sec)
+        late, unknown = self._store.retention.expire(unknown_after=self._settings.unknown_after_sec)
         self._telemetry.expired(late, unknown)
 
     def _follow(self) -> None:
-        self._store.follow()
+        self._store.follow_batches()
 
     def _announce(self) -> None:
-        self._store.announce(self._registry.names)
+        self._store.destinations.announce(self._registry.names)
         self._store.announce_hooks(self._registry.hooks)
 
     def _prune(self) -> None:
-        self._store.prune(history_ttl=self._settings.history_ttl)
+        self._store.retention.prune(history_ttl=self._settings.history_ttl)

@@ -19,7 +19,7 @@ from todoku.engine.execute import Unstarted, interrupted
 from todoku.engine.observability.sentry import flush, initialised, watched
 from todoku.engine.registry import Target
 from todoku.engine.worker.thread_pool import Ran, called
-from todoku.store.values import Transacted
+from todoku.store.claims import Transacted
 
 _ENDING: Final = 10.0
 """Seconds an idle child has to end by itself before it is killed: Sentry and OpenTelemetry send what is left."""

@@ -23,8 +23,8 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded, firing
 from todoku.engine.worker.worker_thread import OnFailure, thread
-from todoku.store.port import Store
 from todoku.store.schedules import Fired, Firing, ReadGroups, ScheduleRow
+from todoku.store.store import Store
 
 _EVERY: Final = 1.0
 """How often others' changes are looked for."""
@@ -90,14 +90,14 @@ class Scheduling:
         if self._announce_at is None:
             declare(self._store, self._plans)
         elif now >= self._announce_at:
-            self._store.timetable.announce(tuple(self._plans))
+            self._store.schedules.announce(tuple(self._plans))
         else:
             return
         self._announce_at = now + min(_ANNOUNCE, self._settings.unknown_after_sec / 3)
 
     def fire_due(self) -> float:
         """Fire what is due; returns how many seconds nothing will be."""
-        look = self._store.timetable.look(after=self._settings.unknown_after_sec)
+        look = self._store.schedules.look(after=self._settings.unknown_after_sec)
         if look.next is None or not self._settings.enabled:
             return _EVERY if look.any else _IDLE
         if look.next > look.now:
@@ -113,7 +113,7 @@ class Scheduling:
         self._unable = {name: until for name, until in self._unable.items() if until > now}
         settings = self._settings
         try:
-            fired = self._store.timetable.fire(
+            fired = self._store.schedules.fire(
                 self._made,
                 after=settings.unknown_after_sec,
                 notify=settings.notify,
@@ -123,7 +123,7 @@ class Scheduling:
             raise
         except TodokuError as error:  # a plan that cannot be read here; others may be able to
             self._unable[self._firing] = now + _AGAIN
-            self._store.timetable.failed(self._firing, error_text(str(error)))
+            self._store.schedules.failed(self._firing, error_text(str(error)))
             Log(schedule=self._firing).error("SCHEDULE_FAILED", error_type=type(error).__name__)
             return True
         if fired is not None:

@@ -20,7 +20,7 @@ from todoku.engine.registry import Target
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import Ready, Work, claims_of
 from todoku.engine.worker.worker_thread import thread
-from todoku.store.values import Transacted
+from todoku.store.claims import Transacted
 
 Ran = tuple[Outcome | Transacted | Unstarted, Exception | None]
 """What running a handler came to; Transacted: its own transaction has decided about the settle already."""
@@ -84,7 +84,7 @@ def transacted(executor: Executor, context: Context, target: Target, seconds: fl
 
     limit = min(seconds, executor.lease.seconds / 4)
     try:
-        outcome = executor.store.transact(context.claim, work, limit=limit)
+        outcome = executor.store.claims.transact(context.claim, work, limit=limit)
     except Exception as error:  # noqa: BLE001 - the commit failed: it is settled like any other failure, and fenced
         if not begun and isinstance(error, StoreError):  # no connection to be had: the attempt never started (I4)
             return Unstarted(), error

@@ -47,7 +47,8 @@ from todoku.engine.worker.shutdown import ended
 from todoku.engine.worker.slot_pool import SlotPool
 from todoku.engine.worker.started_deliveries import Started
 from todoku.engine.worker.watchdog import Watch
-from todoku.store.port import Listener, Store
+from todoku.store.database import Listener
+from todoku.store.store import Store
 
 State = Literal["starting", "running", "draining", "stopped"]
 _ENDING: Final = 2.0
@@ -306,7 +307,7 @@ class Worker:
             unstarted = self._assigned.of(destination).take(lambda claim: claim.destination == destination)
             self._settler.give_back(unstarted, delay=seconds)
         Log(adapter=destination).warning("BREAKER_OPEN" if seconds else "BREAKER_CLOSED", seconds=seconds)
-        self._settler.later(lambda: self._store.set_breaker(destination, open_for=seconds))
+        self._settler.later(lambda: self._store.limits.set_breaker(destination, open_for=seconds))
 
     def _reincarnate(self) -> None:
         """The lease has ended: everything held is lost. Outcomes already known still go to the ledger (I7)."""
@@ -363,7 +364,7 @@ class Worker:
     def _announce_drain(self) -> None:
         """Write "draining" to the row of this worker. The claimer, which writes the state, has stopped."""
         try:
-            self._heart_store.set_state(self._lease.worker, "draining")
+            self._heart_store.leases.set_state(self._lease.worker, "draining")
         except StoreError as error:  # the drain itself does not depend on it
             Log(worker=str(self._lease.worker)).warning("DRAIN_NOT_ANNOUNCED", error=str(error))
 
@@ -377,7 +378,7 @@ class Worker:
         if self._watch is not None:
             self._watch.stop()
         try:
-            self._heart_store.bury(self._lease.worker, lost=self._failure is not None)
+            self._heart_store.leases.end(self._lease.worker, lost=self._failure is not None)
         except StoreError as error:
             Log(worker=str(self._lease.worker)).warning("LEASE_NOT_ENDED", error=str(error))
         self._heart_store.close()

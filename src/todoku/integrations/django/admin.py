@@ -16,7 +16,8 @@ from todoku.core.sealed import shown
 from todoku.engine import operate
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.project import the_box
-from todoku.store.values import Filter, Signed
+from todoku.store.audit import Signed
+from todoku.store.deliveries import Filter
 
 
 class WhyForm(ActionForm):
@@ -79,7 +80,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def inside(self, row: Delivery) -> str:
         """What is inside, with stars where the command line has them, too."""
         box = the_box()
-        found = box.store.previews([row.message.id]).get(row.message.id)
+        found = box.store.messages.previews([row.message.id]).get(row.message.id)
         if found is None or found.payload is None:
             return "-" if found is None else shown(found.content_type, found.size)
         masked = mask(json.loads(found.payload), frozenset(box.settings.mask_fields))

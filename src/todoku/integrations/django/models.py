@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django.db import models
 
 from todoku.integrations.django.project import option
-from todoku.store.values import EPOCH
+from todoku.store.columns import EPOCH
 
 
 def table(name: str) -> str:

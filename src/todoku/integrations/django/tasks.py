@@ -35,7 +35,9 @@ from todoku.engine.jobs.job import Job, routed
 from todoku.engine.jobs.options import CallOptions
 from todoku.engine.publish import MessageOptions
 from todoku.integrations.django.project import the_box
-from todoku.store.values import AttemptRow, Delivery, Story
+from todoku.store.attempts import Attempt
+from todoku.store.deliveries import Delivery
+from todoku.store.messages import Story
 
 DESTINATION: Final = "django.tasks"
 _LOWEST, _HIGHEST = -100, 100
@@ -157,7 +159,7 @@ class TodokuBackend(_Backend):
             errors=[_error(each) for each in tried], worker_ids=_workers(delivery, tried), **_times(delivery, tried),
         )  # fmt: skip
         if delivery.status == "succeeded":
-            returned = the_box().store.result(delivery.id)
+            returned = the_box().store.deliveries.result(delivery.id)
             value = None if returned is None else opener.result(returned, result_id, DESTINATION)
             object.__setattr__(result, "_return_value", None if value is None else msgspec.json.decode(value))
         return result
@@ -226,7 +228,7 @@ def _result(task: Any, id: str, backend: str, stored: StoredTask, **known: Any) 
 
 def _story(result_id: str) -> Story | None:
     try:
-        return the_box().store.story(UUID(result_id))
+        return the_box().store.messages.story(UUID(result_id))
     except ValueError:
         return None
 
@@ -235,20 +237,20 @@ def _decode(payload: str) -> StoredTask:
     return msgspec.json.decode(payload, type=dict[str, StoredTask])["stored"]
 
 
-def _error(attempt: AttemptRow) -> Any:
+def _error(attempt: Attempt) -> Any:
     name, _, _ = (attempt.error or "").partition(": ")
     known = name if "." in name and " " not in name else "builtins.Exception"
     return _values.TaskError(exception_class_path=known, traceback=attempt.error or attempt.reason)
 
 
-def _workers(delivery: Delivery, tried: Sequence[AttemptRow]) -> list[str]:
+def _workers(delivery: Delivery, tried: Sequence[Attempt]) -> list[str]:
     """Who made each attempt. Of the one that succeeded only the number is kept."""
     named = [str(each.worker or "") for each in tried]
     last = str(delivery.worker or "")
     return named + [last] * (delivery.attempts - len(named))
 
 
-def _times(delivery: Delivery, tried: Sequence[AttemptRow]) -> dict[str, datetime | None]:
+def _times(delivery: Delivery, tried: Sequence[Attempt]) -> dict[str, datetime | None]:
     """When it began and ended. A success that never failed before is known by its end alone."""
     begun = [each.started_at or each.ended_at for each in tried]
     if delivery.status in ("sending", "succeeded"):

@@ -16,8 +16,8 @@ from psycopg.pq import Format, TransactionStatus
 from todoku.core.errors import InvalidAct
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.port import Row
 from todoku.store.sql import qualified, quoted
+from todoku.store.statements import Row
 from todoku.store.table import LONG_AGO, NEVER, Table, tables
 
 _EPOCH: Final = 946_684_800_000_000

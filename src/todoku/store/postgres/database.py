@@ -20,10 +20,9 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, HandlerTransaction, Tx
+from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
 from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translated
@@ -31,9 +30,8 @@ from todoku.store.postgres.handler_transaction import PostgresHandlerConnection,
 from todoku.store.postgres.notices import PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
 from todoku.store.sql import load, quoted, styled
+from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
-from todoku.store.values import Migrated, Slice
-from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"

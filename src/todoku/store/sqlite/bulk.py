@@ -10,9 +10,9 @@ from pathlib import Path
 
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.port import Row
 from todoku.store.sql import quoted
 from todoku.store.sqlite.writer import connect, patiently
+from todoku.store.statements import Row
 from todoku.store.table import Table
 
 

@@ -26,9 +26,9 @@ from todoku.core.errors import (
     WrongDatabase,
 )
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, HandlerTransaction, Tx
+from todoku.store.columns import EPOCH
+from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.port import Listener, Row, Statement, Steps
 from todoku.store.private_files import shared
 from todoku.store.sql import load
 from todoku.store.sqlite.bulk import bulk
@@ -45,9 +45,8 @@ from todoku.store.sqlite.writer import (
     release_writer,
     transaction_lock,
 )
+from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
-from todoku.store.values import EPOCH, Migrated, Slice
-from todoku.store.views import Facts
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.sqlite"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from todoku.store.port import Value
+from todoku.store.statements import Value
 
 _SIZES: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Rows of one statement: few sizes, because each is a statement that sqlite3 keeps prepared."""

@@ -209,7 +209,7 @@ class Admin(Case):
         assert DeadLetter.objects.exists()
         assert "1 replayed" in self.act("deadletter", "replay", row, "mended")
         assert not DeadLetter.objects.exists()
-        (audit,) = box.store.story(Delivery.objects.get(pk=row.pk).message.id).audit
+        (audit,) = box.store.messages.story(Delivery.objects.get(pk=row.pk).message.id).audit
         assert (audit.by, audit.why) == ("grace", "mended")
 
     def test_what_waits_is_cancelled_signed(self) -> None:

@@ -1,0 +1,106 @@
+"""Alerts as all daemons on one database share them: one row for each sink, so that exactly one daemon tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from todoku.core.alert import NAMES, AlertStanding, Forget, Keep, Name, Raised, Telling, begun, step
+from todoku.store.columns import moment, moment_or_none
+from todoku.store.database import Database, Tx
+
+EACH_END: Final = 10_000
+"""So many dead letters are looked at from each end."""
+
+
+class AlertStore:
+    """The alerts of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take(
+        self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
+    ) -> tuple[Telling, ...]:
+        """Say what this daemon sees now, and get what it is to tell: for a lease, it is nobody else's."""
+        return self._database.write("take_alerts", lambda tx: _take(tx, found, sinks, quiet, remind))
+
+    def told(self, telling: Telling, *, remind: float) -> None:
+        """It has been told. Nothing, if another has it by now."""
+        name, sink, tries = telling.standing.name, telling.standing.sink, telling.standing.tries
+
+        def work(tx: Tx) -> None:
+            if telling.kind == "over":
+                tx.rows("forget_alert", name=name, sink=sink, tries=tries)
+            else:
+                tx.rows("told_alert", name=name, sink=sink, tries=tries, remind=remind)
+
+        self._database.write("told_alert", work)
+
+    def unwanted_dead(self) -> tuple[int, float]:
+        """How many dead letters nobody wanted dead, and for how many seconds the first of them has been.
+
+        What a person cancelled or settled by hand is none of them. Beyond 20,000 dead letters only those at both ends,
+        published first and last, are looked at.
+        """
+        ((number, age),) = self._database.read(lambda tx: tx.rows("unwanted_dead", most=EACH_END))
+        return number, float(age or 0.0)
+
+    def rows(self) -> tuple[AlertStanding, ...]:
+        """All of them, by name and sink."""
+        return tuple(standing for standing, _ in map(_row, self._database.read(lambda tx: tx.rows("alerts"))))
+
+
+def _take(
+    tx: Tx, found: Mapping[Name, Raised], sinks: Sequence[str], quiet: float, remind: float
+) -> tuple[Telling, ...]:
+    """Rows are locked in their order. Of two daemons that see an alert first, the second finds the other's row."""
+    now = float(tx.rows("clock")[0][0])
+    for name in sorted(found):
+        for sink in sorted(sinks):
+            tx.rows("begin_alert", **_values(begun(found[name], sink, now)))
+    telling: list[Telling] = []
+    for known, now in map(_row, tx.rows("lock_alerts")):
+        if known.name not in NAMES or known.sink not in sinks:  # another version's, or of a sink that is no more here
+            continue
+        match step(known, found.get(known.name), now, quiet=quiet, remind=remind):
+            case Forget():
+                tx.rows("forget_alert", name=known.name, sink=known.sink, tries=known.tries)
+            case Keep(standing, told):
+                if standing != known:
+                    tx.rows("write_alert", **_values(standing))
+                telling += [] if told is None else [told]
+    return tuple(telling)
+
+
+def _values(standing: AlertStanding) -> dict[str, Any]:
+    return {
+        "name": standing.name,
+        "sink": standing.sink,
+        "since": moment(standing.since),
+        "seen_at": moment(standing.seen_at),
+        "next_at": moment(standing.next_at),
+        "told_at": moment_or_none(standing.told_at),
+        "ended": standing.over,
+        "tries": standing.tries,
+        "value": standing.value,
+        "threshold": standing.threshold,
+    }
+
+
+def _row(row: Any) -> tuple[AlertStanding, float]:
+    """A row, and the database's clock when it was read."""
+    name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold, now = row
+    standing = AlertStanding(
+        name=cast("Name", name),
+        sink=sink,
+        since=float(since),
+        seen_at=float(seen_at),
+        next_at=float(next_at),
+        told_at=None if told_at is None else float(told_at),
+        over=bool(ended),
+        tries=tries,
+        value=float(value),
+        threshold=float(threshold),
+    )
+    return standing, float(now)

@@ -1,0 +1,68 @@
+"""Failed attempts, and what happened lately. A succeeded attempt leaves its row in the history only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.outcome import Response
+from todoku.store.columns import build, moment, moment_or_none, read_response, uuid_or_none
+from todoku.store.database import Database
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One failed attempt of a delivery."""
+
+    delivery_id: int
+    replay: int
+    number: int
+    epoch: int
+    started_at: datetime | None
+    ended_at: datetime
+    reason: str
+    error: str | None
+    worker: UUID | None
+    response: Response | None = None
+    """The receiver's HTTP response, if there was one."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A publish, the end of an attempt, or an act of an operator. `mark` identifies it."""
+
+    at: datetime
+    what: str
+    delivery_id: int | None
+    message_id: UUID | None
+    topic: str | None
+    destination: str | None
+    told: str | None
+    mark: str
+
+
+class AttemptStore:
+    """The failed attempts of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, delivery_id: int) -> tuple[Attempt, ...]:
+        """The failed attempts of a delivery, the oldest first."""
+        return tuple(map(attempt, self._database.read(lambda tx: tx.rows("attempts", ids=[delivery_id]))))
+
+    def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
+        """Events after `since` (unix seconds of the database), oldest first: of each kind the last `limit`."""
+        return tuple(
+            Event(moment(at), what, id, uuid_or_none(message_id), *rest)
+            for at, what, id, message_id, *rest in self._database.read(
+                lambda tx: tx.rows("tail", since=since, most=limit)
+            )
+        )
+
+
+def attempt(row: tuple[Any, ...]) -> Attempt:
+    """A row of `attempts` as a value."""
+    times = (moment_or_none(row[4]), moment(row[5]))
+    return build(Attempt, *row[:4], *times, *row[6:8], uuid_or_none(row[8]), read_response(row[9]))

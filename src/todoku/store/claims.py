@@ -1,0 +1,279 @@
+"""Claims: what workers do to deliveries: take, settle, release. Each row goes to one worker (I3).
+
+A claim is a token (id, epoch, worker). It works once: every later write proves that the worker still owns the row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.decision import Settlement
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
+from todoku.core.http_request import served_as
+from todoku.core.message import Claimed
+from todoku.core.outcome import Done, Outcome
+from todoku.core.status import Status
+from todoku.store import gates, settlement
+from todoku.store.database import Database, Slice, Tx
+from todoku.store.endings import Endings
+from todoku.store.lanes import claim as claim_lanes
+from todoku.store.leases import Held
+from todoku.store.limits import UNCOUNTED, Counted, Gated, P, Place, claim_by_place, place_documents
+
+T = TypeVar("T")
+Token = TypeVar("Token", Claimed, Held)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Where deliveries wait, due or not: (queue, destination, priority), and (queue, destination) of the others."""
+
+    groups: tuple[tuple[str, str, int], ...]
+    suspects: tuple[tuple[str, str], ...]
+    lanes: tuple[tuple[str, str], ...]
+    gates: tuple[tuple[str, str, float], ...] = ()
+    """Where a key may start a delivery, with the seconds until it must be looked at."""
+
+    def only(self, destinations: Collection[str]) -> Waiting:
+        """The part that waits for these destinations; one that is a URL scheme stands for every host."""
+
+        def served(place: tuple[str, str] | tuple[str, str, float]) -> bool:
+            return place[1] in destinations or served_as(place[1]) in destinations
+
+        return Waiting(
+            tuple(filter(served, self.groups)), tuple(filter(served, self.suspects)), tuple(filter(served, self.lanes)),
+            tuple(filter(served, self.gates)),
+        )  # fmt: skip
+
+
+class SettleReport(msgspec.Struct, frozen=True):
+    """Claims that did not settle. `lost`: not owned any more, drop them. `stuck`: a row was locked, settle again."""
+
+    lost: tuple[Claimed, ...] = ()
+    stuck: tuple[Claimed, ...] = ()
+
+
+class Transacted(Enum):
+    """How a transactional handler's commit ended: settled with it, or rolled back because the row was not owned."""
+
+    SETTLED = "settled"
+    LOST = "lost"
+
+
+class ClaimStore:
+    """Deliveries as workers take and settle them."""
+
+    def __init__(self, database: Database, endings: Endings, *, ledger_ttl: float) -> None:
+        self._database = database
+        self._endings = endings
+        self._ledger_ttl = ledger_ttl
+        self.seconds = 0.0
+        """Seconds that `waiting` and the takes have worked so far, without what they waited for: a connection, the
+        write lock of SQLite, the lock of a limit."""
+
+    def waiting(self, destinations: Sequence[str] | None) -> Waiting:
+        """Where work waits for these destinations (None: all), due or not. Cost: the number of places, not rows."""
+        return self._database.read(lambda tx: self._timed(lambda: read_waiting(tx, destinations)))
+
+    # --------------------------------------------------------------------------------------------- take
+
+    def take(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
+        """Takes up to `limit` due deliveries, slice by slice, each slice in time order.
+
+        `attempt` and `epoch` of each rise. A worker whose lease ended gets nothing. Paused queues, open breakers,
+        expired and future rows, lanes, gates and suspects are passed over.
+
+        Of the names in `counted`, here and in the other takes, no more is taken than their limits leave: exactly, even
+        if other workers claim at the same moment. Places at their limit are passed over, and not waited for.
+        """
+
+        def take(tx: Tx, some: Sequence[Slice], most: int) -> list[Any]:
+            return self._database.claim(tx, worker, some, most)
+
+        return self._take("claim", worker, slices, counted, limit, take)
+
+    def take_suspect(
+        self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        """Takes one due delivery whose owner died before, if there is one; not past the limit of its key."""
+
+        def take(tx: Tx, some: Sequence[Place], _most: int) -> list[Any]:
+            return gates.claim_suspect(tx, worker, place_documents(some))
+
+        return self._take("claim_suspect", worker, [Place(*place) for place in places], counted, 1, take)
+
+    def take_lanes(
+        self,
+        worker: UUID,
+        places: Sequence[tuple[str, str]],
+        *,
+        lanes: int,
+        limit: int,
+        counted: Counted = UNCOUNTED,
+    ) -> list[Claimed]:
+        """Takes up to `lanes` lanes and the first rows of each, in order: one if its head has failed before.
+
+        Rows of a lane must be run in turn (I10). A head that may not run yet blocks its lane. A row whose owner died
+        comes alone (H6).
+        """
+
+        def take(tx: Tx, some: Sequence[Place], most: int) -> list[Any]:
+            # Rows that wait behind the head of a lane would count as running: of a place with a limit take only heads.
+            return claim_lanes(tx, worker, some, lanes, most, heads_only=counted.has(*some[0]))
+
+        return self._take("claim_lanes", worker, [Place(*place) for place in places], counted, limit, take)
+
+    def take_gates(
+        self, worker: UUID, places: Sequence[Gated], *, number: int, limit: int, counted: Counted = UNCOUNTED
+    ) -> list[Claimed]:
+        """Takes up to `limit` due deliveries of up to `number` gates: of each key as many as its limit leaves.
+
+        Exactly so many of a key run at once, and start a second, over all workers. Larger priorities first, and gates
+        take turns. Rows behind a full gate are not read. The limit of the last claim is the gate's.
+        """
+
+        def take(tx: Tx, some: Sequence[Gated], most: int) -> list[Any]:
+            return gates.claim(tx, worker, some, number, most)
+
+        return self._take("claim_gates", worker, places, counted, limit, take)
+
+    def _take(
+        self,
+        operation: str,
+        worker: UUID,
+        places: Sequence[P],
+        counted: Counted,
+        limit: int,
+        take: Callable[[Tx, Sequence[P], int], list[Any]],
+    ) -> list[Claimed]:
+        def timed(tx: Tx, some: Sequence[P], most: int) -> list[Any]:
+            return self._timed(lambda: take(tx, some, most))
+
+        def work(tx: Tx) -> list[Any]:
+            return claim_by_place(tx, places, counted, limit, partial(timed, tx))
+
+        try:
+            rows = self._database.write(operation, work)
+        except DatabaseBusy:  # another connection holds the lock of a limit: claim the places without one
+            free = [place for place in places if not counted.has(place.queue, place.destination)]
+            if not free or len(free) == len(places):
+                raise
+            rows = self._database.write(operation, lambda tx: timed(tx, free, limit))
+        build: Callable[..., Claimed] = Claimed
+        return [build(*row, worker) for row in rows]
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        """Counts `work` in `seconds`. Called in a transaction that has its locks."""
+        began = time.monotonic()
+        result = work()
+        self.seconds += time.monotonic() - began
+        return result
+
+    # ------------------------------------------------------------------------------------------- settle
+
+    def effects(self, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
+        """The ledger entries of these claims, as (state, digest) by delivery id, as far as there are any."""
+        return self._database.read(lambda tx: settlement.read_effects(tx, claims))
+
+    def settle(self, settled: Sequence[tuple[Claimed, Settlement]]) -> SettleReport:
+        """Writes what attempts came to: ledger, delivery, history, in one transaction (I5).
+
+        Claims that are not owned any more change nothing and are reported `lost`. Claims that this worker has settled
+        before count as settled, so repeating after a lost reply is harmless (a repeated snooze is reported `lost`: it
+        leaves no record, and nothing to lose). Rows that another connection keeps locked do not hold up the others:
+        they are reported `stuck`.
+        """
+        if not settled:
+            return SettleReport()
+        worker = settled[0][0].worker
+        first = {pair[0].id: pair for pair in reversed(settled)}
+        if len(first) < len(settled):  # an old token beside a new one of the same delivery: each by itself
+            one, other = self.settle(list(first.values())), self.settle([p for p in settled if first[p[0].id] is not p])
+            return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
+        try:
+            lost = self._endings.write("settle", lambda tx: self._settle(tx, worker, settled))
+        except DatabaseBusy:
+            # Another connection holds one of these rows. Halve until it is alone, so that the others settle (H11).
+            # SQLite has one lock for all of them: smaller parts would only wait for it again and again.
+            if len(settled) == 1 or self._database.dialect == "sqlite":
+                return SettleReport(stuck=tuple(claim for claim, _ in settled))
+            middle = len(settled) // 2
+            one, other = self.settle(settled[:middle]), self.settle(settled[middle:])
+            return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
+        return SettleReport(
+            lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else [])
+        )
+
+    def transact(self, claim: Claimed, work: Callable[[Any], Outcome], *, limit: float) -> Outcome | Transacted:
+        """Runs `work` with an open transaction; its writes, the inbox mark and the settle commit together (I6).
+
+        Only Done commits; another outcome is returned, with everything rolled back. A row that is not owned any more
+        rolls back, too. The database ends a transaction that takes longer than `limit` seconds.
+        """
+        try:
+            result = self._transact(claim, work, limit)
+        except DatabaseUnavailable:
+            if self._lost(claim.worker, [claim]):  # raises in its turn without a database: then it stays unknown
+                raise
+            result = Transacted.SETTLED  # the commit had happened, only its reply was lost
+        self._endings.catch_up()
+        return result
+
+    def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:
+        with self._database.opened(limit) as opened:
+            outcome = work(opened.connection)
+            if not isinstance(outcome, Done):
+                return outcome
+            opened.check()
+            opened.tx.rows("mark_inbox", consumer=claim.destination, message_id=claim.message_id)
+            done = Settlement(status=Status.SUCCEEDED, result=outcome.result)
+            if self._settle(opened.tx, claim.worker, [(claim, done)]):
+                return Transacted.LOST
+            opened.commit()
+            return Transacted.SETTLED
+
+    def _settle(self, tx: Tx, worker: UUID, settled: Sequence[settlement.Settled]) -> set[int]:
+        return settlement.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl, endings=self._endings)
+
+    def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
+        if not claims:
+            return ()
+        before = self._database.read(lambda tx: settlement.settled_before(tx, worker, claims))
+        return tuple(claim for claim in claims if (claim.id, claim.epoch) not in before)
+
+    # ------------------------------------------------------------------------------------------ release
+
+    def release(self, claims: Sequence[Token], *, delay: float = 0.0) -> tuple[Token, ...]:
+        """Gives back deliveries whose attempt never started. Returns the claims that were not owned any more.
+
+        Rows of `LeaseStore.owned` may be released, too: a worker need not know more of a delivery than that (H3).
+        """
+        if not claims:
+            return ()
+        worker = claims[0].worker
+        first = {claim.id: claim for claim in reversed(claims)}
+        if len(first) < len(claims):  # as in settle
+            rest = [claim for claim in claims if first[claim.id] is not claim]
+            return self.release(list(first.values()), delay=delay) + self.release(rest, delay=delay)
+
+        def work(tx: Tx) -> set[int]:
+            return settlement.release(tx, worker, claims, delay, endings=self._endings)
+
+        ours = self._endings.write("release", work)
+        return tuple(claim for claim in claims if claim.id not in ours)
+
+
+def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
+    """As `ClaimStore.waiting`, in an open transaction: walks over the set of places, never over rows."""
+    return Waiting(
+        tuple(tx.rows("waiting", destinations=destinations)),
+        tuple(tx.rows("waiting_suspects", destinations=destinations)),
+        tuple(tx.rows("waiting_lanes", destinations=destinations)),
+        gates.waiting(tx, destinations),
+    )

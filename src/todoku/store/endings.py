@@ -1,0 +1,259 @@
+"""What follows the end of a delivery: hooks get a message, batches are counted, callbacks and next batches published.
+
+Every write that ends deliveries calls this at the end of the same transaction: what follows exists if and only if the
+end does (I1, I2), and once, because a claim works once (I3).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.callback import EndedRequest, callback_draft, callback_of
+from todoku.core.decision import Settlement
+from todoku.core.ending import BATCH, OWN, Ending, Hook, batch_of
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
+from todoku.core.http_request import TOPIC, TRACE, HttpRequest, request_of
+from todoku.core.identity import uuid7
+from todoku.core.message import Claimed, Draft, Leg
+from todoku.core.sealed import kind_of
+from todoku.core.status import Status
+from todoku.store import batches, ended_delivery
+from todoku.store.columns import moment, read_response
+from todoku.store.database import Database, Tx, run_steps
+from todoku.store.ended_delivery import Over
+from todoku.store.publish import Publishing, publish
+
+T = TypeVar("T")
+
+GONE: Final = "HTTP_GONE"
+"""The reason of a 410 response: the receiver says that this URL is gone."""
+
+
+def has_followers(topic: str, headers: str | None, reason: str | None) -> bool:
+    """Whether an endpoint or a callback may follow the end of this message. Cheap: called for every settlement."""
+    return topic == TOPIC and headers is not None and (reason == GONE or "callback" in headers)
+
+
+def _follow_requests(tx: Tx, ended: Sequence[Over]) -> list[Draft]:
+    """Disables endpoints that are gone. Returns the callbacks, to be published in this transaction."""
+    requests = list(_requests(each for each in ended if has_followers(each.topic, each.headers, each.reason)))
+    gone = {(request.url, request.group) for each, request in requests if each.reason == GONE}
+    for url, group in sorted(gone, key=repr):  # sorted locks (H11)
+        if tx.rows("set_endpoint", url=url, group=group, state="disabled", reason=GONE):
+            why = "the receiver says that it is gone (410)"
+            tx.rows("audit", by="todoku", why=why, action="disable", targets=[f"endpoint:{url}"])
+    wanted = [
+        (each, request)
+        for each, request in requests
+        if callback_of(request, succeeded=each.status is Status.SUCCEEDED) is not None
+    ]
+    return list(_callbacks(tx, wanted)) if wanted else []
+
+
+def _requests(ended: Iterator[Over]) -> Iterator[tuple[Over, HttpRequest]]:
+    for each in ended:
+        try:
+            request = request_of(each.headers)
+        except InvalidMessage:  # not a header that todoku wrote: it must not keep a delivery from ending
+            continue
+        if request is not None:
+            yield each, request
+
+
+def _callbacks(tx: Tx, wanted: Sequence[tuple[Over, HttpRequest]]) -> Iterator[Draft]:
+    """One message for each request. Its body and the last response are read only now."""
+    rows = [{"message": each.message_id, "delivery": each.delivery_id} for each, _ in wanted]
+    found = {row[0]: row[1:] for row in tx.rows("callback_sources", rows=rows)}
+    for each, request in wanted:
+        payload, raw, content_type, created_at, answered = found[each.delivery_id]
+        succeeded = each.status is Status.SUCCEEDED
+        to = callback_of(request, succeeded=succeeded)
+        if to is None:
+            continue
+        ended = EndedRequest(
+            message_id=each.message_id, delivery_id=each.delivery_id, replay_count=each.replay_count, request=request,
+            succeeded=succeeded, attempts=each.attempts, created_at=created_at,
+            body=None if kind_of(content_type) is not None else (raw if payload is None else payload.encode()) or b"",
+            response=each.response or (None if succeeded else read_response(answered)),
+        )  # fmt: skip
+        yield callback_draft(uuid7(time.time_ns() // 1_000_000, os.urandom(10)), ended, to, trace_of(each.headers))
+
+
+def trace_of(headers: str | None) -> dict[str, str]:
+    """The trace headers of a message, for the messages that follow it."""
+    found: dict[str, str] = {} if headers is None else msgspec.json.decode(headers)
+    return {name: value for name, value in found.items() if name.lower() in TRACE}
+
+
+FORGOTTEN_AFTER: Final = 86_400.0
+"""Seconds after which a hook that no worker has announced is dropped."""
+
+_REMEMBERED: Final = 1.0
+"""Seconds that the hooks are cached: every settle needs them."""
+
+_AT_ONCE: Final = 100
+
+
+class Endings:
+    """What follows ends, on one database. Its methods may be called from any thread."""
+
+    def __init__(self, database: Database, *, notify: bool) -> None:
+        self._database = database
+        self._notify = notify
+        self._hooks: tuple[Hook, ...] = ()
+        self._hooks_until = 0.0
+        self._late: set[str] = set()
+
+    def write(self, operation: str, work: Callable[[Tx], T]) -> T:
+        """A write that may end deliveries, and then what had to wait for its commit."""
+        result = self._database.write(operation, work)
+        self.catch_up()
+        return result
+
+    # ------------------------------------------------------------------------------------ after the end
+
+    def after_settle(
+        self, tx: Tx, pairs: Sequence[tuple[Claimed, Settlement]], cancelled: Collection[int] = ()
+    ) -> None:
+        """Attempts were settled; `cancelled`: ids of those that ended because an operator cancelled them.
+
+        Without hooks, batches and callbacks this costs a look at each claim's headers, and no query.
+        """
+        known = self._known(tx)
+        if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
+            self.after_end(tx, ended_delivery.settled(pairs, cancelled))
+
+    def after_abort(self, tx: Tx, ids: Sequence[int]) -> None:
+        """Deliveries became dead letters."""
+        if ids:
+            self.after_end(tx, ended_delivery.loaded(tx, ids))
+
+    def after_end(self, tx: Tx, ended: Sequence[Over]) -> None:
+        """Publishes what follows these ends."""
+        if ended:
+            self._publish_to_hooks(tx, ended)
+            if calls := _follow_requests(tx, ended):
+                run_steps(tx, publish(self._publishing(), calls))
+            self._publish_next(tx, batches.count(tx, ended))
+
+    def after_purge(self, tx: Tx, removed: Iterable[Over]) -> None:
+        """Dead letters are about to be removed: a batch that needs them to succeed is given up."""
+        if ids := sorted({str(id) for each in removed if (id := batch_of(each.headers)) is not None}):
+            tx.rows("lock_batches", ids=ids)
+            tx.rows("give_up_batches", ids=ids)
+
+    # --------------------------------------------------------------------------------------------- hooks
+
+    def announce(self, hooks: Sequence[Hook]) -> None:
+        """Records that a worker serves these hooks: from now on each gets a message for every end that it matches.
+
+        The message commits with the end itself, so it is neither lost nor doubled. A hook that no worker announces for
+        a day is dropped. Other processes notice a new hook within a second.
+        """
+        if hooks:
+            rows = [msgspec.structs.asdict(hook) for hook in hooks]
+            self._database.write("announce", lambda tx: tx.rows("announce_hooks", hooks=rows))
+            self._hooks_until = 0.0
+
+    def _known(self, tx: Tx) -> tuple[Hook, ...]:
+        if (now := time.monotonic()) >= self._hooks_until:
+            self._hooks = read_hooks(tx)
+            self._hooks_until = now + _REMEMBERED
+        return self._hooks
+
+    def _publish_to_hooks(self, tx: Tx, ended: Sequence[Over]) -> None:
+        """Publishes one message for each end that hooks match, with a delivery to each of these hooks."""
+        known = self._known(tx)
+        matched = [
+            (each, hooks)
+            for each in ended
+            if (hooks := [h for h in known if h.hears(each.status, each.topic, each.destination, each.queue)])
+        ]
+        if matched:
+            ((now,),) = tx.rows("clock")
+            run_steps(tx, publish(self._publishing(), [_ending_draft(each, hooks, now) for each, hooks in matched]))
+
+    # ------------------------------------------------------------------------------------------- batches
+
+    def _publish_next(self, tx: Tx, complete: Sequence[batches.Complete]) -> None:
+        """Publishes what follows complete batches, and records that it was."""
+        done = [each for each in complete if not self._must_wait(each)]
+        self._late.update(each.id for each in complete if self._must_wait(each))
+        if done:
+            run_steps(tx, batches.begin(self._publishing(), [each.next for each in done if each.next is not None]))
+            tx.rows("finish_batches", ids=[each.id for each in done])
+
+    def _must_wait(self, complete: batches.Complete) -> bool:
+        """Whether the next batch publishes into a lane. It would wait for other publishers of the lane, for long or in
+        a deadlock with this settle, so it gets its own transaction after this one."""
+        return (
+            self._database.dialect == "postgresql"
+            and complete.next is not None
+            and any(leg.lane is not None for draft in complete.next.drafts for leg in draft.legs)
+        )
+
+    def catch_up(self, *, all: bool = False) -> int:
+        """Publishes what follows complete batches where that could not commit with the end itself: of the batches that
+        this process left behind, or of all. Locked ones are left to the next call. Returns how many it published."""
+        if not all and not self._late:
+            return 0
+        database = self._database
+        late, self._late = self._late, set()
+        if all:
+            late = {id for (id,) in database.read(lambda tx: tx.rows("due_batches", most=_AT_ONCE))}
+        number = 0
+        for id in sorted(late):
+            try:
+                number += database.write("follow", lambda tx: self._take(tx, id))  # noqa: B023 - runs at once
+            except (DatabaseBusy, DatabaseUnavailable):
+                continue  # it is recorded as due: another call finds it
+        return number
+
+    def _take(self, tx: Tx, id: str) -> int:
+        rows = tx.rows("take_batch", id=id)
+        if following := [each for (next,) in rows if (each := batches.read(next)) is not None]:
+            run_steps(tx, batches.begin(self._publishing(), following))
+        tx.rows("finish_batches", ids=[id])
+        return len(rows)
+
+    def _publishing(self) -> Publishing:
+        database = self._database
+        return Publishing(database.dialect, database.queries, database.now(), self._notify)
+
+
+def read_hooks(tx: Tx) -> tuple[Hook, ...]:
+    """The hooks that workers serve."""
+    rows = tx.rows("hooks", forgotten_after=FORGOTTEN_AFTER)
+    return tuple(Hook(**dict(zip(Hook.__struct_fields__, row, strict=True))) for row in rows)
+
+
+def _ending_draft(each: Over, hooks: Sequence[Hook], now: float) -> Draft:
+    ending = Ending(
+        message_id=UUID(each.message_id), delivery_id=each.delivery_id, topic=each.topic, key=each.key,
+        destination=each.destination, queue=each.queue, status=each.status, reason=each.reason, error=each.error,
+        attempts=each.attempts, replay_count=each.replay_count, ended_at=moment(now),
+    )  # fmt: skip
+    topic = f"{OWN}{each.status}"
+    return Draft(
+        id=uuid7(time.time_ns() // 1_000_000, os.urandom(10)),
+        topic=topic,
+        type=topic,
+        key=each.key,
+        payload=msgspec.json.encode(ending).decode(),
+        headers=msgspec.json.encode(trace).decode() if (trace := trace_of(each.headers)) else None,
+        legs=tuple(
+            Leg(destination=hook.name, queue=hook.queue, max_attempts=hook.max_attempts, timeout=hook.timeout)
+            for hook in hooks
+        ),
+    )
+
+
+def _is_followed(claim: Claimed, settlement: Settlement) -> bool:
+    headers = claim.headers or ""
+    return BATCH in headers or has_followers(claim.topic, headers, settlement.reason)

@@ -1,0 +1,86 @@
+"""Messages: what was published, and everything that happened to it since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from todoku.store.attempts import Attempt, attempt
+from todoku.store.audit import AuditRow
+from todoku.store.columns import build, moment, uuid
+from todoku.store.database import Database, Tx
+from todoku.store.deliveries import Delivery, Filter, find, find_history
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message as it is stored."""
+
+    seq: int
+    id: UUID
+    topic: str
+    type: str
+    key: str | None
+    payload: str | None
+    payload_bytes: bytes | None
+    content_type: str
+    headers: str | None
+    labels: str | None
+    created_at: datetime
+
+
+class Story(msgspec.Struct, frozen=True):
+    """A message with its deliveries, their failed attempts, and the acts of operators on them."""
+
+    message: StoredMessage
+    deliveries: tuple[Delivery, ...]
+    attempts: tuple[Attempt, ...]
+    audit: tuple[AuditRow, ...]
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """The payload of a message if it is JSON and small enough to show; its size in bytes."""
+
+    payload: str | None
+    size: int
+    content_type: str
+
+
+class MessageStore:
+    """The messages of one database. Only reads: publishing is in `publish`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def story(self, message_id: UUID) -> Story | None:
+        """Everything known about a message; None: there is no such message."""
+        return self._database.read(lambda tx: _story(tx, message_id))
+
+    def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
+        """Previews of these messages; of one larger than `largest` bytes only its size."""
+        if not message_ids:
+            return {}
+        ids = [str(id) for id in message_ids]
+        rows = self._database.read(lambda tx: tx.rows("previews", ids=ids, largest=largest))
+        return {uuid(id): Preview(payload, size, kind) for id, payload, size, kind in rows}
+
+
+def _story(tx: Tx, message_id: UUID) -> Story | None:
+    found = tx.rows("message", message_id=message_id)
+    if not found:
+        return None
+    (row,) = found
+    message = build(StoredMessage, row[0], uuid(row[1]), *row[2:-1], moment(row[-1]))
+    which = Filter(message_id=message_id)
+    deliveries = find(tx, which, None, 10_000).items + find_history(tx, which, None, 10_000).items
+    ids = [delivery.id for delivery in deliveries]
+    attempts = tx.rows("attempts", ids=ids) if ids else []
+    audits = tx.rows("audits", targets=[f"message:{message_id}", *(f"delivery:{id}" for id in ids)])
+    return Story(
+        message,
+        tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
+        tuple(attempt(row) for row in attempts),
+        tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
+    )

@@ -1,0 +1,15 @@
+-- The audit.
+
+-- name: audit
+-- Append-only, in the transaction of what it tells of.
+insert into todoku_audit (at, by, action, target, why)
+select todoku_now(), :by, :action, target, :why from unnest(:targets::text[]) as s(target)
+
+-- name: audit_page
+-- Only reads, by number downwards. A filter that few acts pass walks the rest: acts of people are not many.
+select id, date_part('epoch', at), by, action, target, why from todoku_audit
+ where (:before::bigint is null or id < :before)
+   and (:by::text is null or by = :by)
+   and (:action::text is null or action = :action)
+   and (:target::text is null or target = :target)
+ order by id desc limit :most

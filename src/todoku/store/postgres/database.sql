@@ -1,0 +1,40 @@
+-- The database itself: its clock, its version, savepoints.
+
+-- name: savepoint_open
+-- Changes nothing; on SQLite it makes sure that there is a transaction for the savepoint to be in.
+select 1
+
+-- name: savepoint
+-- Only this name is undone or closed, so it may be nested in the caller's own.
+savepoint todoku_best_effort
+
+-- name: savepoint_undo
+-- Undoes what todoku did since, and nothing of the caller's; possible in a transaction that has failed.
+rollback to savepoint todoku_best_effort
+
+-- name: savepoint_close
+-- The caller's transaction goes on; nothing is committed by this.
+release savepoint todoku_best_effort
+
+-- name: clock
+-- Only reads: the database's clock.
+select date_part('epoch', todoku_now())
+
+-- name: server
+-- Only reads.
+select current_setting('server_version'), current_setting('synchronous_commit')
+
+-- name: schema_version
+-- Only reads.
+select max(version) from todoku_migration
+
+-- name: server_facts
+-- Only reads: connections there are and may be, whether the server or this role is read-only (a standby, or a setting that
+-- other transactions of ours begin with), who answers (a pooler lies about that), and every schema with tables of ours.
+select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+       pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean,
+       current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid(),
+       current_setting('server_encoding'), current_schema() is null,
+       array(select relnamespace::regnamespace::text from pg_class
+              where relname = 'todoku' || '_message' and relkind = 'r' order by 1)

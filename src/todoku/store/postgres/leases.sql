@@ -1,0 +1,106 @@
+-- Leases of workers.
+
+-- name: register
+-- The id is random per incarnation: it cannot meet an older one (H5).
+insert into todoku_worker (id, name, started_at, expires_at)
+values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease))
+
+-- name: renew
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
+-- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease)
+ where id = :worker and expires_at > todoku_now()
+returning id
+
+-- name: set_state
+-- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+update todoku_worker set state = :state where id = :worker and expires_at > todoku_now()
+
+-- name: owned
+-- Reads the small index of rows in flight.
+select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
+
+-- name: end_expired_leases
+-- The row's lock decides against a renewal (H1). Who holds his own row, stopped in the middle of a renewal or a claim, is
+-- passed over and buried in a later round: nobody waits for a dead worker to bury another.
+delete from todoku_worker
+ where id = any (array(select id from todoku_worker where expires_at <= todoku_now() for update skip locked))
+returning id
+
+-- name: end_lease
+-- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
+delete from todoku_worker where id = :worker returning id
+
+-- name: lock_owned
+-- Waits: a claim that saw these rows free may have locked them in passing, and free_orphans passes over locked rows.
+select from todoku_delivery where worker_id = :worker and status = 'sending' for update
+
+-- name: lock_owned_lanes
+-- As lock_owned, for free_lanes.
+select from todoku_lane where worker_id = :worker for update
+
+-- name: free_orphans
+-- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted, at the limit or because it was
+-- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted
+-- apart (H6). In no order: it
+-- never waits for a lock, and an order would make the planner walk the whole table by id. Locked only if the epoch
+-- is still the one seen: since then somebody else may have freed the row and a live worker claimed it (H7).
+with orphan as materialized (
+    select d.id, d.epoch, d.cancel_requested as asked,
+           (d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
+               select from todoku_message m join todoku_ledger l
+                   on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
+                where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest) as doomed
+      from todoku_delivery d
+     where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id)
+       and (:worker::uuid is null or d.worker_id = :worker::uuid)
+     limit :most
+), held as materialized (
+    select d.id, o.asked, o.doomed from orphan o cross join lateral (
+        select id from todoku_delivery where id = o.id and epoch = o.epoch limit 1 for update skip locked) d
+)
+update todoku_delivery d
+   set status = case when doomed or (d.cancel_requested and not asked) then 'aborted' else 'pending' end,
+       reason = case when d.cancel_requested and (doomed or not asked) then 'CANCELLED'
+                     when doomed then 'WORKER_LOST' end,
+       error = case when d.cancel_requested and (doomed or not asked) then {cancelled}
+                    when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
+       epoch = d.epoch + 1, worker_id = null, attempts = greatest(d.attempts - 1, 0), lost = d.lost + :lost,
+       cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
+  from held
+ where d.id = any (array(select id from held)) and d.id = held.id
+returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,
+          case when d.reason = 'CANCELLED' then null else d.lane end, d.gate
+
+-- name: record_lost
+-- Append-only; one row per owner that died under a delivery.
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
+select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its worker died',
+       (select d.message_seq from todoku_delivery d where d.id = s.delivery_id)
+  from json_to_recordset(:rows::json) as s(delivery_id bigint, replay int, number int, epoch bigint)
+
+-- name: free_lanes
+-- As free_orphans, for lanes. `failures` makes the next claim take one row only: its head is a suspect.
+with orphan as materialized (
+    select l.id, l.epoch from todoku_lane l
+     where l.worker_id is not null and not exists (select from todoku_worker w where w.id = l.worker_id)
+       and (:worker::uuid is null or l.worker_id = :worker::uuid)
+), held as materialized (
+    select l.id from orphan o cross join lateral (
+        select id from todoku_lane where id = o.id and epoch = o.epoch limit 1 for update skip locked) l
+)
+update todoku_lane
+   set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = todoku_now()
+ where id = any (array(select id from held))
+
+-- name: park_lanes
+-- Their heads became dead letters in this transaction, under their row locks.
+update todoku_lane l set parked = true
+ where l.id = any (:lanes::bigint[])
+   and not {skips}
+
+-- name: workers
+-- Only reads; what each holds is counted in the small index of rows in flight.
+select id, name, state, date_part('epoch', started_at), date_part('epoch', expires_at),
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
+  from todoku_worker w order by started_at, id

@@ -1,0 +1,18 @@
+-- Messages.
+
+-- name: message
+-- Only reads.
+select seq, id, topic, type, key, payload::text, payload_bytes, content_type, headers::text, labels::text,
+       date_part('epoch', created_at)
+  from todoku_message where id = :message_id
+
+-- name: audits
+-- Only reads.
+select date_part('epoch', at), by, action, target, why from todoku_audit
+ where target = any (:targets::text[]) order by id
+
+-- name: previews
+-- Only reads; a payload too large to be shown stays where it is.
+select id, case when octet_length(payload::text) <= :largest then payload::text end,
+       coalesce(octet_length(payload::text), octet_length(payload_bytes)), content_type
+  from todoku_message where id = any (:ids::text[]::uuid[])

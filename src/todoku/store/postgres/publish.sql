@@ -1,0 +1,98 @@
+-- Publishing: a message with its deliveries.
+-- These run on the caller's connection, with any driver and codecs: each parameter is text, cast as text first.
+
+-- name: publish_lock_destinations
+-- Taken before any lane's lock, in key order. Shared: keeps out only a publisher of very many lanes.
+select pg_advisory_xact_lock_shared(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
+
+-- name: publish_lock_destinations_whole
+-- Instead of one lock per lane, of which there are too many for the lock table.
+select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
+
+-- name: publish_lock_lanes
+-- Held until the caller commits, and ids are drawn after it: so ids of a lane follow commit order (I10).
+select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
+
+-- name: publish_lanes
+-- The lane's own lock is held: nobody deletes the lane between this insert and the commit.
+insert into todoku_lane (id, queue, destination, ready_at)
+select distinct on (lane) lane, queue, destination, todoku_now()
+  from json_to_recordset(cast(cast(:lanes as text) as json)) as s(lane bigint, queue text, destination text)
+ order by lane
+    on conflict (id) do nothing
+
+-- name: publish_gate_calls
+-- Only appends: no publisher waits for another or for a claim, nor they for him. Who claims heeds what was committed.
+insert into todoku_gate_call (queue, destination, gate, key)
+select queue, destination, gate, key
+  from json_to_recordset(cast(cast(:gates as text) as json)) as s(gate bigint, queue text, destination text, key text)
+
+-- name: publish
+-- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19).
+with draft as materialized (
+    select s.*, nextval('todoku_message_seq_seq') as seq
+      from json_to_recordset(cast(cast(:messages as text) as json))
+           as s(n int, id uuid, topic text, type text, key text, payload json, payload_bytes text,
+                content_type text, headers json, labels json, scope text, key_hash text, digest text)
+), message as (
+    insert into todoku_message (seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
+                                scope, key_hash, digest, created_at)
+    select seq, id, topic, type, key, case when payload_bytes is null then coalesce(payload, 'null') end,
+           decode(payload_bytes, 'base64'), content_type, headers, labels, scope, key_hash, digest, todoku_now()
+      from draft
+), delivery as (
+    insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
+                                 next_run_at, expires_at, updated_at, reason)
+    select draft.seq, s.destination, s.queue, s.lane, s.gate, s.priority,
+           case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
+           coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
+           coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
+      from json_to_recordset(cast(cast(:deliveries as text) as json))
+           as s(n int, destination text, queue text, lane bigint, gate bigint, priority int, max_attempts int,
+                timeout float8, delay float8, at float8, expires float8, dead text)
+      join draft using (n)
+     order by n
+)
+-- NOTIFY takes a lock of the whole server at commit, so notice is given only while a worker says that it sleeps.
+select date_part('epoch', todoku_now()),
+       (select count(pg_notify('todoku', ''))
+          from (select from todoku_worker
+                 where cast(:notify as boolean) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
+
+-- name: publish_reopen
+-- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
+with dead as materialized (
+    select d.id, d.destination, d.lane, d.gate, d.queue, m.key, m.key_hash, m.digest
+      from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+     where m.id = any (cast(cast(:message_ids as text) as uuid[])) and d.status = 'aborted'
+     order by d.id for update of d
+), reopened as (
+    update todoku_delivery d
+       set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
+           replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
+           next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
+      from dead where d.id = dead.id
+    returning d.id
+), entry as (
+    update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
+      from dead where l.scope = 'effect:' || dead.destination and l.key_hash = dead.key_hash
+       and l.digest = dead.digest and l.state = 'failed'
+), lane as (
+    insert into todoku_lane (id, queue, destination, ready_at)
+    select distinct on (lane) lane, queue, destination, todoku_now() from dead where lane is not null order by lane
+        on conflict (id) do update set parked = false, ready_at = excluded.ready_at
+), call as (
+    insert into todoku_gate_call (queue, destination, gate, key)
+    select queue, destination, gate, key from dead where gate is not null
+)
+insert into todoku_audit (at, by, action, target, why)
+select todoku_now(), 'publisher', 'replay', 'delivery:' || id, 'published again with the same key' from reopened
+
+-- name: publish_data_keys
+-- With the message sealed by it, in the caller's transaction. No unique key, so nobody waits for somebody's commit; a
+-- key that is committed is not stored again.
+insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
+select id, day, master_key_id, decode(wrapped, 'base64'), todoku_now()
+  from json_to_recordset(cast(cast(:keys as text) as json))
+       as s(id uuid, day text, master_key_id text, wrapped text)
+ where not exists (select from todoku_data_key k where k.id = s.id offset 0)

@@ -1,0 +1,140 @@
+-- Expiry and pruning.
+
+-- name: expire
+-- Only rows that wait; a running one is past its expiry only for its owner. In no order, as free_orphans.
+with late as materialized (
+    select id from todoku_delivery
+     where status in ('pending', 'failed') and expires_at <= todoku_now() and expires_at < 'infinity'
+     limit :most for update skip locked
+)
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
+       updated_at = todoku_now()
+ where id = any (array(select id from late))
+returning id, lane, gate
+
+-- name: announced
+-- Only reads: destinations that some worker has announced lately.
+select name from todoku_destination where seen_at > todoku_now() - make_interval(secs => :after)
+
+-- name: abort_unknown
+-- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
+with stray as materialized (
+    select id from todoku_delivery
+     where queue = :queue and destination = :destination and status in ('pending', 'failed')
+       and next_run_at <= todoku_now() - make_interval(secs => :after)
+     order by id limit :most for update skip locked
+)
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
+       error = 'no worker has registered ' || destination, updated_at = todoku_now()
+ where id = any (array(select id from stray))
+returning id, lane, gate
+
+-- name: prune_batches
+-- Only what is over: a batch that still waits for something, a replay too, stays as long as that takes.
+delete from todoku_batch where id = any (array(
+    select id from todoku_batch
+     where done_at is not null and done_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_hooks
+-- Those that `hooks` passes over anyway.
+delete from todoku_hook
+ where seen_at <= (select max(seen_at) from ({announcements}) a) - make_interval(secs => :forgotten_after)
+
+-- name: prune_messages
+-- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
+with chunk as materialized (
+    select seq, created_at < todoku_now() - make_interval(secs => :ttl) as old
+      from todoku_message where seq > :after order by seq limit :most
+), gone as (
+    delete from todoku_message m
+     where m.seq = any (array(select seq from chunk where old))
+       and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
+    returning m.seq
+)
+select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
+
+-- name: prune_ledger
+-- Never while a delivery with the key is there, dead letters included (H16).
+with old as materialized (
+    select ctid from todoku_ledger l
+     where expires_at <= todoku_now() and expires_at < 'infinity'
+       and not exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                        where m.key_hash = l.key_hash offset 0)
+     limit :most for update skip locked
+)
+delete from todoku_ledger where ctid = any (array(select ctid from old))
+returning 1
+
+-- name: prune_attempts
+-- Only of deliveries that are gone.
+delete from todoku_attempt a where a.ctid = any (array(
+    select ctid from todoku_attempt o
+     where o.ended_at < todoku_now() - make_interval(secs => :ttl)
+       and not exists (select from todoku_delivery d where d.id = o.delivery_id offset 0) limit :most))
+returning 1
+
+-- name: prune_results
+-- By age alone: a result is kept as long as the history of its delivery.
+delete from todoku_result where delivery_id = any (array(
+    select delivery_id from todoku_result
+     where created_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_inbox
+-- By age alone: the retention is the deduplication window.
+delete from todoku_inbox i where i.ctid = any (array(
+    select ctid from todoku_inbox where seen_at < todoku_now() - make_interval(secs => :ttl) limit :most))
+returning 1
+
+-- name: prune_history
+-- Whole partitions, none of which a settle writes to any more.
+select todoku_history_drop(todoku_now() - make_interval(secs => :ttl))
+
+-- name: prepare_history
+-- Makes what is missing; two at once are kept apart by the lock.
+select todoku_history_ahead(:days::int) from pg_advisory_xact_lock(hashtext('todoku_history_ahead'))
+
+-- name: stray_history
+-- Only reads: rows that found no partition of their day, which is an alarm (H27).
+select count(*) from (select from todoku_history_default limit 1000) stray
+
+-- name: prune_secrets
+-- By time alone: what has ended is not read any more.
+delete from todoku_secret where id = any (array(
+    select id from todoku_secret where expires_at <= todoku_now() limit :most))
+returning 1
+
+-- name: prune_cancelled
+-- Requests that somebody cancelled, with an audit row that stays, when delivered ones would go too: nobody replays them.
+-- One that somebody is changing is left alone.
+with old as materialized (
+    select id from todoku_delivery
+     where status = 'aborted' and {is_http} and updated_at < todoku_now() - make_interval(secs => :ttl)
+       and reason = 'CANCELLED' limit :most for update skip locked
+)
+delete from todoku_delivery where id = any (array(select id from old))
+returning 1
+
+-- name: prune_queues
+-- Only what came into being by use: nobody has used it for long, nothing of it is left, and the next use makes it anew.
+delete from todoku_queue where name = any (array(
+    select q.name from todoku_queue q
+     where q.created_at is not null and not q.paused and q.spec ->> 'implicit' = 'true'
+       and q.spec ->> 'pinned_parallelism' is null and q.spec ->> 'pinned_rate' is null
+       and q.updated_at < todoku_now() - make_interval(secs => :ttl)
+       and not exists (select from todoku_delivery d
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost = 0 and d.gate is null offset 0)
+       and not exists (select from todoku_delivery d
+                        where d.queue = q.name and d.status in ('pending', 'failed')
+                          and d.lane is null and d.lost > 0 offset 0)
+       and not exists (select from todoku_delivery d where d.status = 'sending' and d.queue = q.name offset 0)
+       and not exists (select from todoku_lane l
+                        where l.queue = q.name and l.worker_id is null and not l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.parked offset 0)
+       and not exists (select from todoku_lane l where l.queue = q.name and l.worker_id is not null offset 0)
+     order by q.name limit :most))
+returning 1

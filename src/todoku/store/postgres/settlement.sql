@@ -1,0 +1,141 @@
+-- Settling and releasing claims.
+
+-- name: effects
+-- Only reads, just before a send that may be a repetition (H13).
+select s.id, l.state, l.digest
+  from json_to_recordset(:entries::json) as s(id bigint, scope text, key_hash text)
+ cross join lateral (select state, digest from todoku_ledger
+                      where scope = s.scope and key_hash = s.key_hash limit 1) l
+
+-- name: settle_effects
+-- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and
+-- lives 48 hours after the last (H16); another digest never overwrites it (I5), but a success does overwrite what is
+-- none, whosever it is: it must be in the ledger. Sorted by key: no deadlock (H11). The row of a failure is locked, so
+-- that nobody frees it between this and its own change.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
+select distinct on (s.scope, s.key_hash)
+       s.scope, s.key_hash, s.digest, s.state, s.message_id, case s.state when 'succeeded' then 200 end,
+       s.response::json, todoku_now(), todoku_now(), todoku_now() + make_interval(secs => :ttl)
+  from json_to_recordset(:entries::json)
+       as s(scope text, key_hash text, digest text, state text, message_id uuid, response text, id bigint,
+            epoch bigint)
+  left join lateral (
+    select id from todoku_delivery d
+     where s.state = 'failed' and d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker
+     limit 1 for update) held on true
+ where s.state = 'succeeded' or held.id is not null
+ order by s.scope, s.key_hash, s.state desc
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, state = excluded.state, http_status = excluded.http_status,
+           expires_at = excluded.expires_at,
+           message_id = case todoku_ledger.state when 'succeeded' then todoku_ledger.message_id
+                                                 else excluded.message_id end,
+           response = case todoku_ledger.state when 'succeeded' then todoku_ledger.response
+                                               else excluded.response end,
+           updated_at = case todoku_ledger.state when 'succeeded' then todoku_ledger.updated_at
+                                                 else excluded.updated_at end
+     where case excluded.state
+           when 'succeeded' then todoku_ledger.digest = excluded.digest or todoku_ledger.state <> 'succeeded'
+           else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
+
+-- name: settle_reservations
+-- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order. Each row is
+-- there, so each insert is an update: found by its key, where the join of an update could walk the whole ledger.
+insert into todoku_ledger
+select l.* from (
+    select distinct scope, key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
+     order by scope, key_hash) s
+ cross join lateral (select * from todoku_ledger
+                      where scope = s.scope and key_hash = s.key_hash limit 1 for update) l
+    on conflict (scope, key_hash) do update set expires_at = todoku_now() + make_interval(secs => :ttl)
+
+-- name: settle_done
+-- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. The delete
+-- is the lock: it walks the primary key by id, so rows are locked in order, and looks at what it waited for again.
+-- Ids are sorted and none comes twice, so an id has its epoch at its place among them. Returns the tokens that were
+-- not ours.
+with token as materialized (
+    select id::bigint, epoch::bigint from json_each_text(:tokens::json) as s(id, epoch) order by 1
+), gone as (
+    delete from todoku_delivery
+     where id = any (array(select id from token)) and worker_id = :worker
+       and epoch = (array(select epoch from token))[width_bucket(id, array(select id from token))]
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
+), done as (
+    insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                                replay_count, worker_id)
+    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from gone
+)
+select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
+
+-- name: settle_rest
+-- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4), and the max_attempts that
+-- the worker went by. Returns the tokens that were not ours, and what would run again but was cancelled meanwhile.
+with held as materialized (
+    select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
+      from json_to_recordset(:rows::json)
+           as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
+                max_attempts int, response json)
+     cross join lateral (
+        select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
+         where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
+), changed as (
+    update todoku_delivery d
+       set status = case when d.cancel_requested then 'aborted' else held.status end,
+           reason = case when d.cancel_requested and held.status <> 'aborted' then 'CANCELLED' else held.reason end,
+           error = case when d.cancel_requested and held.status <> 'aborted' then {cancelled} else held.error end,
+           epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
+           attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed,
+           max_attempts = held.max_attempts,
+           next_run_at = todoku_now() + make_interval(secs => held.delay)
+      from held where d.id = any (array(select id from held)) and d.id = held.id
+), attempt as (
+    insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
+                                response_status, response, message_seq)
+    select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker,
+           (response ->> 'status')::int, response, message_seq
+      from held where status <> 'pending'
+)
+select s.id, false from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
+union all
+select id, true from held where cancel_requested and status <> 'aborted'
+
+-- name: cancelled
+-- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
+'cancelled while it ran'
+
+-- name: settle_results
+-- The delivery was settled by us in this transaction.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select delivery_id, message_seq, result::json, todoku_now()
+  from json_to_recordset(:rows::json) as s(delivery_id bigint, message_seq bigint, result text)
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: settled_before
+-- Only reads: which tokens this worker already settled, when the reply to its commit was lost (H4).
+select h.delivery_id, h.epoch from unnest(:ids::bigint[], :message_seqs::bigint[]) as s(id, message_seq)
+ cross join lateral (select delivery_id, epoch from todoku_history
+                      where message_seq = s.message_seq and delivery_id = s.id and worker_id = :worker offset 0) h
+union all
+select a.delivery_id, a.epoch from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select delivery_id, epoch from todoku_attempt
+                      where delivery_id = s.id and worker_id = :worker offset 0) a
+
+-- name: release
+-- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
+with held as materialized (
+    select d.id from json_each_text(:tokens::json) as s(id, epoch)
+     cross join lateral (
+        select id from todoku_delivery
+         where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
+)
+update todoku_delivery d
+   set status = case when cancel_requested then 'aborted' else 'pending' end,
+       reason = case when cancel_requested then 'CANCELLED' else d.reason end,
+       error = case when cancel_requested then {cancelled} else d.error end,
+       epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1,
+       cancel_requested = false, updated_at = todoku_now(),
+       next_run_at = case when :delay > 0 then todoku_now() + make_interval(secs => :delay) else d.next_run_at end
+ where d.id = any (array(select id from held))
+returning d.id, d.status

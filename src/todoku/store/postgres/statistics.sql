@@ -1,0 +1,159 @@
+-- Numbers.
+
+-- name: size
+-- Only reads, at most so many rows: enough to know whether counting is cheap.
+select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
+  from (select from todoku_delivery limit :most) d
+
+-- name: count_deliveries
+-- Only reads. There are at most so many; saying so gives the planner a way through the primary key.
+select status, destination, coalesce(reason, ''), count(*)
+  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
+
+-- name: count_dead
+-- Only reads, at most so many rows, by the index of dead letters.
+select destination, coalesce(reason, ''), count(*)
+  from (select destination, reason from todoku_delivery where status = 'aborted' order by id limit :most) d
+ group by 1, 2
+
+-- name: edges
+-- Only reads: of each part of the id range the first and the last id in it, by two probes of the primary key.
+select low.id, high.id from json_to_recordset(:parts::json) as s(low bigint, high bigint)
+ cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id limit 1) low
+ cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id desc limit 1) high
+
+-- name: count_sample
+-- Only reads: windows of the id range; each row stands for as many as its window goes into its piece.
+select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
+  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
+ cross join lateral (select status, destination, reason from todoku_delivery
+                      where id >= s.start and id < s.start + s.width) d
+ group by 1, 2, 3
+
+-- name: lag_due
+-- Only reads. Of each place at most so many rows, from the index alone, oldest first.
+select due.number, due.age, due.number
+  from json_to_recordset(:places::json) as s(queue text, destination text, priority smallint)
+ cross join lateral (
+    select count(*) as number, coalesce(date_part('epoch', todoku_now() - min(next_run_at)), 0) as age from (
+        select next_run_at from todoku_delivery
+         where queue = s.queue and destination = s.destination and priority = s.priority
+           and status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
+           and next_run_at <= todoku_now() and expires_at > todoku_now()
+         order by next_run_at, id limit :most) d) due
+
+-- name: lag_apart
+-- Only reads: what is not in the due index. Lanes by theirs, in its order, so that no other row is walked; suspects,
+-- which are few; gates by theirs. At most so many rows of each are looked at.
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, status in ('pending', 'failed') and next_run_at <= todoku_now()
+                            and expires_at > todoku_now() as due
+          from todoku_delivery where lane is not null and status <> 'aborted' order by lane, id limit :most) d
+union all
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, next_run_at <= todoku_now() and expires_at > todoku_now() as due
+          from todoku_delivery where status in ('pending', 'failed') and lane is null and lost > 0
+         order by queue, destination, next_run_at, id limit :most) d
+union all
+select count(*) filter (where due),
+       coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
+  from (select next_run_at, lost = 0 and next_run_at <= todoku_now() and expires_at > todoku_now() as due
+          from todoku_delivery where status in ('pending', 'failed') and gate is not null
+         order by gate, priority, next_run_at, id limit :most) d
+
+-- name: lag_held
+-- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
+select count(*),
+       count(*) filter (where claimed_at < todoku_now() - make_interval(secs => :stuck_after)
+                           or not exists (select from todoku_worker w
+                                           where w.id = d.worker_id and w.expires_at > todoku_now())),
+       (select count(*) from (select from todoku_delivery where status = 'aborted' order by id limit :most) dead)
+  from todoku_delivery d where status = 'sending'
+
+-- name: lag_sample
+-- Only reads: as count_sample, of what is due and of dead letters.
+select sum(s.weight) filter (where d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()
+                               and d.expires_at > todoku_now()),
+       sum(s.weight) filter (where d.status = 'aborted')
+  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
+ cross join lateral (select status, next_run_at, expires_at from todoku_delivery
+                      where id >= s.start and id < s.start + s.width) d
+
+-- name: count_history
+-- Only reads: exactly while there are few; then the planner's own estimate, scaled to the pages there are now, because
+-- counting would read every partition. A partition without statistics is taken at 100 bytes a row.
+select case when few <= 100000 then few else (
+           select coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
+                                    then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
+                                    else pg_relation_size(c.oid) / 100 end), 0)
+             from pg_inherits i join pg_class c on c.oid = i.inhrelid
+            where i.inhparent = 'todoku_history'::regclass) end::bigint
+  from (select count(*) as few from (select from todoku_history limit 100001) h) f
+
+-- name: dead_groups
+-- Only reads, at most so many rows, by the index of dead letters. The newest of each group is its example.
+select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error
+  from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
+               max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, updated_at from todoku_delivery
+                 where status = 'aborted' order by id limit :most) dead
+         group by 1, 2) g
+ cross join lateral (select error from todoku_delivery where id = g.newest limit 1) d
+ order by g.number desc, 1, 2
+
+-- name: full_gates
+-- Only reads: gates at their limit with something behind it, found by what runs. No more is counted than is shown.
+select g.queue, g.destination, g.key, g."limit", g.rate, g.running, w.number
+  from (select distinct gate from todoku_delivery where status = 'sending' and gate is not null) d
+ cross join lateral (select * from todoku_gate where id = d.gate and running >= "limit" limit 1) g
+ cross join lateral (
+    select count(*) as number from (
+        select from todoku_delivery where gate = g.id and status in ('pending', 'failed') limit :counted) d) w
+ where w.number > 0
+ order by w.number desc, g.destination, g.key limit :most
+
+-- name: series_size
+-- Only reads: about how many rows a span has, by the planner's own numbers of its days; nothing is counted.
+select (coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
+                          then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
+                          else pg_relation_size(c.oid) / 100 end), 0)
+        * least(1.0, date_part('epoch', :until::timestamptz - :since::timestamptz)
+                     / (86400.0 * greatest(1, count(*) - 1))))::bigint
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+ where i.inhparent = 'todoku_history'::regclass
+   and (right(c.relname, 8) = '_default'
+        or right(c.relname, 8) between to_char(:since::timestamptz at time zone 'UTC', 'YYYYMMDD')
+                                   and to_char(:until::timestamptz at time zone 'UTC', 'YYYYMMDD'))
+
+-- name: series
+-- Only reads: the blocks of the span alone, by an index of a few pages.
+select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*)
+  from todoku_history
+ where finished_at >= :since::timestamptz and finished_at < :until::timestamptz
+ group by 1
+
+-- name: series_sampled
+-- Only reads: one block in :step, each of its rows standing for as many; the same blocks every time.
+select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*) * :step
+  from todoku_history tablesample system (100.0 / :step) repeatable (0)
+ where finished_at >= :since::timestamptz and finished_at < :until::timestamptz
+ group by 1
+
+-- name: series_failed
+-- Only reads, by the index, the latest :most of the span.
+select floor(date_part('epoch', ended_at) / :width)::bigint * :width, count(*)
+  from (select ended_at from todoku_attempt
+         where ended_at >= :since::timestamptz and ended_at < :until::timestamptz
+         order by ended_at desc limit :most) a
+ group by 1
+
+-- name: count_read
+-- Only reads.
+select date_part('epoch', todoku_now() - counted_at), value::text from todoku_count where name = :name
+
+-- name: count_write
+-- The last writer wins: all of them counted the same table.
+insert into todoku_count (name, counted_at, value) values (:name, todoku_now(), :value)
+    on conflict (name) do update set counted_at = excluded.counted_at, value = excluded.value

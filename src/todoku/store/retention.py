@@ -1,0 +1,119 @@
+"""Retention: aborts what waited too long and removes what its time to live has passed, in small transactions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from todoku.core.http_request import served_as
+from todoku.store import gates
+from todoku.store.claims import read_waiting
+from todoku.store.database import Database, Tx
+from todoku.store.endings import FORGOTTEN_AFTER, Endings
+
+_INBOX_TTL: Final = 90 * 86_400.0
+_QUEUE_TTL: Final = 7 * 86_400.0
+_DAYS_AHEAD: Final = 7
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many rows prune removed of each kind; `stray`: history rows outside every partition (an alarm)."""
+
+    messages: int = 0
+    ledger: int = 0
+    attempts: int = 0
+    results: int = 0
+    inbox: int = 0
+    history: int = 0
+    stray: int = 0
+    batches: int = 0
+    secrets: int = 0
+    queues: int = 0
+    cancelled: int = 0
+
+
+class Retention:
+    """What is removed from one database in the course of time."""
+
+    def __init__(self, database: Database, endings: Endings) -> None:
+        self._database = database
+        self._endings = endings
+
+    def expire(self, *, unknown_after: float, limit: int = 5000) -> tuple[int, int]:
+        """Aborts deliveries past `expires_at`, and those for destinations that no worker has announced for so long.
+
+        Returns both numbers.
+        """
+        expired = self._endings.write("expire", lambda tx: self._end(tx, tx.rows("expire", most=limit)))
+        unknown = self._abort_unknown(after=unknown_after, limit=limit)
+        self._endings.catch_up()
+        return expired, unknown
+
+    def _abort_unknown(self, *, after: float, limit: int) -> int:
+        def unknown_places(tx: Tx) -> set[tuple[str, str]]:
+            known = {name for (name,) in tx.rows("announced", after=after)}
+            waiting = read_waiting(tx, None)
+            places = {(queue, name) for queue, name, _ in (*waiting.groups, *waiting.gates)}
+            places |= {*waiting.suspects, *waiting.lanes}
+            return {(queue, name) for queue, name in places if not {name, served_as(name)} & known}
+
+        def abort(tx: Tx, queue: str, destination: str) -> int:
+            rows = tx.rows("abort_unknown", queue=queue, destination=destination, after=after, most=limit)
+            return self._end(tx, rows)
+
+        places = sorted(self._database.read(unknown_places))
+        return sum(self._database.write("expire", lambda tx: abort(tx, *place)) for place in places)  # noqa: B023 - runs at once
+
+    def _end(self, tx: Tx, rows: list[tuple[int, int | None, int | None]]) -> int:
+        """(id, lane, gate) of new dead letters: refreshes their lanes and gates, then publishes what follows."""
+        if lanes := sorted({lane for _, lane, _ in rows if lane is not None}):
+            tx.rows("refresh_lanes", lanes=lanes, unpark=False)
+        gates.refresh(tx, (gate for _, _, gate in rows))
+        self._endings.after_abort(tx, sorted(id for id, _, _ in rows))
+        return len(rows)
+
+    def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
+        """Removes what its retention has passed: never a message with a delivery, never a ledger entry in use.
+
+        Makes history partitions for the days to come.
+        """
+        database = self._database
+        database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
+        pruned = Pruned(
+            cancelled=_repeated(database, "prune_cancelled", limit, ttl=history_ttl),
+            messages=_messages(database, history_ttl, limit),
+            ledger=_repeated(database, "prune_ledger", limit),
+            attempts=_repeated(database, "prune_attempts", limit, ttl=history_ttl),
+            results=_repeated(database, "prune_results", limit, ttl=history_ttl),
+            inbox=_repeated(database, "prune_inbox", limit, ttl=_INBOX_TTL),
+            batches=_repeated(database, "prune_batches", limit, ttl=history_ttl),
+            secrets=_repeated(database, "prune_secrets", limit),
+            queues=_repeated(database, "prune_queues", limit, ttl=_QUEUE_TTL),
+            history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
+            stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),
+        )
+        database.write("prune", lambda tx: tx.rows("prune_hooks", forgotten_after=FORGOTTEN_AFTER))
+        return pruned
+
+
+def _messages(database: Database, ttl: float, limit: int) -> int:
+    removed, after, more = 0, 0, True
+    while more:
+        position = after
+        ((number, last, more),) = database.write(
+            "prune",
+            lambda tx: tx.rows("prune_messages", ttl=ttl, after=position, most=limit),  # noqa: B023 - runs at once
+        )
+        removed += number
+        after = last if last is not None else after
+    return removed
+
+
+def _repeated(database: Database, query: str, limit: int, **values: float) -> int:
+    removed = 0
+    while True:
+        number = len(database.write("prune", lambda tx: tx.rows(query, most=limit, **values)))
+        removed += number
+        if number < limit:
+            return removed

@@ -1,0 +1,157 @@
+"""Settling: what attempts came to, written as ledger, then delivery, then history (I5), in one transaction.
+
+Every statement is fenced by (id, epoch, worker): a worker changes only what it still owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
+from todoku.core.identity import effect_scope, publish_scope
+from todoku.core.message import Claimed
+from todoku.core.status import Status
+from todoku.store import gates, lanes
+from todoku.store.database import Tx
+from todoku.store.endings import Endings
+from todoku.store.leases import Held
+
+Settled = tuple[Claimed, Settlement]
+
+
+def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float, endings: Endings) -> set[int]:
+    """Settles attempts of one worker. Returns the ids that it does not own any more. Locks are sorted (H11).
+
+    Messages that follow the ends among them are published last, in the same transaction.
+    """
+    settled = sorted(settled, key=_by_id)
+    settled = _settle_ledger(tx, worker, settled, ledger_ttl)
+    done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
+    lost: set[int] = set()
+    cancelled: set[int] = set()
+    if done:
+        owned = tokens([claim for claim, _ in done])
+        lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
+    if len(done) < len(settled):
+        rows = [_unfinished_row(*pair) for pair in settled if pair[1].status is not Status.SUCCEEDED]
+        for id, ours in tx.rows("settle_rest", worker=worker, rows=rows):
+            (cancelled if ours else lost).add(id)
+    results = [
+        {"delivery_id": claim.id, "message_seq": claim.message_seq, "result": settlement.result}
+        for claim, settlement in done
+        if settlement.result is not None and claim.id not in lost
+    ]
+    if results:
+        tx.rows("settle_results", rows=results)
+    if locked := lanes.lock(tx, (claim.lane for claim, _ in settled)):
+        lanes.settle(tx, worker, locked, [pair for pair in settled if pair[0].id not in lost])
+    gates.refresh(tx, [claim.gate for claim, _ in settled if claim.gate is not None])
+    endings.after_settle(tx, [pair for pair in settled if pair[0].id not in lost] if lost else settled, cancelled)
+    return lost
+
+
+def _by_id(pair: Settled) -> int:
+    return pair[0].id
+
+
+def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float, *, endings: Endings) -> set[int]:
+    """Gives back deliveries whose attempt never started. Returns the ids that the worker still owned."""
+    ordered = sorted(claims, key=lambda claim: claim.id)
+    ours = dict(tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay))
+    if locked := lanes.lock(tx, (claim.lane for claim in ordered)):
+        lanes.settle(tx, worker, locked, ())
+    gates.refresh(tx, (claim.gate for claim in ordered))
+    cancelled = [id for id, status in ours.items() if status == Status.ABORTED]
+    endings.after_abort(tx, cancelled)
+    return set(ours)
+
+
+def settled_before(tx: Tx, worker: UUID, claims: Sequence[Claimed]) -> set[tuple[int, int]]:
+    """The tokens (id, epoch) that this worker has settled already: read back after an ambiguous commit (H4)."""
+    rows = tx.rows(
+        "settled_before",
+        worker=worker,
+        ids=[claim.id for claim in claims],
+        message_seqs=[claim.message_seq for claim in claims],
+    )
+    return {(id, epoch) for id, epoch in rows}
+
+
+def read_effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
+    """The ledger entries of these claims, as (state, digest) by delivery id, as far as they have a key and an entry."""
+    entries = [
+        {"id": claim.id, "scope": effect_scope(claim.destination), "key_hash": claim.key_hash}
+        for claim in claims
+        if claim.key_hash is not None
+    ]
+    if not entries:
+        return {}
+    return {id: (state, digest) for id, state, digest in tx.rows("effects", entries=entries)}
+
+
+def tokens(claims: Iterable[Claimed | Held]) -> dict[int, int]:
+    """Tokens as a document: id → epoch, in the order given."""
+    return {claim.id: claim.epoch for claim in claims}
+
+
+def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> Sequence[Settled]:
+    """Records effects, then settles each delivery as the ledger says, whatever its own attempt came to (I5)."""
+    keyed = [pair for pair in settled if pair[0].key_hash is not None]
+    if not keyed:
+        return settled
+    entries = [
+        _entry(claim, settlement)
+        for claim, settlement in keyed
+        if settlement.status in (Status.SUCCEEDED, Status.ABORTED) and settlement.reason != CONFLICT.reason
+    ]
+    if entries:
+        tx.rows("settle_effects", worker=worker, entries=entries, ttl=ttl)
+    recorded = read_effects(tx, [claim for claim, _ in keyed])
+    settled = [(claim, _as_recorded(claim, settlement, recorded.get(claim.id))) for claim, settlement in settled]
+    reserved = [
+        {"scope": publish_scope(claim.topic), "key_hash": claim.key_hash}
+        for claim, settlement in settled
+        if claim.key_hash is not None and settlement.status is Status.SUCCEEDED
+    ]
+    if reserved:
+        tx.rows("settle_reservations", entries=reserved, ttl=ttl)
+    return settled
+
+
+def _as_recorded(claim: Claimed, settlement: Settlement, entry: tuple[str, str] | None) -> Settlement:
+    """A success recorded by another attempt makes this one succeeded, too; one with another digest is a conflict."""
+    if entry is None or entry[0] != "succeeded":
+        return settlement
+    if entry[1] != claim.digest:
+        return CONFLICT if settlement.status is Status.SUCCEEDED else settlement
+    return settlement if settlement.status is Status.SUCCEEDED else SUCCEEDED
+
+
+def _entry(claim: Claimed, settlement: Settlement) -> dict[str, object]:
+    return {
+        "scope": effect_scope(claim.destination),
+        "key_hash": claim.key_hash,
+        "digest": claim.digest,
+        "state": "succeeded" if settlement.status is Status.SUCCEEDED else "failed",
+        "message_id": claim.message_id,
+        "response": settlement.result,
+        "id": claim.id,
+        "epoch": claim.epoch,
+    }
+
+
+def _unfinished_row(claim: Claimed, settlement: Settlement) -> dict[str, object]:
+    return {
+        "id": claim.id,
+        "epoch": claim.epoch,
+        "status": settlement.status.value,
+        "delay": settlement.delay,
+        "reason": settlement.reason,
+        "error": settlement.error,
+        "snoozed": int(settlement.snoozed),
+        "max_attempts": claim.max_attempts,
+        **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),
+    }

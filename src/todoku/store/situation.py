@@ -1,0 +1,92 @@
+"""Why a delivery waits: everything that decides when it runs, as of one moment."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from todoku.store.columns import uuid_or_none
+from todoku.store.database import Tx
+from todoku.store.deliveries import Delivery, Filter, find
+from todoku.store.destinations import Known, read_known
+from todoku.store.lanes import REMOVED
+from todoku.store.leases import WorkerRow, read_workers
+from todoku.store.limits import Limits, read_limits
+
+
+class LaneRow(msgspec.Struct, frozen=True):
+    """A lane: its owner, the next delivery in it, and the dead letter that parks it."""
+
+    worker: UUID | None
+    ready_at: float
+    failures: int
+    parked: bool
+    head: Delivery | None
+    blocker: Delivery | None
+
+
+class GateRow(msgspec.Struct, frozen=True):
+    """The limit of one key: so many at once, so many a second; `running` now, and no start before `paced_until`."""
+
+    key: str
+    concurrency: int | None
+    rate: float | None
+    running: int
+    paced_until: float | None
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """Everything that decides when a delivery runs, as of one moment. Times are unix seconds of the database."""
+
+    now: float
+    delivery: Delivery
+    expires_at: float | None
+    claimed_at: float | None
+    limits: Limits
+    known: Known
+    workers: tuple[WorkerRow, ...]
+    lane: LaneRow | None
+    queue_in_flight: int
+    destination_in_flight: int
+    gate: GateRow | None = None
+
+
+def read_situation(tx: Tx, delivery_id: int) -> Situation | None:
+    """The situation of a delivery; None: it does not exist, or it succeeded."""
+    delivery = _one(tx, delivery_id)
+    facts = tx.rows("situation", id=delivery_id)
+    if delivery is None or not facts:
+        return None
+    ((expires_at, claimed_at, in_queue, in_destination, gate),) = facts
+    return Situation(
+        now=float(tx.rows("clock")[0][0]),
+        delivery=delivery,
+        expires_at=expires_at,
+        claimed_at=claimed_at,
+        limits=read_limits(tx),
+        known=read_known(tx),
+        workers=read_workers(tx),
+        lane=None if delivery.lane is None else _lane(tx, delivery.lane),
+        queue_in_flight=in_queue,
+        destination_in_flight=in_destination,
+        gate=None if gate is None else next((GateRow(*row) for row in tx.rows("gate", gate=gate)), None),
+    )
+
+
+def _lane(tx: Tx, lane: int) -> LaneRow | None:
+    for ready_at, worker, failures, parked in tx.rows("lane", lane=lane):
+        head = _first(tx, tx.rows("lane_head", lane=lane))
+        blocker = _first(tx, tx.rows("lane_blocker", lane=lane, gone=sorted(REMOVED))) if parked else None
+        return LaneRow(uuid_or_none(worker), ready_at, failures, bool(parked), head, blocker)
+    return None
+
+
+def _first(tx: Tx, rows: list[Any]) -> Delivery | None:
+    return _one(tx, rows[0][0]) if rows else None
+
+
+def _one(tx: Tx, delivery_id: int) -> Delivery | None:
+    items = find(tx, Filter(ids=(delivery_id,)), None, 1).items
+    return items[0] if items else None

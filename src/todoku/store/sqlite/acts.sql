@@ -1,0 +1,121 @@
+-- Acts of operators on deliveries.
+
+-- name: pick
+-- The write lock is held: what it returns cannot change before the act is done.
+select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where {matching} and (:among is null or d.status in (select value from json_each(:among))) and d.id > :after
+ order by d.id limit :most
+
+-- name: replay
+-- The rows are `aborted`; attempts start at 0, the epoch goes on rising (I4, I9). What killed its workers stays a
+-- suspect: it still comes alone (H6).
+update todoku_delivery
+   set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
+       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
+       next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
+ where id in (select value from json_each(:ids)) and status = 'aborted'
+returning id
+
+-- name: replay_ledger
+-- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
+update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
+ where state = 'failed' and (scope, key_hash, digest) in (
+    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest')
+      from json_each(:entries))
+
+-- name: once_reopen
+-- As replay_ledger, for whoever accepted the work under the name of its destination. Only what failed: a success stays.
+update todoku_ledger set state = 'accepted', updated_at = :now
+ where state = 'failed' and (scope, key_hash) in (
+    select json_extract(value, '$.scope'), json_extract(value, '$.key_hash') from json_each(:entries))
+
+-- name: replay_lanes
+-- A replayed row has the lowest id of its lane, so it is the head again.
+insert into todoku_lane (id, queue, destination, ready_at)
+select json_extract(value, '$.lane'), json_extract(value, '$.queue'), json_extract(value, '$.destination'), :now
+  from json_each(:lanes) where true
+    on conflict (id) do update set ready_at = excluded.ready_at
+
+-- name: cancel
+-- What waits is aborted, what runs is asked (H22). A finished one is gone.
+update todoku_delivery
+   set status = case status when 'sending' then 'sending' else 'aborted' end,
+       epoch = epoch + case status when 'sending' then 0 else 1 end,
+       cancel_requested = status = 'sending',
+       reason = case status when 'sending' then reason else 'CANCELLED' end,
+       error = case status when 'sending' then error else :why end, updated_at = :now
+ where id in (select value from json_each(:ids)) and status <> 'aborted'
+returning id, status
+
+-- name: settle_by_hand_done
+-- Never a running row: its owner settles it. Ledger first, in this transaction (I5).
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count)
+select :now, id, epoch, message_seq, destination, queue, attempts, replay_count from todoku_delivery
+ where id in (select value from json_each(:ids)) and status <> 'sending'
+returning delivery_id;
+delete from todoku_delivery where id in (select value from json_each(:ids)) and status <> 'sending'
+
+-- name: settle_by_hand_result
+-- Before the row goes, in its transaction. The rows do not run.
+insert into todoku_result (delivery_id, message_seq, result, created_at)
+select id, message_seq, :result, :now from todoku_delivery
+ where id in (select value from json_each(:ids)) and status <> 'sending'
+    on conflict (delivery_id) do update set result = excluded.result, created_at = excluded.created_at
+
+-- name: settle_by_hand_aborted
+-- Never a running row: its owner settles it.
+update todoku_delivery
+   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, updated_at = :now
+ where id in (select value from json_each(:ids)) and status in ('pending', 'failed')
+returning id
+
+-- name: settle_by_hand_ledger
+-- As settle_effects: the first success stays; another digest's failure is left alone (I5).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
+                           updated_at, expires_at)
+select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest'), :state,
+       json_extract(value, '$.id'), case :state when 'succeeded' then 200 end, :response, :now, :now,
+       :now + cast(:ttl * 1000000 as integer)
+  from json_each(:entries) where true
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, message_id = excluded.message_id, state = excluded.state,
+           http_status = excluded.http_status, response = excluded.response,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at
+     where (todoku_ledger.digest = excluded.digest or excluded.state = 'succeeded')
+       and todoku_ledger.state <> 'succeeded'
+
+-- name: purge
+-- Only dead letters; the audit row stays.
+delete from todoku_delivery where id in (select value from json_each(:ids)) and status = 'aborted' returning id
+
+-- name: history_chunk
+-- Only reads: the next rows of the history in their order, and whether each is meant. So many a time, meant or not.
+select h.delivery_id, h.message_seq,
+       coalesce(:topic is null or m.topic = :topic, 0) and (:until is null or h.finished_at < :until)
+  from (select delivery_id, message_seq, finished_at from todoku_history
+         where (message_seq, delivery_id) > (:after_seq, :after_id)
+         order by message_seq, delivery_id limit :most) h
+  left join todoku_message m on m.seq = h.message_seq
+ order by h.message_seq, h.delivery_id
+
+-- name: clear_history
+-- What succeeded is over: nobody writes to it any more.
+delete from todoku_history
+ where message_seq in (select value from json_each(:seqs)) and delivery_id in (select value from json_each(:ids))
+returning delivery_id
+
+-- name: clear_attempts
+-- Their deliveries went in this transaction.
+delete from todoku_attempt where delivery_id in (select value from json_each(:ids))
+
+-- name: clear_results
+-- Their deliveries went in this transaction.
+delete from todoku_result where delivery_id in (select value from json_each(:ids))
+
+-- name: clear_messages
+-- As prune_messages: only when no delivery of it is left, finished or not (I1).
+delete from todoku_message
+ where seq in (select value from json_each(:seqs))
+   and not exists (select 1 from todoku_delivery d where d.message_seq = todoku_message.seq)
+   and not exists (select 1 from todoku_history h where h.message_seq = todoku_message.seq)

@@ -1,0 +1,105 @@
+-- Claims: where work waits, and taking it.
+
+-- name: served
+-- A fragment: somebody who serves these destinations (null: all) serves this one; a scheme stands for every host.
+(:destinations is null or destination in (select value from json_each(:destinations))
+    or substr(destination, 1, instr(destination || '://', '://') + 2) in (select value from json_each(:destinations)))
+
+-- name: waiting
+-- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has: to
+-- SQLite `>` on a row value begins at `=`, so the hop goes to the end of time; `+` keeps a type from hiding the index.
+with recursive groups(queue, destination, priority) as (
+    select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
+      where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
+      order by queue, destination, priority limit 1)
+    union all
+    select d.queue, d.destination, d.priority from groups g join todoku_delivery d
+        on d.id = (select id from todoku_delivery n indexed by todoku_delivery_due
+                    where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0 and n.gate is null
+                      and (n.queue, n.destination, n.priority, n.next_run_at)
+                          > (+g.queue, +g.destination, +g.priority, 9223372036854775807)
+                    order by n.queue, n.destination, n.priority limit 1)
+)
+select queue, destination, priority from groups
+ where {served}
+
+-- name: waiting_suspects
+-- Only reads. Suspects are few: each had an owner that died.
+select distinct queue, destination from todoku_delivery
+ where status in ('pending', 'failed') and lane is null and lost > 0
+   and {served}
+
+-- name: waiting_lanes
+-- Only reads; as `waiting`, over lanes.
+with recursive groups(queue, destination) as (
+    select * from (select queue, destination from todoku_lane indexed by todoku_lane_due
+      where worker_id is null and parked = 0 order by queue, destination limit 1)
+    union all
+    select l.queue, l.destination from groups g join todoku_lane l
+        on l.id = (select id from todoku_lane n indexed by todoku_lane_due
+                    where n.worker_id is null and n.parked = 0
+                      and (n.queue, n.destination, n.ready_at) > (+g.queue, +g.destination, 9223372036854775807)
+                    order by n.queue, n.destination limit 1)
+)
+select queue, destination from groups
+ where {served}
+
+-- name: live
+-- A fragment: the worker's lease has not ended (H2).
+exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
+
+-- name: take
+-- A fragment: what a claim does to its rows.
+update todoku_delivery
+   set status = 'sending', worker_id = :worker, claimed_at = :now, updated_at = :now,
+       attempts = attempts + 1, epoch = epoch + 1
+
+-- name: claim
+-- Only reads; claim_taken takes what was read, and nobody else writes between the two. All rows come as one text: for
+-- each row that sqlite3 fetches the interpreter's lock goes to and fro, which beside a busy event loop takes 100 µs.
+select '[' || coalesce(group_concat(row), '') || ']' from (
+    select {packed} as row from todoku_delivery t indexed by todoku_delivery_due {claimed_from} {due})
+
+-- name: claim_taken
+-- Rows of all slices at once, read in this transaction by a worker that lives.
+{take} where id in (select value from json_each(:ids))
+
+-- name: packed
+-- A fragment: what `claimed` returns as a JSON array, times in microseconds, bytes as hexadecimal digits. What is large
+-- is left out, and says so at the end: no text may grow without bound.
+json_array(t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key,
+           case when {small} then m.payload end,
+           case when {small} and m.payload_bytes is not null then hex(m.payload_bytes) end,
+           m.content_type, case when {small} then m.headers end,
+           t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+           t.replay_count, t.next_run_at, m.created_at,
+           case when t.expires_at < 9223372036854775807 then t.expires_at end, t.timeout,
+           m.key_hash, m.digest, e.state, e.digest, {small})
+
+-- name: small
+-- A fragment: the message is small enough to be packed.
+coalesce(length(m.payload), 0) + coalesce(length(m.payload_bytes), 0) + coalesce(length(m.headers), 0) <= 16384
+
+-- name: claim_large
+-- Only reads, in the transaction of the claim: what was too large to be packed, by primary key.
+select m.seq, m.payload, m.payload_bytes, m.headers from todoku_message m
+ where m.seq in (select value from json_each(:seqs))
+
+-- name: claimed
+-- A fragment: what every claim returns, as it will be once taken.
+select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payload_bytes, m.content_type,
+       m.headers, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+       t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
+       case when t.expires_at < 9223372036854775807 then t.expires_at / 1e6 end, t.timeout,
+       m.key_hash, m.digest, e.state, e.digest
+
+-- name: claimed_from
+-- A fragment: each taken row finds its message and effect entry by primary key.
+  left join todoku_message m on m.seq = t.message_seq
+  left join todoku_ledger e on e.scope = 'effect:' || t.destination and e.key_hash = m.key_hash
+
+-- name: open
+-- A fragment: the place is not paused and its breaker not open; asked once for each place.
+not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$.queue') and q.paused = 1)
+   and not exists (select 1 from todoku_destination b
+                    where b.name = json_extract(p.value, '$.destination') and b.open_until > :now)

@@ -1,0 +1,49 @@
+-- Data keys.
+
+-- name: data_keys
+-- Only reads, by the index of ids: a key was stored before, or with, the message that needs it.
+select id, day, master_key_id, wrapped from todoku_data_key
+ where id in (select value from json_each(:ids)) order by seq
+
+-- name: data_key_days
+-- Only reads; there are few: one a process and day.
+select day, master_key_id, count(distinct id), min(created_at) / 1e6
+  from todoku_data_key group by day, master_key_id order by day, master_key_id
+
+-- name: stale_data_keys
+-- No lock to take: there is one writer.
+select seq, id, day, master_key_id, wrapped from todoku_data_key
+ where seq > :after and master_key_id <> :current order by seq limit :most
+
+-- name: rewrap_data_key
+-- Read by stale_data_keys in this transaction.
+update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped where seq = :seq
+
+-- name: count_data_keys
+-- Only reads.
+select count(distinct id) from todoku_data_key where day >= :since and day < :before
+
+-- name: stranded
+-- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes; of a request
+-- with secret headers in those, too, in front.
+select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted'), 0)
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where (m.content_type like :kind
+        and lower(hex(substr(m.payload_bytes, 2, 16))) in (
+            select replace(id, '-', '') from todoku_data_key where day >= :since and day < :before))
+    or (m.headers like :secrets
+        and substr(json_extract(m.headers, '$."todoku-secrets"'), 1, 36) in (
+            select id from todoku_data_key where day >= :since and day < :before))
+
+-- name: blank_data_keys
+-- Only what the next statement deletes; of the same length, so that the bytes are overwritten where they are.
+update todoku_data_key set wrapped = zeroblob(length(wrapped)) where day >= :since and day < :before
+
+-- name: delete_data_keys
+-- Days that are over: no process seals with their keys any more, and what they sealed cannot be read again by anybody.
+delete from todoku_data_key where day >= :since and day < :before returning id, day
+
+-- name: newest_messages
+-- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
+select topic, case when length(cast(payload as blob)) <= :largest then payload end, content_type
+  from todoku_message order by seq desc limit :most

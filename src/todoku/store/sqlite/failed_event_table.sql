@@ -1,0 +1,54 @@
+-- The application's table of failed events.
+
+-- name: failed_events_there
+-- Only reads: the table is the application's, which may have made it itself.
+select 1 from sqlite_schema where type = 'table' and name = :bare
+
+-- name: failed_events_lock
+-- Only reads: there is one writer at a time.
+select 1
+
+-- name: failed_events_create
+-- Changes nothing where the table is there already.
+create table if not exists failed_webhook_events (
+    event_id text primary key,
+    payload text not null,
+    error text not null,
+    created_at text not null,
+    message_id text not null,
+    dlq_id text not null,
+    request text not null,
+    rerun_at text,
+    rerun_by text,
+    rerun_why text) strict
+
+-- name: failed_events_now
+-- Only reads the clock that the other queries on this table write.
+select strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+
+-- name: failed_event_add
+-- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
+-- died again, and is open again. The dead letters of one message are numbered: a hook that was told of an earlier death
+-- and runs late leaves the later one.
+insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
+values (:event_id, :payload, :error, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :message_id, :dlq_id, :request)
+    on conflict (event_id) do update
+   set payload = excluded.payload, error = excluded.error, message_id = excluded.message_id,
+       dlq_id = excluded.dlq_id, request = excluded.request, rerun_at = null, rerun_by = null, rerun_why = null
+ where (f.dlq_id <> excluded.dlq_id or f.rerun_at < :looked_at)
+   and (f.message_id <> excluded.message_id
+        or (length(f.dlq_id), f.dlq_id) <= (length(excluded.dlq_id), excluded.dlq_id))
+returning 1
+
+-- name: failed_event
+-- Only reads.
+select event_id, payload, error, created_at, message_id, dlq_id, request, rerun_at, rerun_by, rerun_why
+  from failed_webhook_events where event_id = :event_id
+
+-- name: failed_event_rerun
+-- Says who sent it again, after it was; who does so twice overwrites the first. One that died anew meanwhile is
+-- another dead letter, and stays open.
+update failed_webhook_events
+   set rerun_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), rerun_by = :rerun_by, rerun_why = :rerun_why
+ where event_id = :event_id and dlq_id = :dlq_id
+returning 1

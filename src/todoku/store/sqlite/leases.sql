@@ -1,0 +1,90 @@
+-- Leases of workers.
+
+-- name: register
+-- The id is random per incarnation: it cannot meet an older one (H5).
+insert into todoku_worker (id, name, started_at, expires_at)
+values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
+
+-- name: renew
+-- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
+-- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer)
+ where id = :worker and expires_at > :now
+returning id
+
+-- name: set_state
+-- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+update todoku_worker set state = :state where id = :worker and expires_at > :now
+
+-- name: owned
+-- Reads the small index of rows in flight.
+select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
+
+-- name: end_expired_leases
+-- Renewals and claims are other transactions of the one writer: before or after, never between.
+delete from todoku_worker where expires_at <= :now returning id
+
+-- name: end_lease
+-- Ends one lease at once: the last act of a drain, or of a supervisor whose child died.
+delete from todoku_worker where id = :worker returning id
+
+-- name: lock_owned
+-- No lock to wait for: there is one writer.
+select 0
+
+-- name: lock_owned_lanes
+-- No lock to wait for: there is one writer.
+select 0
+
+-- name: free_orphans
+-- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
+select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count,
+       case when d.cancel_requested then null else d.lane end, d.gate
+  from todoku_delivery d indexed by todoku_delivery_owner where {orphan} order by d.id limit :most;
+update todoku_delivery as d
+   set status = case when {doomed} then 'aborted' else 'pending' end,
+       reason = case when not {doomed} then null when d.cancel_requested then 'CANCELLED' else 'WORKER_LOST' end,
+       error = case when not {doomed} then null when d.cancel_requested then {cancelled}
+                    else 'its worker died ' || (d.lost + :lost) || ' times' end,
+       epoch = epoch + 1, worker_id = null, attempts = max(attempts - 1, 0), lost = lost + :lost,
+       cancel_requested = 0, next_run_at = :now, updated_at = :now
+ where d.id in (select d.id from todoku_delivery d indexed by todoku_delivery_owner
+                 where {orphan} order by d.id limit :most)
+
+-- name: orphan
+-- A fragment: in flight, and no live owner; of one worker, or of any.
+d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = d.worker_id)
+   and (:worker is null or d.worker_id = :worker)
+
+-- name: doomed
+-- A fragment: cancelled or lost for the last time, and the ledger does not know of a success.
+((d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
+    select 1 from todoku_message m join todoku_ledger l
+        on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
+     where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest))
+
+-- name: record_lost
+-- Append-only; one row per owner that died under a delivery.
+insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
+select json_extract(value, '$.delivery_id'), json_extract(value, '$.replay'), json_extract(value, '$.number'),
+       json_extract(value, '$.epoch'), :now, 'WORKER_LOST', 'its worker died',
+       (select d.message_seq from todoku_delivery d where d.id = json_extract(value, '$.delivery_id'))
+  from json_each(:rows)
+
+-- name: free_lanes
+-- As free_orphans, for lanes. `failures` makes the next claim take one row only: its head is a suspect.
+update todoku_lane
+   set worker_id = null, epoch = epoch + 1, failures = failures + :lost, ready_at = :now
+ where worker_id is not null and worker_id not in (select id from todoku_worker)
+   and (:worker is null or worker_id = :worker)
+
+-- name: park_lanes
+-- Their heads became dead letters in this transaction.
+update todoku_lane as l set parked = 1
+ where l.id in (select value from json_each(:lanes)) and not {skips}
+
+-- name: workers
+-- Only reads; what each holds is counted in the small index of rows in flight.
+select id, name, state, started_at / 1e6, expires_at / 1e6,
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
+  from todoku_worker w order by started_at, id

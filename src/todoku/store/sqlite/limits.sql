@@ -1,0 +1,75 @@
+-- Limits and breakers of queues and destinations.
+
+-- name: rooms
+-- Only reads: how many more the limits in force let start, by their rate and at once. What is in flight is counted in
+-- its small index.
+select 'queue', name, {allowed}, "limit" - (
+           select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+            where d.status = 'sending' and d.queue = todoku_queue.name)
+  from todoku_queue where name in (select value from json_each(:queues)) and {counts}
+union all
+select 'destination', name, {allowed}, "limit" - (
+           select count(*) from todoku_delivery d indexed by todoku_delivery_owner
+            where d.status = 'sending' and d.destination = todoku_destination.name)
+  from todoku_destination where name in (select value from json_each(:destinations)) and {counts}
+
+-- name: allowed
+-- A fragment: how many a rate lets start now. What was not used is kept for a moment, so that a poll that comes late
+-- loses nothing.
+case when rate is null then null when tat > :now then 0
+     else 1 + cast(min((:now - {credit}) / 1e6 * rate, 1e6) as integer) end
+
+-- name: credit
+-- A fragment: from when on starts that were not used are kept.
+max(coalesce(tat, 0), :now - 100000)
+
+-- name: lock_limits
+-- No lock to take: there is one writer.
+select 0
+
+-- name: spend_rates
+-- This transaction has claimed so many of each; nobody else writes meanwhile.
+update todoku_queue as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
+  from json_each(:queues) s where l.name = s.key and l.rate is not null;
+update todoku_destination as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
+  from json_each(:destinations) s where l.name = s.key and l.rate is not null
+
+-- name: limit_queue
+-- One row; running workers read it every second or so (`limits`). A new rate begins anew.
+insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
+values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :now)
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null,
+           updated_at = excluded.updated_at
+
+-- name: limit_destination
+-- As limit_queue. A destination nobody has announced yet is not announced by this: it was never seen.
+insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
+values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), 0)
+    on conflict (name) do update
+       set "limit" = excluded."limit", rate = excluded.rate, limit_until = excluded.limit_until, tat = null
+
+-- name: set_breaker
+-- One row, seen by the claims of all workers (H24).
+insert into todoku_destination (name, open_until, failures, seen_at)
+values (:name, :now + cast(:open_for * 1000000 as integer), :failures, :now)
+    on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
+
+-- name: limits
+-- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
+-- because every worker asks every second. A limit whose time is over says nothing.
+select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0.0, 0
+  from todoku_queue
+ where paused or {counts}
+union all
+select 'destination', name, 0, case when {counts} then "limit" end, case when {counts} then rate end,
+       case when open_until > :now then open_until / 1e6 else 0.0 end, failures
+  from todoku_destination
+ where open_until > :now or failures > 0 or {counts}
+union all
+select 'worker', id, 0, null, null, 0.0, 0 from todoku_worker where expires_at > :now
+ order by 1, 2
+
+-- name: counts
+-- A fragment: whether the limit of a row is in force.
+(("limit" is not null or rate is not null) and (limit_until is null or limit_until > :now))
