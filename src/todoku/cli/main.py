@@ -26,8 +26,8 @@ def cli() -> None:
 
 
 for module in (run, database, deliveries, messages, operations, queues, schedules, batches):
-    for command in vars(module).values():
-        if isinstance(command, click.Command):
+    for name, command in vars(module).items():
+        if isinstance(command, click.Command) and not name.startswith("_"):
             cli.add_command(command)
 cli.add_command(encryption_keys)
 cli.add_command(signing_keys)

@@ -54,7 +54,7 @@ def said_wrongly() -> Iterator[None]:
 @timing_options
 @act_options
 @json_option
-def add(
+def _add(
     *, database: str | None, schema: str | None, name: str, job: str, arguments: tuple[str, ...], app: str | None,
     expression: str | None, every: float | None, tz: str, missed: Missed, by: str | None, why: str | None,
     dry_run: bool, as_json: bool,
@@ -109,7 +109,7 @@ def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> cli
 @click.argument("name")
 @act_options
 @json_option
-def run(
+def _run(
     *, database: str | None, schema: str | None, name: str, by: str | None, why: str | None, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -130,7 +130,7 @@ def run(
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="So many slots.")
 @click.option("--after", type=moment, metavar="TIME", help="After this time instead of now: 2026-01-31T12:00:00Z.")
 @json_option
-def next_(expression: str, tz: str, count: int, after: datetime | None, as_json: bool) -> None:
+def _next(expression: str, tz: str, count: int, after: datetime | None, as_json: bool) -> None:
     """Show the next slots of a cron expression, without a database: "0 9 * * *"."""
     with said_wrongly():
         when = cron(expression, tz)
@@ -139,12 +139,12 @@ def next_(expression: str, tz: str, count: int, after: datetime | None, as_json:
 
 
 COMMANDS = (
-    add,
+    _add,
     _act("remove", "removed", "Remove a schedule that was added, or that no App declares any more."),
     _act("pause", "paused", "Let a schedule fire nothing until it is resumed."),
     _act("resume", "resumed", "Let a schedule fire again, from its next slot on."),
-    run,
-    next_,
+    _run,
+    _next,
 )
 
 

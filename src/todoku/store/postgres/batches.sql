@@ -6,10 +6,6 @@ insert into todoku_batch (id, total, open, "on", next, created_at, done_at)
 select id, total, total, "on", next, todoku_now(), case total when 0 then todoku_now() end
   from json_to_recordset(cast(cast(:batches as text) as json)) as s(id uuid, total int, "on" text, next json)
 
--- name: complete
--- A fragment: nothing is left to wait for, and what follows is not published yet.
-(done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
-
 -- name: lock_batches
 -- Sorted (H11), and a statement of its own: the next one sees what others have counted before it had the locks.
 select from todoku_batch where id = any (:ids::text[]::uuid[]) order by id for update

@@ -1,5 +1,9 @@
 -- What follows the end of a delivery: the last statements of the transaction that ends it (H11).
 
+-- name: complete
+-- A fragment: nothing is left to wait for, and what follows is not published yet.
+(done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
+
 -- name: over
 -- Only reads rows that this transaction has locked and changed, or is about to.
 select d.id, m.id::text, m.topic, m.key, d.destination, d.queue, m.headers::text, d.status, d.reason, d.error,

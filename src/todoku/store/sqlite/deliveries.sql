@@ -1,17 +1,8 @@
 -- Deliveries as people look at them.
 
--- name: due
--- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it. What
--- holds for the whole slice is asked before the search, not row by row: a million paused rows are not walked (H24).
- where t.queue = (select :queue where {live}
-                     and not exists (select 1 from todoku_queue q where q.name = :queue and q.paused = 1)
-                     and not exists (select 1 from todoku_destination b
-                                      where b.name = :destination and b.open_until > :now))
-   and t.destination = :destination and t.priority = :priority
-   and t.status in ('pending', 'failed') and t.lane is null and t.lost = 0 and t.gate is null
-   and t.next_run_at >= :after_at and t.next_run_at <= :now
-   and (t.next_run_at > :after_at or t.id > :after_id) and t.expires_at > :now
- order by t.next_run_at, t.id limit :most
+-- name: live
+-- A fragment: the worker's lease has not ended (H2).
+exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
 
 -- name: matching
 -- A fragment: the filter of find, replay, cancel and purge. An absent filter takes everything.
