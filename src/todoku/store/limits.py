@@ -87,7 +87,10 @@ class LimitStore:
         """
 
         def work(tx: Tx) -> None:
-            tx.rows(f"limit_{of}", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
+            if of == "queue":
+                tx.rows("limit_queue", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
+            else:
+                tx.rows("limit_destination", name=name, concurrency=concurrency, rate=rate, lasts=lasts)
             both = {f"{concurrency} at once": concurrency, f"{rate or 0:g}/s": rate}
             words = [text for text, value in both.items() if value is not None]
             span = f" for {lasts:g} s" if lasts is not None else ""

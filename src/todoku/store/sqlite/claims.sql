@@ -1,5 +1,23 @@
 -- Claims: where work waits, and taking it.
 
+-- name: claimed
+-- A fragment: what every claim returns, as it will be once taken.
+select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payload_bytes, m.content_type,
+       m.headers, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
+       t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
+       case when t.expires_at < 9223372036854775807 then t.expires_at / 1e6 end, t.timeout,
+       m.key_hash, m.digest, e.state, e.digest
+
+-- name: open
+-- A fragment: the place is not paused and its breaker not open; asked once for each place.
+not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$.queue') and q.paused = 1)
+   and not exists (select 1 from todoku_destination b
+                    where b.name = json_extract(p.value, '$.destination') and b.open_until > :now)
+
+-- name: live
+-- A fragment: the worker's lease has not ended (H2).
+exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
+
 -- name: due
 -- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it. What
 -- holds for the whole slice is asked before the search, not row by row: a million paused rows are not walked (H24).

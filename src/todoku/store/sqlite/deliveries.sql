@@ -1,9 +1,5 @@
 -- Deliveries as people look at them.
 
--- name: live
--- A fragment: the worker's lease has not ended (H2).
-exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
-
 -- name: matching
 -- A fragment: the filter of find, replay, cancel and purge. An absent filter takes everything.
 (:ids is null or d.id in (select value from json_each(:ids)))
