@@ -48,7 +48,7 @@ from todoku.engine.schedule import declare
 from todoku.engine.transaction_block import Block
 from todoku.engine.worker.worker import Worker
 from todoku.store.database import Database, Migrated
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 from todoku.store.store import Store
 
 __all__ = ["App", "load_settings", "new_id", "open_database", "printed_migrations"]

@@ -58,8 +58,8 @@ def seen(world: World) -> dict[str, object]:
         "groups": url_groups.listed(world.store),
         "tokens": api_tokens.listed(world.store),
         "keys": (made.current, made.next, made.old),
-        "dead": dead_letters.listed(requesting.outbox),
-        "events": request_events.listed(requesting.outbox),
+        "dead": dead_letters.find(requesting.outbox),
+        "events": request_events.find(requesting.outbox),
     }
 
 

@@ -11,10 +11,11 @@ from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
-from todoku.core.wanted import Wanted
 from todoku.engine.http import dead_letters
+from todoku.engine.http.dead_letters import Selection
+from todoku.store import deliveries
 from todoku.store.columns import moment
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def kill(requesting: Requesting, status: int = 500) -> None:
 def test_a_dead_letter_has_its_request_its_body_and_what_was_answered_last(requesting: Requesting) -> None:
     id = requesting.post(body=b'{"n":1}', headers={"X-A": "b"}, labels=("red",))
     kill(requesting, 503)
-    (letter,) = dead_letters.listed(requesting.outbox).items
+    (letter,) = dead_letters.find(requesting.outbox).items
     assert letter.request.message_id == id
     assert letter.request.body == b'{"n":1}'
     assert letter.request.request.headers == {"X-A": "b"}
@@ -49,27 +50,27 @@ def test_what_was_cancelled_or_waits_or_belongs_to_a_job_is_no_dead_letter(
     cancelled = requesting.post()
     requesting.post()
     world.store.acts.cancel(Filter(message_id=cancelled), SOMEBODY)
-    assert len(dead_letters.listed(requesting.outbox).items) == 1
+    assert len(dead_letters.find(requesting.outbox).items) == 1
 
 
 FILTERS = [
-    (Wanted(urls=("https://a.example/x",)), {"a"}),
-    (Wanted(hosts=("b.example",)), {"b"}),
-    (Wanted(hosts=("B.Example", "a.example")), {"a", "b"}),
-    (Wanted(paths=("/x",)), {"a"}),
-    (Wanted(labels=("red",)), {"a", "c"}),
-    (Wanted(labels=("red", "blue")), {"a", "b", "c"}),
-    (Wanted(labels=("red",), hosts=("c.example",)), {"c"}),
-    (Wanted(queues=("orders",)), {"b"}),
-    (Wanted(flow_keys=("tenant",)), {"c"}),
-    (Wanted(schedules=("nightly",)), {"c"}),
-    (Wanted(caller_ips=("10.0.0.7",)), {"a"}),
-    (Wanted(statuses=(404,)), {"b"}),
-    (Wanted(statuses=(404, 500)), {"a", "b"}),
-    (Wanted(statuses=(0,)), {"c"}),
-    (Wanted(reasons=("HTTP_404",)), {"b"}),
-    (Wanted(groups=("nobody",)), set()),
-    (Wanted(), {"a", "b", "c"}),
+    (Selection(which=Filter(urls=("https://a.example/x",))), {"a"}),
+    (Selection(which=Filter(hosts=("b.example",))), {"b"}),
+    (Selection(which=Filter(hosts=("B.Example", "a.example"))), {"a", "b"}),
+    (Selection(which=Filter(paths=("/x",))), {"a"}),
+    (Selection(which=Filter(labels=("red",))), {"a", "c"}),
+    (Selection(which=Filter(labels=("red", "blue"))), {"a", "b", "c"}),
+    (Selection(which=Filter(labels=("red",), hosts=("c.example",))), {"c"}),
+    (Selection(which=Filter(request_queues=("orders",))), {"b"}),
+    (Selection(which=Filter(flow_keys=("tenant",))), {"c"}),
+    (Selection(which=Filter(schedules=("nightly",))), {"c"}),
+    (Selection(which=Filter(caller_ips=("10.0.0.7",))), {"a"}),
+    (Selection(which=Filter(response_statuses=(404,))), {"b"}),
+    (Selection(which=Filter(response_statuses=(404, 500))), {"a", "b"}),
+    (Selection(which=Filter(response_statuses=(0,))), {"c"}),
+    (Selection(which=Filter(reason="HTTP_404")), {"b"}),
+    (Selection(which=Filter(url_groups=("nobody",))), set()),
+    (Selection(), {"a", "b", "c"}),
 ]
 
 
@@ -81,7 +82,7 @@ def test_several_values_mean_any_of_them_and_several_kinds_all_of_them(requestin
     requesting.post("https://c.example/z", labels=("red", "big"), flow=Flow(key="tenant"), schedule="nightly")
     requesting.run(aborted("CONNECT_TIMEOUT"))
     for wanted, expected in FILTERS:
-        found = {item.request.request.url[8] for item in dead_letters.listed(requesting.outbox, wanted).items}
+        found = {item.request.request.url[8] for item in dead_letters.find(requesting.outbox, wanted).items}
         assert found == expected, wanted
 
 
@@ -93,8 +94,11 @@ def test_dates_are_of_the_moment_it_died(requesting: Requesting, world: World) -
     requesting.post("https://b.example/")
     kill(requesting)
     urls = [
-        [item.request.request.url for item in dead_letters.listed(requesting.outbox, wanted).items]
-        for wanted in (Wanted(since=between), Wanted(until=between))
+        [item.request.request.url for item in dead_letters.find(requesting.outbox, wanted).items]
+        for wanted in (
+            Selection(which=Filter(since=between)),
+            Selection(which=Filter(until=between + timedelta(microseconds=1))),
+        )
     ]
     assert urls == [["https://b.example/"], ["https://a.example/"]]
 
@@ -104,7 +108,7 @@ def test_pages_go_on_where_the_last_one_ended_and_nothing_is_told_twice(requesti
     kill(requesting)  # one transaction: all of them died at the same moment
     seen, cursor = [], None
     while True:
-        page = dead_letters.listed(requesting.outbox, Wanted(labels=("odd",)), cursor=cursor, limit=5)
+        page = dead_letters.find(requesting.outbox, Selection(which=Filter(labels=("odd",))), cursor=cursor, limit=5)
         seen += [item.request.message_id for item in page.items]
         assert len(page.items) <= 5
         if (cursor := page.cursor) is None:
@@ -117,15 +121,14 @@ def test_a_page_looks_at_a_bounded_number_and_says_where_to_go_on(
     requesting: Requesting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that one of a million passes must not read the million for one page."""
-    monkeypatch.setattr(dead_letters, "CHUNK", 5)
-    monkeypatch.setattr(dead_letters, "LOOKED_AT", 10)
+    monkeypatch.setattr(deliveries, "LOOKED_AT", 10)
     rare = requesting.post(labels=("rare",))
     for _ in range(24):
         requesting.post()
     kill(requesting)
     pages, cursor = [], None
     while True:
-        page = dead_letters.listed(requesting.outbox, Wanted(labels=("rare",)), cursor=cursor)
+        page = dead_letters.find(requesting.outbox, Selection(which=Filter(labels=("rare",))), cursor=cursor)
         pages.append([item.request.message_id for item in page.items])
         if (cursor := page.cursor) is None:
             break
@@ -135,46 +138,48 @@ def test_a_page_looks_at_a_bounded_number_and_says_where_to_go_on(
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1.x", "-1.2", "1.2.3", "9" * 30 + ".1"])
 def test_a_cursor_that_is_none_is_refused(requesting: Requesting, cursor: str) -> None:
     with pytest.raises(InvalidMessage, match="cursor"):
-        dead_letters.listed(requesting.outbox, cursor=cursor)
+        dead_letters.find(requesting.outbox, cursor=cursor)
 
 
 def test_a_retry_is_an_audited_replay_and_its_old_name_is_gone(requesting: Requesting, world: World) -> None:
     """I9: whoever sends it again is on record; dead again, it is another dead letter."""
     id = requesting.post()
     kill(requesting)
-    (letter,) = dead_letters.listed(requesting.outbox).items
-    done = dead_letters.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY)
+    (letter,) = dead_letters.find(requesting.outbox).items
+    done = dead_letters.replay(requesting.outbox, Selection(dead_ids=(letter.id,)), SOMEBODY)
     assert done.message_ids == (id,)
     assert dead_letters.get(requesting.outbox, letter.id) is None
     story = world.store.messages.story(id)
     assert story is not None
     assert [(row.by, row.action) for row in story.audit] == [("somebody", "replay")]
     kill(requesting)
-    (again,) = dead_letters.listed(requesting.outbox).items
+    (again,) = dead_letters.find(requesting.outbox).items
     assert again.id != letter.id
-    assert dead_letters.retry(requesting.outbox, Wanted(dead_ids=(letter.id,)), SOMEBODY).message_ids == ()
+    assert dead_letters.replay(requesting.outbox, Selection(dead_ids=(letter.id,)), SOMEBODY).message_ids == ()
 
 
 def test_what_is_meant_is_sent_again_page_by_page(requesting: Requesting) -> None:
     for n in range(7):
         requesting.post(labels=("red",) if n < 5 else ())
     kill(requesting)
-    first = dead_letters.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3)
+    first = dead_letters.replay(requesting.outbox, Selection(which=Filter(labels=("red",))), SOMEBODY, limit=3)
     assert len(first.message_ids) == 3
-    second = dead_letters.retry(requesting.outbox, Wanted(labels=("red",)), SOMEBODY, limit=3, cursor=first.cursor)
+    second = dead_letters.replay(
+        requesting.outbox, Selection(which=Filter(labels=("red",))), SOMEBODY, limit=3, cursor=first.cursor
+    )
     assert len(second.message_ids) == 2
-    assert len(dead_letters.listed(requesting.outbox).items) == 2
+    assert len(dead_letters.find(requesting.outbox).items) == 2
 
 
 def test_a_removed_dead_letter_is_gone_and_the_audit_says_who_did_it(requesting: Requesting, world: World) -> None:
     id = requesting.post()
     kill(requesting)
-    (letter,) = dead_letters.listed(requesting.outbox).items
-    assert dead_letters.remove(requesting.outbox, Wanted(dead_ids=(letter.id, "999-0", "x")), SOMEBODY).message_ids == (
-        id,
-    )
+    (letter,) = dead_letters.find(requesting.outbox).items
+    assert dead_letters.purge(
+        requesting.outbox, Selection(dead_ids=(letter.id, "999-0", "x")), SOMEBODY
+    ).message_ids == (id,)
     assert dead_letters.get(requesting.outbox, letter.id) is None
-    assert dead_letters.listed(requesting.outbox).items == ()
+    assert dead_letters.find(requesting.outbox).items == ()
     assert ("purge", f"message:{id}") in world.sql("select action, target from todoku_audit")
 
 
@@ -183,7 +188,7 @@ def test_what_a_publisher_hides_is_shown_as_its_digest(requesting: Requesting) -
         body=b"secret", headers={"Authorization": "Bearer x", "X-A": "b"}, redact=("body", "header[Authorization]")
     )
     kill(requesting)
-    (letter,) = dead_letters.listed(requesting.outbox).items
+    (letter,) = dead_letters.find(requesting.outbox).items
     digest = hashlib.sha256(b"secret").hexdigest()
     assert letter.request.body == f"REDACTED:{digest}".encode()
     token = hashlib.sha256(b"Bearer x").hexdigest()

@@ -10,11 +10,10 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage
-from todoku.core.wanted import Wanted
 from todoku.engine.http import request_events, requests
-from todoku.engine.http.request_events import HttpEvent
+from todoku.engine.http.request_events import EventFilter, HttpEvent
 from todoku.store.columns import moment
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 
 @pytest.fixture
@@ -22,12 +21,12 @@ def requesting(world: World) -> Requesting:
     return Requesting(world)
 
 
-def everything(requesting: Requesting, wanted: Wanted | None = None, *, limit: int = 1000) -> list[HttpEvent]:
+def everything(requesting: Requesting, wanted: EventFilter | None = None, *, limit: int = 1000) -> list[HttpEvent]:
     """All pages, newest first."""
     found: list[HttpEvent] = []
     cursor = None
     while True:
-        page = request_events.listed(requesting.outbox, wanted or Wanted(), cursor=cursor, limit=limit)
+        page = request_events.find(requesting.outbox, wanted or EventFilter(), cursor=cursor, limit=limit)
         assert len(page.items) <= limit
         found += page.items
         if (cursor := page.cursor) is None:
@@ -46,7 +45,7 @@ def test_a_request_that_fails_twice_and_is_delivered_tells_all_of_it(requesting:
     requesting.run()
     expected = ["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "ERROR", "RETRY", "DELIVERED"]
     assert states(everything(requesting), id) == expected
-    assert states(everything(requesting, Wanted(message_ids=(id,))), id) == expected
+    assert states(everything(requesting, EventFilter(which=Filter(message_ids=(id,)))), id) == expected
     errors = [event for event in everything(requesting) if event.state == "ERROR"]
     assert [event.response.status for event in errors if event.response] == [503, 500]
     assert [event.attempt for event in errors] == [2, 1]
@@ -59,13 +58,13 @@ def test_a_dead_letter_failed_and_after_a_replay_it_is_still_told_that_it_had(re
     requesting.run(answered(489, dead=True))
     dead = ["CREATED", "ACTIVE", "ERROR", "RETRY", "ACTIVE", "ERROR", "FAILED"]
     assert states(everything(requesting), id) == dead
-    (failed,) = everything(requesting, Wanted(states=("FAILED",)))
+    (failed,) = everything(requesting, EventFilter(states=("FAILED",)))
     assert failed.response is not None
     assert failed.response.status == 489
     requesting.world.store.acts.replay(Filter(), SOMEBODY)
     assert states(everything(requesting), id) == dead
     requesting.run()
-    for wanted in (Wanted(), Wanted(message_ids=(id,))):
+    for wanted in (EventFilter(), EventFilter(which=Filter(message_ids=(id,)))):
         assert states(everything(requesting, wanted), id) == [*dead, "DELIVERED"]
 
 
@@ -87,7 +86,7 @@ def test_what_runs_is_active_and_in_progress_if_one_asks_so(requesting: Requesti
     id = requesting.post()
     requesting.claim()
     assert states(everything(requesting), id) == ["CREATED", "ACTIVE"]
-    assert states(everything(requesting, Wanted(states=("IN_PROGRESS",))), id) == ["IN_PROGRESS"]
+    assert states(everything(requesting, EventFilter(states=("IN_PROGRESS",))), id) == ["IN_PROGRESS"]
     requests.cancel(requesting.outbox, id, SOMEBODY)
     assert states(everything(requesting), id) == ["CREATED", "ACTIVE", "CANCEL_REQUESTED"]
 
@@ -118,7 +117,7 @@ def test_pages_of_any_size_tell_the_same_in_the_same_order_and_nothing_twice(
     assert len(whole) == 20 * 4 + 19 + 2 + 4
     for limit in (1, 3, 7, 50):
         assert [event.key for event in everything(requesting, limit=limit)] == keys
-    odd = Wanted(labels=("odd",), states=("DELIVERED", "ERROR"))
+    odd = EventFilter(which=Filter(labels=("odd",)), states=("DELIVERED", "ERROR"))
     expected = [event.key for event in whole if event.state in odd.states and "odd" in event.request.labels]
     for limit in (1, 4, 100):
         assert [event.key for event in everything(requesting, odd, limit=limit)] == expected
@@ -131,13 +130,13 @@ def test_dates_and_states_and_what_requests_have_in_common_narrow_it(requesting:
     between = moment(world.store.ping()) - timedelta(hours=1)
     second = requesting.post("https://b.example/y")
     requesting.run()
-    delivered = Wanted(states=("DELIVERED",))
+    delivered = EventFilter(states=("DELIVERED",))
     assert [event.message_id for event in everything(requesting, delivered)] == [second, first]
-    late = Wanted(states=("DELIVERED",), since=between)
-    early = Wanted(states=("DELIVERED",), until=between)
+    late = EventFilter(states=("DELIVERED",), since=between)
+    early = EventFilter(states=("DELIVERED",), until=between)
     assert [event.message_id for event in everything(requesting, late)] == [second]
     assert [event.message_id for event in everything(requesting, early)] == [first]
-    hosts = Wanted(states=("DELIVERED",), hosts=("a.example",))
+    hosts = EventFilter(which=Filter(hosts=("a.example",)), states=("DELIVERED",))
     assert [event.message_id for event in everything(requesting, hosts)] == [first]
 
 
@@ -147,16 +146,16 @@ def test_a_filter_that_few_pass_gives_short_pages_and_ends(requesting: Requestin
     id = requesting.post(labels=("rare",))
     for _ in range(30):
         requesting.post()
-    found = everything(requesting, Wanted(labels=("rare",)), limit=1)
+    found = everything(requesting, EventFilter(which=Filter(labels=("rare",))), limit=1)
     assert [event.message_id for event in found] == [id]
 
 
 @pytest.mark.parametrize("cursor", ["", "1", "a.b.c.d.e", "1.2.3.4", "-1.0.0.0.0", "9" * 50 + ".0.0.0.0", "1.9.0.0.0"])
 def test_a_cursor_that_is_none_is_refused(requesting: Requesting, cursor: str) -> None:
     with pytest.raises(InvalidMessage, match="cursor"):
-        request_events.listed(requesting.outbox, cursor=cursor)
+        request_events.find(requesting.outbox, cursor=cursor)
 
 
 def test_a_state_that_is_none_is_refused(requesting: Requesting) -> None:
     with pytest.raises(InvalidMessage, match="state"):
-        request_events.listed(requesting.outbox, Wanted(states=("CANCELLED",)))
+        request_events.find(requesting.outbox, EventFilter(states=("CANCELLED",)))

@@ -12,10 +12,9 @@ from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.http_request import Flow
-from todoku.core.wanted import Wanted
 from todoku.engine.http import requests
 from todoku.engine.http.request_draft import Posting
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
 
@@ -36,14 +35,14 @@ def test_a_request_is_found_while_it_waits_runs_is_dead_and_just_after_it_was_de
     requesting.world.settle([claim for claim in claims if claim.message_id == str(doomed)], answered(500, dead=True))
     found = requests.get(requesting.outbox, id)
     assert found is not None
-    assert (found.status, found.body, found.attempts) == ("succeeded", b"hello", 1)
+    assert (found.delivery.status, found.body, found.delivery.attempts) == ("succeeded", b"hello", 1)
     assert _status(requesting, doomed) == "aborted"
     assert requests.get(requesting.outbox, uuid4()) is None
 
 
 def _status(requesting: Requesting, id: object) -> str | None:
     found = requests.get(requesting.outbox, id)  # type: ignore[arg-type]
-    return None if found is None else found.status
+    return None if found is None else found.delivery.status
 
 
 def test_a_job_is_no_request(requesting: Requesting, world: World) -> None:
@@ -57,7 +56,7 @@ def test_it_is_told_when_a_request_is_to_be_sent(requesting: Requesting) -> None
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     found = requests.get(requesting.outbox, requesting.post(posting=Posting(at=at)))
     assert found is not None
-    assert found.not_before == at
+    assert found.delivery.next_run_at == at
 
 
 def test_an_encrypted_body_is_opened_for_who_has_the_master_key_and_nobody_else(world: World) -> None:
@@ -80,7 +79,7 @@ def test_cancelling_what_waits_ends_it_what_runs_is_asked_and_what_ended_stays(r
     assert _status(requesting, waiting) == "aborted"
     asked = requests.get(requesting.outbox, running)
     assert asked is not None
-    assert (asked.status, asked.cancel_requested) == ("sending", True)
+    assert (asked.delivery.status, asked.delivery.cancel_requested) == ("sending", True)
     assert _status(requesting, done) == "succeeded"
     assert requests.cancel(requesting.outbox, waiting, SOMEBODY) == 0
     with pytest.raises(NoSuchMessage):
@@ -90,22 +89,22 @@ def test_cancelling_what_waits_ends_it_what_runs_is_asked_and_what_ended_stays(r
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Wanted(urls=("https://a.example/x",)), {"a"}),
-        (Wanted(hosts=("b.example:8443",)), {"b"}),
-        (Wanted(paths=("/x", "/y")), {"a", "b"}),
-        (Wanted(labels=("red",)), {"a", "c"}),
-        (Wanted(queues=("orders",)), {"b"}),
-        (Wanted(flow_keys=("tenant",)), {"c"}),
-        (Wanted(schedules=("nightly",)), {"c"}),
-        (Wanted(caller_ips=("10.0.0.7",)), {"a"}),
-        (Wanted(since=datetime(2100, 1, 1, tzinfo=UTC)), set()),
-        (Wanted(until=datetime(2020, 1, 1, tzinfo=UTC)), set()),
-        (Wanted(groups=("nobody",)), set()),
-        (Wanted(), {"a", "b", "c"}),
+        (Filter(urls=("https://a.example/x",)), {"a"}),
+        (Filter(hosts=("b.example:8443",)), {"b"}),
+        (Filter(paths=("/x", "/y")), {"a", "b"}),
+        (Filter(labels=("red",)), {"a", "c"}),
+        (Filter(request_queues=("orders",)), {"b"}),
+        (Filter(flow_keys=("tenant",)), {"c"}),
+        (Filter(schedules=("nightly",)), {"c"}),
+        (Filter(caller_ips=("10.0.0.7",)), {"a"}),
+        (Filter(published_since=datetime(2100, 1, 1, tzinfo=UTC)), set()),
+        (Filter(published_until=datetime(2020, 1, 1, tzinfo=UTC)), set()),
+        (Filter(url_groups=("nobody",)), set()),
+        (Filter(), {"a", "b", "c"}),
     ],
 )
 def test_many_are_cancelled_by_what_they_have_in_common_and_no_job_is(
-    requesting: Requesting, world: World, wanted: Wanted, expected: set[str]
+    requesting: Requesting, world: World, wanted: Filter, expected: set[str]
 ) -> None:
     world.publish(2, to=["warehouse"])
     ids = {
@@ -120,17 +119,17 @@ def test_many_are_cancelled_by_what_they_have_in_common_and_no_job_is(
 
 def test_at_most_so_many_are_cancelled_the_oldest_first(requesting: Requesting) -> None:
     ids = [requesting.post() for _ in range(6)]
-    done = requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY, limit=4)
+    done = requests.cancel_many(requesting.outbox, Filter(), SOMEBODY, limit=4)
     assert done.number == 4
     assert [_status(requesting, id) for id in ids] == ["aborted"] * 4 + ["pending"] * 2
-    named = Wanted(message_ids=(ids[0], ids[5], uuid4()))
+    named = Filter(message_ids=(ids[0], ids[5], uuid4()))
     assert requests.cancel_many(requesting.outbox, named, SOMEBODY) == requests.Cancelled(1, None)
-    assert requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY, cursor=done.cursor, limit=4).number == 1
+    assert requests.cancel_many(requesting.outbox, Filter(), SOMEBODY, cursor=done.cursor, limit=4).number == 1
 
 
 def test_SEC_4_a_page_of_cancelling_says_whether_there_are_more(requesting: Requesting) -> None:
     ids = [requesting.post(labels=("red",) if n % 2 else ()) for n in range(6)]
-    red, cursors = Wanted(labels=("red",)), list[str | None]()
+    red, cursors = Filter(labels=("red",)), list[str | None]()
     while not cursors or cursors[-1] is not None:
         cursor = cursors[-1] if cursors else None
         done = requests.cancel_many(requesting.outbox, red, SOMEBODY, cursor=cursor, limit=1)
@@ -161,7 +160,7 @@ def test_what_was_cancelled_goes_when_its_retention_has_passed_and_dead_letters_
 
 def test_what_many_cancel_is_audited_one_by_one(requesting: Requesting, world: World) -> None:
     id = requesting.post()
-    requests.cancel_many(requesting.outbox, Wanted(), SOMEBODY)
+    requests.cancel_many(requesting.outbox, Filter(), SOMEBODY)
     story = world.store.messages.story(id)
     assert story is not None
     assert [(row.by, row.action, row.why) for row in story.audit] == [("somebody", "cancel", "a test")]

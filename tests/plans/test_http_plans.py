@@ -14,7 +14,8 @@ from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, 
 from todoku.core.http_request import HttpRequest, carried
 from todoku.engine.publish import encode
 from todoku.store.columns import moment
-from todoku.store.events import HIGHEST, Kind
+from todoku.store.filter import Filter
+from todoku.store.request_events import HIGHEST, Kind
 from todoku.store.sqlite.database import file_path
 from todoku.store.store import Store
 
@@ -25,9 +26,13 @@ INTENDED = {
     "dead_requests": {"delivery_died", "message_pkey"},
     "dead_requests_of": {"delivery_pkey", "message_pkey"},
     "requests_of": {"message_id_key", "delivery_message", "history_message"},
-    "request_bodies": {"message_id_key"},
-    "last_tried": {"attempt_delivery", "delivery_pkey", "message_pkey", "history_message"},
-    "attempts_of_requests": {"attempt_delivery", "delivery_pkey", "message_pkey", "history_message"},
+    "requests": {"message_id_key"},
+    "find_dead_requests": {"delivery_died", "message_pkey", "attempt_delivery"},
+    "dead_request_position": {"delivery_died"},
+    "find_waiting_requests": {"delivery_pkey", "message_pkey", "attempt_delivery"},
+    "waiting_request_position": {"delivery_pkey"},
+    "last_attempts": {"attempt_delivery", "delivery_pkey", "message_pkey", "history_message"},
+    "attempts": {"attempt_delivery", "delivery_pkey", "message_pkey", "history_message"},
     "created_requests": {"message_http"},
     "sending_requests": {"delivery_owner", "message_pkey"},
     "tried_requests": {"attempt_ended", "attempt_delivery", "delivery_pkey", "message_pkey", "history_message"},
@@ -37,7 +42,12 @@ INTENDED = {
 # What runs is never much: its index is walked.
 WALKED = {("sending_requests", "delivery_owner"), ("queue_loads", "delivery_owner")}
 # Read in the order of the index up to the limit: nothing below the limit sorts more than rows of one moment.
-IN_ORDER = {"dead_requests": "delivery_died", "created_requests": "message_http", "delivered_requests": "history_http"}
+IN_ORDER = {
+    "dead_requests": "delivery_died",
+    "find_dead_requests": "delivery_died",
+    "created_requests": "message_http",
+    "delivered_requests": "history_http",
+}
 
 _HEADERS = encode({"todoku-http": carried(HttpRequest(url="https://shop.example/"))})
 _FILL = """
@@ -58,17 +68,20 @@ select id, 0, 1, 0, updated_at, 'HTTP_5XX', message_seq from todoku_delivery
 def drive(store: Store) -> None:
     """Each query once from the top, and once from the middle."""
     now = moment(store.ping())
-    page = store.requests.dead(limit=100)
-    assert len(page) == 100
-    assert store.requests.dead(page[-1].position, since=now - timedelta(days=30), limit=100)
-    ids = [row.message_id for row in page]
-    assert len(store.requests.of(ids)) == len(store.requests.bodies(ids)) == 100
-    deliveries = [row.delivery_id for row in page]
-    assert len(store.requests.dead_by_ids(deliveries)) == 100
-    assert len(store.requests.last_attempts(deliveries)) == len(store.requests.attempts(deliveries)) == 100
+    page = store.deliveries.find_dead_requests(Filter(), limit=100)
+    assert len(page.items) == 100
+    late = Filter(since=now - timedelta(days=30), labels=("none",))
+    assert store.deliveries.find_dead_requests(late, cursor=page.next, limit=100).items == ()
+    ids = [row.message_id for row in page.items if row.message_id is not None]
+    assert len(store.deliveries.of_requests(ids)) == len(store.messages.requests(ids)) == 100
+    deliveries = [row.id for row in page.items]
+    assert len(store.deliveries.dead_requests(deliveries)) == 100
+    assert len(store.attempts.last(deliveries)) == len(store.attempts.of_all(deliveries)) == 100
+    waiting = store.deliveries.find_waiting_requests(Filter(hosts=("shop.example",)), after=100, limit=100)
+    assert waiting == ((), None)  # here every request is dead or delivered; how they are looked for is what counts
     at = round((now - timedelta(hours=1)).timestamp() * 1e6)
     for top in (253_402_214_400_000_000, at):
-        found = store.events.page(dict.fromkeys(KINDS, (top, HIGHEST, HIGHEST)), since=0, limit=100)
+        found = store.request_events.page(dict.fromkeys(KINDS, (top, HIGHEST, HIGHEST)), Filter(), since=0, limit=100)
         assert [kind for kind in KINDS if not found[kind]] == ["sending"]
     store.queues.loads(["http:orders", "flow:tenant"])
 

@@ -16,8 +16,8 @@ from todoku.engine.copy import Copied, CopyProgress, copy, plan
 from todoku.store.claims import Waiting
 from todoku.store.columns import EPOCH
 from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, copied
-from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
+from todoku.store.filter import Filter
 from todoku.store.table import Table, measure, tables
 
 pytestmark = pytest.mark.postgres

@@ -14,7 +14,7 @@ from todoku.cli.deliveries import STATUSES, id_argument
 from todoku.cli.options import act_options, database_option, duration, json_option, json_text, rate, signed
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operate
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 Ids = tuple[UUID | int, ...]
 

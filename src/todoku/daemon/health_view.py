@@ -11,7 +11,8 @@ from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import render
 from todoku.engine.observability.gauges import CachedGauges
-from todoku.store.deliveries import Delivery, Filter
+from todoku.store.deliveries import Delivery
+from todoku.store.filter import Filter
 from todoku.store.statistics import Counts
 
 _ASLEEP: Final = 10.0

@@ -17,9 +17,9 @@ from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.store import gates
 from todoku.store.audit import Signed
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Filter
 from todoku.store.ended_delivery import loaded, succeeding
 from todoku.store.endings import Endings
+from todoku.store.filter import Filter, parameters
 from todoku.store.lanes import REMOVED
 
 
@@ -177,8 +177,7 @@ class _Act(msgspec.Struct, frozen=True):
 def _pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) -> list[Picked]:
     """Locks the matching rows. Unless ids or a status are given, only rows the act applies to count for the limit."""
     among = list(allowed) if which.ids is None and which.status is None else None
-    fields = msgspec.structs.asdict(which)
-    return [Picked(*row) for row in tx.rows("pick", **fields, among=among, after=after, most=limit)]
+    return [Picked(*row) for row in tx.rows("pick", **parameters(which), among=among, after=after, most=limit)]
 
 
 def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,11 @@ class Attempt(msgspec.Struct, frozen=True):
     worker: UUID | None
     response: Response | None = None
     """The receiver's HTTP response, if there was one."""
+    final: bool = False
+    """The delivery was given up with this attempt; it may have been replayed since."""
+    dead: bool = False
+    """This attempt is why the delivery is a dead letter now."""
+    message_id: UUID | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -50,7 +56,18 @@ class AttemptStore:
 
     def of(self, delivery_id: int) -> tuple[Attempt, ...]:
         """The failed attempts of a delivery, the oldest first."""
-        return tuple(map(attempt, self._database.read(lambda tx: tx.rows("attempts", ids=[delivery_id]))))
+        return self.of_all([delivery_id])
+
+    def of_all(self, delivery_ids: Sequence[int]) -> tuple[Attempt, ...]:
+        """The failed attempts of these deliveries, the oldest of each first."""
+        ids = list(delivery_ids)
+        return tuple(map(attempt, self._database.read(lambda tx: tx.rows("attempts", ids=ids)))) if ids else ()
+
+    def last(self, delivery_ids: Sequence[int]) -> dict[int, Attempt]:
+        """The last failed attempt of each of these deliveries that has one."""
+        ids = list(delivery_ids)
+        rows = self._database.read(lambda tx: tx.rows("last_attempts", ids=ids)) if ids else []
+        return {found.delivery_id: found for found in map(attempt, rows)}
 
     def tail(self, *, since: float, limit: int = 500) -> tuple[Event, ...]:
         """Events after `since` (unix seconds of the database), oldest first: of each kind the last `limit`."""
@@ -63,6 +80,17 @@ class AttemptStore:
 
 
 def attempt(row: tuple[Any, ...]) -> Attempt:
-    """A row of `attempts` as a value."""
+    """A row of `attempt_columns` as a value."""
     times = (moment_or_none(row[4]), moment(row[5]))
-    return build(Attempt, *row[:4], *times, *row[6:8], uuid_or_none(row[8]), read_response(row[9]))
+    worker, response, final, dead, message_id = row[8:13]
+    return build(
+        Attempt,
+        *row[:4],
+        *times,
+        *row[6:8],
+        uuid_or_none(worker),
+        read_response(response),
+        bool(final),
+        bool(dead),
+        uuid_or_none(message_id),
+    )

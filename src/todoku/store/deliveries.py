@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.store.columns import build, moment, moment_or_none, uuid_or_none
+from todoku.store.columns import EPOCH, build, moment, moment_or_none, uuid_or_none
 from todoku.store.database import Database, Tx
+from todoku.store.filter import Filter, parameters
 
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which deliveries: all that match every field that is not None."""
-
-    ids: tuple[int, ...] | None = None
-    message_id: UUID | None = None
-    status: str | None = None
-    topic: str | None = None
-    destination: str | None = None
-    queue: str | None = None
-    reason: str | None = None
-    key: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    due: bool = False
+LOOKED_AT: Final = 20_000
+"""Rows that one page of requests looks at: a filter that few of them match gives a short page, and a cursor."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -55,6 +44,7 @@ class Delivery(msgspec.Struct, frozen=True):
     updated_at: datetime
     reason: str | None
     error: str | None
+    claimed_at: datetime | None = None
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -84,6 +74,58 @@ class DeliveryStore:
         """One page, newest first. `status="succeeded"` reads the history, anything else the unfinished deliveries."""
         return self._database.read(lambda tx: find(tx, which, cursor, limit))
 
+    def of_requests(self, message_ids: Sequence[UUID]) -> tuple[Delivery, ...]:
+        """The deliveries of these messages, finished or not, by id, as far as the messages are HTTP requests."""
+        ids = [str(id) for id in message_ids]
+        rows = self._database.read(lambda tx: tx.rows("requests_of", ids=ids)) if ids else []
+        return tuple(map(delivery, rows))
+
+    def dead_requests(self, ids: Sequence[int]) -> tuple[Delivery, ...]:
+        """Those of these deliveries that are dead letters of HTTP requests, the last to die first."""
+        rows = self._database.read(lambda tx: tx.rows("dead_requests_of", ids=list(ids))) if ids else []
+        return tuple(map(delivery, rows))
+
+    def find_dead_requests(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """One page of dead letters of HTTP requests, the last to die first, without cancelled ones.
+
+        Looks at a bounded number of rows: a filter that few match gives a short page, and a cursor to go on.
+        """
+        at, id = _LAST if cursor is None else _cursor(cursor, 2, most=_LAST)
+        if which.until is not None:
+            at, id = min((at, id), (round(which.until.timestamp() * 1e6), 0))
+        position: dict[str, Any] = {"before": moment(at / 1e6), "before_id": id, "since": which.since or EPOCH}
+
+        def work(tx: Tx) -> Page:
+            values = {**parameters(which), **position}
+            rows = tx.rows("find_dead_requests", **values, look=LOOKED_AT, most=limit + 1)
+            found = tuple(map(delivery, rows[:limit]))
+            if len(rows) > limit:
+                return Page(found, f"{round(found[-1].updated_at.timestamp() * 1e6)}.{found[-1].id}")
+            for last, last_id in tx.rows("dead_request_position", **position, skip=LOOKED_AT - 1):
+                return Page(found, f"{round(last * 1e6)}.{last_id}")
+            return Page(found, None)
+
+        return self._database.read(work)
+
+    def find_waiting_requests(
+        self, which: Filter, *, after: int = 0, limit: int = 500
+    ) -> tuple[tuple[Delivery, ...], int | None]:
+        """HTTP requests that wait or run and were not asked to stop, oldest first, with ids greater than `after`.
+
+        Also returns the id to go on after; None: there are no more. Looks at a bounded number of rows.
+        """
+
+        def work(tx: Tx) -> tuple[tuple[Delivery, ...], int | None]:
+            rows = tx.rows("find_waiting_requests", **parameters(which), after=after, look=LOOKED_AT, most=limit)
+            found = tuple(map(delivery, rows))
+            if len(rows) == limit:
+                return found, found[-1].id
+            for (last,) in tx.rows("waiting_request_position", after=after, skip=LOOKED_AT - 1):
+                return found, last
+            return found, None
+
+        return self._database.read(work)
+
     def standing(self, message_id: UUID, destination: str) -> Standing | None:
         """The state of one delivery of a message, with its result if one was stored; None: there is no such."""
         rows = self._database.read(lambda tx: tx.rows("standing", message_id=message_id, destination=destination))
@@ -100,38 +142,55 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     if which.status == "succeeded":
         return find_history(tx, which, cursor, limit)
     before = None if cursor is None else _cursor(cursor, 1)[0]
-    rows = tx.rows("find", **msgspec.structs.asdict(which), before=before, most=limit + 1)
+    rows = tx.rows("find", **parameters(which), before=before, most=limit + 1)
     items = tuple(delivery(row) for row in rows[:limit])
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
 
-_UNFINISHED: Final = frozenset({"status", "reason", "due"})
+_UNFINISHED: Final = frozenset({"status", "reason", "due", "response_statuses"})
 
 
 def find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     """As `find`, among deliveries that succeeded."""
-    filters = {name: value for name, value in msgspec.structs.asdict(which).items() if name not in _UNFINISHED}
+    filters = {name: value for name, value in parameters(which).items() if name not in _UNFINISHED}
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
-    if which.reason is not None or which.due:
-        return Page((), None)  # a succeeded delivery has no reason, and is not due
+    if which.reason is not None or which.due or which.response_statuses:
+        return Page((), None)  # a succeeded delivery has no reason, is not due, and its response is not stored
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
     items = tuple(delivery(row[:-1]) for row in rows[:limit])
     return Page(items, f"{rows[limit - 1][-1]}.{items[-1].id}" if len(rows) > limit else None)
 
 
+_LAST: Final = (round(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1e6), (1 << 63) - 1)
+"""A position behind every dead letter, in microseconds: pages go from here downwards."""
+
 _NUMBER: Final = re.compile("[0-9]{1,18}")  # more digits fit no id
 
 
-def _cursor(text: str, parts: int) -> tuple[int, ...]:
+def _cursor(text: str, parts: int, *, most: tuple[int, ...] | None = None) -> tuple[int, ...]:
     numbers = text.split(".")
-    if len(numbers) != parts or not all(_NUMBER.fullmatch(number) for number in numbers):
-        raise InvalidMessage(f"{text!r} is no cursor of this listing", hint="pass back `next` of the page before")
-    return tuple(int(number) for number in numbers)
+    if len(numbers) == parts and all(_NUMBER.fullmatch(number) for number in numbers):
+        found = tuple(int(number) for number in numbers)
+        if most is None or found <= most:
+            return found
+    raise InvalidMessage(f"{text[:64]!r} is no cursor of this listing", hint="pass back the cursor of the page before")
 
 
 def delivery(row: tuple[Any, ...]) -> Delivery:
     """A row of `find` as a value."""
-    id, message_id, *middle, worker, cancel_requested, next_run_at, created_at, updated_at, reason, error = row
+    (
+        id,
+        message_id,
+        *middle,
+        worker,
+        cancel_requested,
+        next_run_at,
+        created_at,
+        updated_at,
+        reason,
+        error,
+        claimed_at,
+    ) = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
     )  # fmt: skip
@@ -145,4 +204,5 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         *times,
         reason,
         error,
+        moment_or_none(claimed_at),
     )

@@ -12,7 +12,8 @@ from todoku.store.attempts import Attempt, attempt
 from todoku.store.audit import AuditRow
 from todoku.store.columns import build, moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Delivery, Filter, find, find_history
+from todoku.store.deliveries import Delivery, find, find_history
+from todoku.store.filter import Filter
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -48,6 +49,17 @@ class Preview(msgspec.Struct, frozen=True):
     content_type: str
 
 
+class StoredRequest(msgspec.Struct, frozen=True):
+    """A message that is an HTTP request, with its headers and its body as they are stored, encrypted or not."""
+
+    message_id: UUID
+    topic: str
+    content_type: str
+    raw: bytes
+    headers: str | None
+    created_at: datetime
+
+
 class MessageStore:
     """The messages of one database. Only reads: publishing is in `publish`."""
 
@@ -57,6 +69,15 @@ class MessageStore:
     def story(self, message_id: UUID) -> Story | None:
         """Everything known about a message; None: there is no such message."""
         return self._database.read(lambda tx: _story(tx, message_id))
+
+    def requests(self, message_ids: Sequence[UUID]) -> dict[UUID, StoredRequest]:
+        """Those of these messages that are HTTP requests."""
+        ids = [str(id) for id in message_ids]
+        rows = self._database.read(lambda tx: tx.rows("requests", ids=ids)) if ids else []
+        return {
+            uuid(id): StoredRequest(uuid(id), topic, kind, bytes(raw or b""), headers, moment(at))
+            for id, topic, kind, raw, headers, at in rows
+        }
 
     def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
         """Previews of these messages; of one larger than `largest` bytes only its size."""

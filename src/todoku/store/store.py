@@ -21,14 +21,13 @@ from todoku.store.database import Database, Facts, Listener, Migrated, run_steps
 from todoku.store.deliveries import DeliveryStore
 from todoku.store.destinations import DestinationStore
 from todoku.store.endings import Endings, read_hooks
-from todoku.store.events import RequestEvents
 from todoku.store.invariants import find_broken
 from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
 from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
 from todoku.store.queues import QueueStore
-from todoku.store.requests import RequestRows
+from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
 from todoku.store.schedules import ScheduleStore
 from todoku.store.secrets import SecretStore
@@ -76,8 +75,7 @@ class Store:
         self.data_keys = DataKeyStore(database)
         self.secrets = SecretStore(database)
         self.tokens = TokenStore(database)
-        self.requests = RequestRows(database)
-        self.events = RequestEvents(database)
+        self.request_events = RequestEventStore(database)
 
     def migrate(self) -> Migrated:
         """Brings the schema to this program's version, once, even if several processes try at the same time.

@@ -17,7 +17,8 @@ from todoku.core.errors import InvalidMessage
 from todoku.engine.jobs.job import Job
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
-from todoku.store.deliveries import Delivery, Filter
+from todoku.store.deliveries import Delivery
+from todoku.store.filter import Filter
 from todoku.store.store import Store
 
 _PAGE: Final = 500

@@ -13,7 +13,7 @@ from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.engine import operate
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 NUMBER = 20
 RETRIES = 3

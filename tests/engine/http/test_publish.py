@@ -17,7 +17,7 @@ from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import Named
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 URL = "https://shop.example/hook"
 

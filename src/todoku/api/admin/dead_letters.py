@@ -13,7 +13,8 @@ from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.operate import ActResult, Replayed
-from todoku.store.deliveries import Filter, Page
+from todoku.store.deliveries import Page
+from todoku.store.filter import Filter
 from todoku.store.statistics import DeadGroup
 
 

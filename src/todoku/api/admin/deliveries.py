@@ -23,7 +23,8 @@ from todoku.core.errors import NotThere
 from todoku.engine import operate
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.operate import ActResult
-from todoku.store.deliveries import Delivery, Filter, Page
+from todoku.store.deliveries import Delivery, Page
+from todoku.store.filter import Filter
 
 
 class DeliveryQuery(Listing, frozen=True, kw_only=True):

@@ -178,7 +178,7 @@ def _message(found: RequestView) -> dict[str, Any]:
         "message_id": str(found.message_id),
         "url": found.request.url,
         "max_retries": found.request.retries,
-        "not_before": milliseconds(found.not_before),
+        "not_before": milliseconds(found.delivery.next_run_at),
         "created_at": milliseconds(found.created_at),
         **sent(found.request, found.body),
     }

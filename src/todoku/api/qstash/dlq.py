@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.qstash.answers import DeadPage, dead_letter, done, json
-from todoku.api.qstash.filters import OF_DEAD, body_of, meant_dead, wanted
+from todoku.api.qstash.filters import OF_DEAD, body_of, dead_letter_selection, dead_letters_to_change
 from todoku.api.qstash.parsing import Query, refuse_more_than_the_path, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
-from todoku.core.wanted import Wanted
 from todoku.engine.http import dead_letters
+from todoku.engine.http.dead_letters import Selection
 
 _MOST: Final = 100
 _MOST_AT_ONCE: Final = 1000
@@ -29,10 +29,10 @@ class DeadLetterEndpoints:
     def listed(self, request: Request) -> Response:
         """One page of those that are meant, the newest first."""
         query = Query(request)
-        meant = wanted(query)
-        if meant is None:
+        selection = dead_letter_selection(query)
+        if selection is None:
             return json(DeadPage(messages=[]))
-        page = dead_letters.listed(self._outbox, meant, cursor=query.one("cursor"), limit=query.count(_MOST))
+        page = dead_letters.find(self._outbox, selection, cursor=query.one("cursor"), limit=query.count(_MOST))
         return json(DeadPage(messages=[dead_letter(each) for each in page.items], cursor=page.cursor))
 
     def get(self, request: Request) -> Response:
@@ -46,8 +46,8 @@ class DeadLetterEndpoints:
         """Delete one; one that was sent again needs no deleting. 404: it was deleted, or never there."""
         refuse_more_than_the_path(request)
         id = segment(request, "id")
-        acts = dead_letters.remove(self._outbox, Wanted(dead_ids=(id,)), signed(request, "delete"))
-        if not acts.message_ids and not dead_letters.was_sent_again(self._outbox, id):
+        acts = dead_letters.purge(self._outbox, Selection(dead_ids=(id,)), signed(request, "delete"))
+        if not acts.message_ids and not dead_letters.was_replayed(self._outbox, id):
             raise _gone(id)
         return done()
 
@@ -55,7 +55,7 @@ class DeadLetterEndpoints:
         """Send one again."""
         refuse_more_than_the_path(request)
         id = segment(request, "id")
-        acts = dead_letters.retry(self._outbox, Wanted(dead_ids=(id,)), signed(request, "retry"))
+        acts = dead_letters.replay(self._outbox, Selection(dead_ids=(id,)), signed(request, "retry"))
         if not acts.message_ids:
             raise _gone(id)
         return json({"messageId": str(acts.message_ids[0])}, 201)
@@ -74,13 +74,13 @@ class DeadLetterEndpoints:
 
     async def _acts(self, request: Request, what: str) -> dead_letters.Acts:
         body, query = await body_of(request), Query(request, OF_DEAD)
-        meant = meant_dead(query, body)
-        if meant is None:
+        selection = dead_letters_to_change(query, body)
+        if selection is None:
             return dead_letters.Acts((), None)
-        limit = len(meant.dead_ids) or query.count(_MOST_AT_ONCE)
-        act = dead_letters.remove if what == "delete" else dead_letters.retry
+        limit = len(selection.dead_ids) or query.count(_MOST_AT_ONCE)
+        act = dead_letters.purge if what == "delete" else dead_letters.replay
         who, cursor = signed(request, what), query.one("cursor")
-        return await asyncio.to_thread(act, self._outbox, meant, who, cursor=cursor, limit=limit)
+        return await asyncio.to_thread(act, self._outbox, selection, who, cursor=cursor, limit=limit)
 
 
 def _gone(id: str) -> NotThere:

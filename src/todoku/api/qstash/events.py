@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.qstash.answers import EventPage, event, json
-from todoku.api.qstash.filters import wanted
+from todoku.api.qstash.filters import request_filter
 from todoku.api.qstash.parsing import Query
 from todoku.api.request_context import RequestContext
 from todoku.engine.http import request_events
+from todoku.engine.http.request_events import EventFilter
 
 _MOST: Final = 1000
 
@@ -25,9 +26,15 @@ class EventEndpoints:
     def listed(self, request: Request) -> Response:
         """One page of those that are meant, the newest first."""
         query = Query(request)
-        meant = wanted(query)
-        if meant is None:
+        which = request_filter(query)
+        if which is None:
             return json(EventPage(events=[], logs=[]))
-        page = request_events.listed(self._outbox, meant, cursor=query.one("cursor"), limit=query.count(_MOST))
+        wanted = EventFilter(
+            which=which,
+            states=query.many("state"),
+            since=query.moment("fromDate"),
+            until=query.moment("toDate"),
+        )
+        page = request_events.find(self._outbox, wanted, cursor=query.one("cursor"), limit=query.count(_MOST))
         rows = [event(each) for each in page.items]
         return json(EventPage(events=rows, logs=rows, cursor=page.cursor))

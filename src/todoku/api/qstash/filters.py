@@ -5,6 +5,7 @@ What changes something must say what it means. A lost body, a slip in a name or 
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -14,7 +15,8 @@ from starlette.requests import Request
 from todoku.api.body import decoded, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.parsing import LARGEST, Query
-from todoku.core.wanted import EVERYTHING, Wanted
+from todoku.engine.http.dead_letters import Selection
+from todoku.store.filter import Filter
 
 OF_MESSAGES: Final = (
     "messageId", "messageIds", "url", "host", "path", "topicName", "urlGroup", "queueName", "scheduleId",
@@ -38,29 +40,39 @@ class DeadIds(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     dlq_ids: list[str]
 
 
-def wanted(query: Query) -> Wanted | None:
-    """What a query means; None: nothing can be meant, because no id is one."""
+def request_filter(query: Query) -> Filter | None:
+    """The requests that a query selects, without its dates; None: it selects none, because no id in it is one."""
     given = query.many("messageId", "messageIds")
     ids = message_ids(given)
     if given and not ids:
         return None
-    return Wanted(
+    return Filter(
         message_ids=ids,
-        dead_ids=query.many("dlqId", "dlqIds"),
         urls=query.many("url"),
         hosts=query.many("host"),
         paths=query.many("path"),
         labels=query.many("label"),
-        queues=query.many("queueName"),
-        groups=query.many("topicName", "urlGroup"),
+        request_queues=query.many("queueName"),
+        url_groups=query.many("topicName", "urlGroup"),
         schedules=query.many("scheduleId"),
         caller_ips=query.many("callerIp", "callerIP"),
         flow_keys=query.many("flowControlKey"),
-        statuses=query.numbers("responseStatus"),
-        states=query.many("state"),
-        since=query.moment("fromDate"),
-        until=query.moment("toDate"),
+        response_statuses=query.numbers("responseStatus"),
     )
+
+
+def dead_letter_selection(query: Query) -> Selection | None:
+    """The dead letters that a query selects; None: none. Its dates are of the moment they died."""
+    which = request_filter(query)
+    if which is None:
+        return None
+    which = msgspec.structs.replace(which, since=query.moment("fromDate"), until=after(query.moment("toDate")))
+    return Selection(dead_ids=query.many("dlqId", "dlqIds"), which=which)
+
+
+def after(moment: datetime | None) -> datetime | None:
+    """The first moment that is not in a span any more: `toDate` itself is in it."""
+    return None if moment is None else moment + timedelta(microseconds=1)
 
 
 def message_ids(given: tuple[str, ...]) -> tuple[UUID, ...]:
@@ -89,39 +101,48 @@ async def body_of(request: Request) -> bytes:
     return body
 
 
-def meant_messages(query: Query, body: bytes) -> Wanted | None:
-    """Messages that are to be cancelled; None: none of them.
+def messages_to_cancel(query: Query, body: bytes) -> Filter | None:
+    """The messages to cancel; None: none. The dates of the query are of their publishing.
 
     All of them: `all=true`, or nothing at all, which is what the official clients send for it. `count` says how many.
     """
     if not body:
-        return _all_or_some(query) if query else EVERYTHING
+        return _of_cancel(query)
     if query:
         raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
     ids = message_ids(tuple(decoded(body, MessageIds).message_ids))
-    return Wanted(message_ids=ids) if ids else None
+    return Filter(message_ids=ids) if ids else None
 
 
-def meant_dead(query: Query, body: bytes) -> Wanted | None:
-    """Dead letters that are meant; None: none of them. All of them: `all=true`; `count` says how many."""
+def _of_cancel(query: Query) -> Filter | None:
+    which = request_filter(query)
+    if which is None:
+        return None
+    since, until = query.moment("fromDate"), after(query.moment("toDate"))
+    which = msgspec.structs.replace(which, published_since=since, published_until=until)
+    if query:
+        _refuse_unclear(query, is_filtered=which != Filter())
+    return which
+
+
+def dead_letters_to_change(query: Query, body: bytes) -> Selection | None:
+    """The dead letters to replay or delete; None: none. All of them: `all=true`; `count` says how many."""
     if body:
         if query.filters:
             raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
         ids = tuple(decoded(body, DeadIds).dlq_ids)
-        return Wanted(dead_ids=ids) if ids else None
-    return _all_or_some(query)
+        return Selection(dead_ids=ids) if ids else None
+    selection = dead_letter_selection(query)
+    _refuse_unclear(query, is_filtered=selection != Selection())
+    return selection
 
 
-def _all_or_some(query: Query) -> Wanted | None:
-    """What a query means. Refused: 422, if it does not say which, or says it in two ways."""
+def _refuse_unclear(query: Query, *, is_filtered: bool) -> None:
+    """Refused: 422, if a query that changes something does not say which, or says it in two ways."""
     said = query.one("all")
     if said is not None and said != "true":
         raise Refused(422, f"all cannot be {said[:64]!r}", hint="say which are meant, or all=true")
-    meant = wanted(query)
-    if meant != EVERYTHING:
-        if said is not None:
-            raise Refused(422, "all=true and a filter contradict each other", hint="send one of them")
-        return meant
-    if said is None and query.one("count") is None:
+    if is_filtered and said is not None:
+        raise Refused(422, "all=true and a filter contradict each other", hint="send one of them")
+    if not is_filtered and said is None and query.one("count") is None:
         raise Refused(422, "nothing says which are meant", hint="ids, a filter, all=true, or count=100")
-    return EVERYTHING

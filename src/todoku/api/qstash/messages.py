@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.qstash.answers import json, message
-from todoku.api.qstash.filters import OF_MESSAGES, body_of, meant_messages, message_id
+from todoku.api.qstash.filters import OF_MESSAGES, body_of, message_id, messages_to_cancel
 from todoku.api.qstash.parsing import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
@@ -42,12 +42,12 @@ class Messages:
     async def cancel_many(self, request: Request) -> Response:
         """Cancel some, or all that are waiting; at most `count`, and then a cursor says that there are more."""
         body, query = await body_of(request), Query(request, OF_MESSAGES)
-        meant = meant_messages(query, body)
-        if meant is None:
+        which = messages_to_cancel(query, body)
+        if which is None:
             return json({"cancelled": 0})
         limit, cursor = query.number("count", least=1, most=MOST_COUNTED), query.one("cursor")
         done = await asyncio.to_thread(
-            requests.cancel_many, self._outbox, meant, signed(request, "cancel"), cursor=cursor, limit=limit
+            requests.cancel_many, self._outbox, which, signed(request, "cancel"), cursor=cursor, limit=limit
         )
         return json({"cancelled": done.number} | ({} if done.cursor is None else {"cursor": done.cursor}))
 

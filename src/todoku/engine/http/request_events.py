@@ -1,14 +1,14 @@
-"""What happened to requests, newest first: told by the rows of messages, attempts, deliveries and history.
+"""What happened to HTTP requests, newest first: from the rows of messages, attempts, deliveries and history.
 
-An attempt's start stands beside its end. What succeeded at once has no attempt on record, so it is CREATED, then
-DELIVERED. A past that was pruned is not told.
+The start of an attempt is listed beside its end. A request that succeeded at once has no stored attempt, so it is
+CREATED, then DELIVERED. Events of pruned rows are not listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal, assert_never, get_args
+from typing import Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -17,11 +17,13 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
 from todoku.core.redaction import redacted
-from todoku.core.wanted import EVERYTHING, Wanted
-from todoku.engine.http.requests import in_range, shown_answer
+from todoku.engine.http.requests import visible_response
 from todoku.engine.outbox import Outbox
-from todoku.store.events import HIGHEST, CreatedRow, Kind, Past, Position, created_at, micros
-from todoku.store.requests import RequestRow, TriedRow
+from todoku.store.attempts import Attempt
+from todoku.store.deliveries import Delivery
+from todoku.store.filter import Filter
+from todoku.store.messages import StoredRequest
+from todoku.store.request_events import HIGHEST, Kind, Past, Position, created_at, micros, past_attempt, past_delivery
 from todoku.store.store import Store
 
 State = Literal[
@@ -42,10 +44,10 @@ _OF_STATE: Final[dict[str, tuple[Kind, ...]]] = {
     "CANCELED": ("died",),
     "DELIVERED": ("delivered",),
 }
-"""The rows that tell of a state: nothing else is read if only that is asked for."""
+"""The rows behind each state: no others are read if only some states are wanted."""
 
-_TOLD: Final = tuple(state for state in STEPS if state != "IN_PROGRESS")
-"""IN_PROGRESS is another word for what runs at this moment: told only if it is asked for."""
+_LISTED: Final = tuple(state for state in STEPS if state != "IN_PROGRESS")
+"""IN_PROGRESS is another word for what runs at this moment: listed only if it is asked for."""
 
 _ROUNDS: Final = 20
 _LEAST: Final = 200
@@ -80,27 +82,39 @@ class RequestEventPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-def listed(
-    outbox: Outbox, wanted: Wanted = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events: of the requests that `which` matches, in one of `states` (none: all), in a span of time."""
+
+    which: Filter = Filter()
+    states: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+EVERYTHING: Final = EventFilter()
+
+
+def find(
+    outbox: Outbox, wanted: EventFilter = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
 ) -> RequestEventPage:
-    """One page of the events that are meant. A filter that few pass gives a short page, and a cursor to go on."""
+    """One page of events. A filter that few match gives a short page, and a cursor to go on."""
     if unknown := set(wanted.states) - set(STEPS):
         raise InvalidMessage(f"state cannot be {sorted(unknown)[0][:64]!r}", hint=", ".join(STEPS))
     before = _before(wanted) if cursor is None else _key(cursor)
-    page = (_of_messages if wanted.message_ids else _of_all)(outbox.store, wanted, before, limit)
-    return RequestEventPage(_with_answers(outbox.store, page.items), page.cursor)
+    page = (_of_messages if wanted.which.message_ids else _of_all)(outbox.store, wanted, before, limit)
+    return RequestEventPage(_with_responses(outbox.store, page.items), page.cursor)
 
 
 # ------------------------------------------------------------------------------------------------ pages
 
 
-def _of_all(store: Store, wanted: Wanted, before: Key, limit: int) -> RequestEventPage:
-    """So many that are meant, of all there is, after looking at a bounded number."""
+def _of_all(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
+    """Events of all requests, after looking at a bounded number of rows."""
     kinds = {kind for state in wanted.states for kind in _OF_STATE[state]} or set(_KINDS)
     found: list[HttpEvent] = []
     for _ in range(_ROUNDS):
         events, horizon = _round(store, sorted(kinds), before, wanted, max(_LEAST, limit + 1))
-        for event in (event for event in events if _is_meant(wanted, event)):
+        for event in (event for event in events if _matches(wanted, event)):
             if len(found) == limit:
                 return RequestEventPage(tuple(found), _cursor(found[-1].key))
             found.append(event)
@@ -111,20 +125,23 @@ def _of_all(store: Store, wanted: Wanted, before: Key, limit: int) -> RequestEve
 
 
 def _round(
-    store: Store, kinds: Sequence[Kind], before: Key, wanted: Wanted, most: int
+    store: Store, kinds: Sequence[Kind], before: Key, wanted: EventFilter, most: int
 ) -> tuple[list[HttpEvent], Key | None]:
     """The next events of all kinds, newest first, as far down as every kind was read; how far, if there is more."""
     since = 0 if wanted.since is None else micros(wanted.since)
-    page = store.events.page({kind: _position(kind, before) for kind in kinds}, since=since, limit=most)
-    horizons = [_row_key(kind, rows[-1]) for kind, rows in page.items() if len(rows) == most]
-    horizon = max(horizons, default=None)
-    told = (event for kind, rows in page.items() for past in rows for event in _told(kind, past))
-    events = [event for event in told if event.key < before and (horizon is None or event.key >= horizon)]
+    positions = {kind: _position(kind, before) for kind in kinds}
+    page = store.request_events.page(positions, wanted.which, since=since, limit=most)
+    horizon = max((_row_key(kind, rows[-1]) for kind, rows in page.items() if len(rows) == most), default=None)
+    events = [
+        event
+        for event in _events(store, [(kind, past) for kind, rows in page.items() for past in rows])
+        if event.key < before and (horizon is None or event.key >= horizon)
+    ]
     return sorted(events, key=lambda event: event.key, reverse=True), horizon
 
 
 def _position(kind: Kind, before: Key) -> Position:
-    """Where a kind is read from, its row included: rows of one moment are in the order of their kinds."""
+    """The position from which a kind is read, its row included: rows of one moment are in the order of their kinds."""
     at, rank, id, sub, _ = before
     mine = _KINDS.index(kind)
     if mine == rank:
@@ -137,85 +154,87 @@ def _row_key(kind: Kind, past: Past) -> Key:
     return at, _KINDS.index(kind), id, sub, 0
 
 
-def _of_messages(store: Store, wanted: Wanted, before: Key, limit: int) -> RequestEventPage:
-    """All that happened to some messages: they are few, so all of it is read."""
-    ids = list(dict.fromkeys(wanted.message_ids))
-    rows = store.requests.of(ids)
-    pasts = [_past("created", row) for row in store.events.created(ids)]
-    pasts += [_past(_kind(row), row) for row in rows if row.status in _KIND_OF]
-    pasts += [_past("tried", row) for row in store.requests.attempts([row.delivery_id for row in rows])]
-    told = [event for kind, past in pasts for event in _told(kind, past)]
-    meant = [event for event in told if event.key < before and _is_meant(wanted, event)]
-    events = sorted(meant, key=lambda event: event.key, reverse=True)
+def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
+    """All events of some messages: these are few, so everything about them is read."""
+    ids = list(dict.fromkeys(wanted.which.message_ids))
+    pasts: list[tuple[Kind, Past]] = [
+        ("created", Past((created_at(id), id.int, 0), id, stored.created_at))
+        for id, stored in store.messages.requests(ids).items()
+    ]
+    rows = store.deliveries.of_requests(ids)
+    pasts += [(_KIND_OF[row.status], past_delivery(row)) for row in rows if row.status in _KIND_OF]
+    pasts += [("tried", past_attempt(row)) for row in store.attempts.of_all([row.id for row in rows])]
+    found = [event for event in _events(store, pasts) if event.key < before and _matches(wanted, event)]
+    events = sorted(found, key=lambda event: event.key, reverse=True)
     return RequestEventPage(tuple(events[:limit]), _cursor(events[limit - 1].key) if len(events) > limit else None)
 
 
 _KIND_OF: Final[dict[str, Kind]] = {"sending": "sending", "aborted": "died", "succeeded": "delivered"}
 
 
-def _kind(row: RequestRow) -> Kind:
-    return _KIND_OF[row.status]
-
-
-def _past(kind: Kind, row: CreatedRow | TriedRow | RequestRow) -> tuple[Kind, Past]:
-    match row:
-        case CreatedRow():
-            position = (created_at(row.message_id), row.message_id.int, 0)
-        case TriedRow():
-            position = (micros(row.ended_at), row.delivery_id, row.epoch)
-        case RequestRow():
-            at = row.claimed_at if kind == "sending" and row.claimed_at is not None else row.updated_at
-            position = (micros(at), row.delivery_id, 0)
-        case _:
-            assert_never(row)
-    return kind, Past(position, row)
-
-
-def _is_meant(wanted: Wanted, event: HttpEvent) -> bool:
+def _matches(wanted: EventFilter, event: HttpEvent) -> bool:
+    """Whether an event is one of those; whether its request is, the database has decided."""
     return (
-        event.state in (wanted.states or _TOLD)
-        and wanted.takes(event.request)
-        and in_range(wanted, event.at)
-        and (not wanted.statuses or (event.response.status if event.response else 0) in wanted.statuses)
+        event.state in (wanted.states or _LISTED)
+        and (wanted.since is None or event.at >= wanted.since)
+        and (wanted.until is None or event.at <= wanted.until)
+        and (
+            not wanted.which.response_statuses
+            or (event.response.status if event.response else 0) in wanted.which.response_statuses
+        )
     )
 
 
-# ---------------------------------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------------------------------- events
 
 
-def _told(kind: Kind, past: Past) -> Iterator[HttpEvent]:
-    """What a row tells: one event, or a few of one moment."""
-    row = past.what
-    request = None if row is None else request_of(row.headers)
-    if row is None or request is None:
-        return
+def _events(store: Store, pasts: Sequence[tuple[Kind, Past]]) -> Iterator[HttpEvent]:
+    """The events of rows: one of each, or a few of one moment."""
+    requests = store.messages.requests(list({past.message_id for _, past in pasts if past.message_id is not None}))
+    for kind, past in pasts:
+        stored = requests.get(past.message_id) if past.message_id is not None else None
+        request = None if stored is None else request_of(stored.headers)
+        if stored is not None and request is not None:
+            yield from _of_row(kind, past, stored, redacted(request))
+
+
+def _of_row(kind: Kind, past: Past, stored: StoredRequest, request: HttpRequest) -> Iterator[HttpEvent]:
     at, id, sub = past.position
-    seen = redacted(request)
 
-    def event(state: State, when: datetime, told: TriedRow | RequestRow | None = None) -> HttpEvent:
-        key = (at, _KINDS.index(kind), id, sub, STEPS.index(state))
-        base = HttpEvent(
-            key=key, at=when, state=state, message_id=row.message_id, request=seen, created_at=row.created_at
+    def event(state: State, when: datetime) -> HttpEvent:
+        return HttpEvent(
+            key=(at, _KINDS.index(kind), id, sub, STEPS.index(state)), at=when, state=state,
+            message_id=stored.message_id, request=request, created_at=stored.created_at,
         )  # fmt: skip
-        return base if told is None else _with(base, told)
 
-    match row:
-        case CreatedRow():
-            yield event("CREATED", row.created_at)
-        case TriedRow():
-            yield event("ACTIVE", row.started_at or row.ended_at)
-            yield event("ERROR", row.ended_at, row)
-            if not row.final:
-                yield event("RETRY", row.ended_at, row)
-            elif not row.dead:
-                yield event("FAILED", row.ended_at, row)
-        case RequestRow():
-            yield from (event(state, when, row) for state, when in _states(row))
-        case _:
-            assert_never(row)
+    if past.attempt is not None:
+        yield from _of_attempt(past.attempt, event)
+    elif past.delivery is not None:
+        yield from _of_delivery(past.delivery, event)
+    else:
+        yield event("CREATED", stored.created_at)
 
 
-def _states(row: RequestRow) -> Iterator[tuple[State, datetime]]:
+def _of_attempt(row: Attempt, event: Callable[[State, datetime], HttpEvent]) -> Iterator[HttpEvent]:
+    yield event("ACTIVE", row.started_at or row.ended_at)
+    states: list[State] = ["ERROR"]
+    if not row.final:
+        states.append("RETRY")
+    elif not row.dead:
+        states.append("FAILED")
+    for state in states:
+        yield msgspec.structs.replace(
+            event(state, row.ended_at),
+            attempt=row.number, reason=row.reason, error=row.error, response=visible_response(row.response),
+        )  # fmt: skip
+
+
+def _of_delivery(row: Delivery, event: Callable[[State, datetime], HttpEvent]) -> Iterator[HttpEvent]:
+    for state, when in _states(row):
+        yield msgspec.structs.replace(event(state, when), attempt=row.attempts, reason=row.reason, error=row.error)
+
+
+def _states(row: Delivery) -> Iterator[tuple[State, datetime]]:
     match row.status:
         case "sending":
             yield "ACTIVE", row.claimed_at or row.updated_at
@@ -233,20 +252,12 @@ def _states(row: RequestRow) -> Iterator[tuple[State, datetime]]:
             return
 
 
-def _with(base: HttpEvent, told: TriedRow | RequestRow) -> HttpEvent:
-    if isinstance(told, TriedRow):
-        return msgspec.structs.replace(
-            base, attempt=told.number, reason=told.reason, error=told.error, response=shown_answer(told.response)
-        )
-    return msgspec.structs.replace(base, attempt=told.attempts, reason=told.reason, error=told.error)
-
-
-def _with_answers(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEvent, ...]:
-    """What made a request a dead letter is told with what was answered last."""
+def _with_responses(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEvent, ...]:
+    """The event of a request's death has the response to its last attempt."""
     died = _KINDS.index("died")
-    last = store.requests.last_attempts([event.key[2] for event in events if event.key[1] == died])
+    last = store.attempts.last([event.key[2] for event in events if event.key[1] == died])
     return tuple(
-        msgspec.structs.replace(event, response=shown_answer(last[event.key[2]].response))
+        msgspec.structs.replace(event, response=visible_response(last[event.key[2]].response))
         if event.key[1] == died and event.state == "FAILED" and event.key[2] in last
         else event
         for event in events
@@ -256,7 +267,7 @@ def _with_answers(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEvent,
 # ---------------------------------------------------------------------------------------------- cursors
 
 
-def _before(wanted: Wanted) -> Key:
+def _before(wanted: EventFilter) -> Key:
     if wanted.until is None:
         return _END
     return (micros(wanted.until + timedelta(milliseconds=1)), *_END[1:])

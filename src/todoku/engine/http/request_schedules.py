@@ -87,9 +87,10 @@ def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule
     """All of them, by id. Of what is encrypted, people see what these master keys open."""
     rows = [row for row in store.schedules.rows() if row.name.startswith(_PREFIX)]
     last = [row.last_message_id for row in rows if row.last_message_id is not None]
-    statuses = {row.message_id: row.status for row in store.requests.of(last)}
-    found = (_shown(row, statuses, masters) for row in rows)
-    return tuple(each for each in found if each is not None)
+    found = store.deliveries.of_requests(last)
+    statuses = {row.message_id: row.status for row in found if row.message_id is not None}
+    shown = (_shown(row, statuses, masters) for row in rows)
+    return tuple(each for each in shown if each is not None)
 
 
 def get(store: Store, id: str, masters: MasterKeys = NO_MASTERS) -> HttpSchedule:

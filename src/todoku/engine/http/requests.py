@@ -1,4 +1,4 @@
-"""Requests as people look at them, one by one; and cancelling, one by one or by what they have in common."""
+"""HTTP requests: as people may see them, without what the publisher redacted; and cancelling them."""
 
 from __future__ import annotations
 
@@ -13,117 +13,93 @@ from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
 from todoku.core.redaction import redacted, redacted_answer, redacted_body
-from todoku.core.wanted import Wanted
-from todoku.engine.http.retry_locked import insisted
-from todoku.engine.operate import BATCH
+from todoku.engine import operate
 from todoku.engine.outbox import Outbox
-from todoku.store.acts import Acted
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Filter
-from todoku.store.requests import RequestRow
+from todoku.store.deliveries import Delivery
+from todoku.store.filter import Filter
+from todoku.store.messages import StoredRequest
 from todoku.store.store import Store
 
-ALIVE: Final = frozenset({"pending", "failed", "sending"})
 CANCELLED: Final = "CANCELLED"
-"""The reason of what somebody let not happen."""
+"""The reason of a delivery that an operator or a publisher cancelled."""
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """A request and where it is. What its publisher wanted to be hidden is hidden in `request` and `body`.
+    """A delivery of an HTTP request. What its publisher redacted is hidden in `request` and `body`.
 
-    `body` None: it is encrypted, and cannot be opened here. `not_before`: when it is, or was, to be sent next.
+    `body` None: it is encrypted, and cannot be opened here.
     """
 
+    delivery: Delivery
     message_id: UUID
-    delivery_id: int
+    created_at: datetime
     request: HttpRequest
     body: bytes | None
-    status: str
-    attempts: int
-    created_at: datetime
-    not_before: datetime
-    updated_at: datetime
-    reason: str | None
-    error: str | None
-    replay_count: int
-    cancel_requested: bool
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody let it not happen. What runs and was asked to stop is not over yet."""
-        return self.status == "aborted" and self.reason == CANCELLED
+        """Whether it was cancelled. A running one that was asked to stop has not ended yet."""
+        return self.delivery.status == "aborted" and self.delivery.reason == CANCELLED
+
+
+def get(outbox: Outbox, message_id: UUID) -> RequestView | None:
+    """A request, waiting, dead, cancelled or delivered; None: there is none, or its retention has passed."""
+    return next(iter(view(outbox, outbox.store.deliveries.of_requests([message_id]))), None)
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """How many were cancelled, and the cursor to go on with (None: nothing that is meant is left)."""
+    """How many were cancelled, and the cursor to go on with (None: nothing that matches is left)."""
 
     number: int
     cursor: str | None
 
 
-def get(outbox: Outbox, message_id: UUID) -> RequestView | None:
-    """A request, waiting, dead, cancelled or delivered; None: there is none, or its retention has passed."""
-    return next(iter(shown(outbox, outbox.store.requests.of([message_id]))), None)
-
-
-def shown(outbox: Outbox, rows: Sequence[RequestRow]) -> tuple[RequestView, ...]:
-    """Rows with their bodies, as people may see them, in their order."""
-    bodies = _bodies(outbox, [row.message_id for row in rows])
-    return tuple(
-        _shown(row, request, bodies.get(row.message_id))
-        for row in rows
-        if (request := request_of(row.headers)) is not None
-    )
-
-
 def cancel(outbox: Outbox, message_id: UUID, signed: Signed) -> int:
-    """Let a request not happen: what waits is over, what runs is asked to stop. Returns 0 if it had ended already.
+    """Cancels a request: a waiting one ends, a running one is asked to stop. Returns 0 if it had ended already.
 
     NoSuchMessage: there is none.
     """
-    rows = outbox.store.requests.of([message_id])
+    rows = outbox.store.deliveries.of_requests([message_id])
     if not rows:
         raise NoSuchMessage(f"message {message_id} not found", hint="it was never published, or is long over")
-    return _cancelled(outbox.store, rows, signed)
+    return len(operate.cancel_each(outbox.store, rows, signed))
 
 
 def cancel_many(
-    outbox: Outbox, wanted: Wanted, signed: Signed, *, cursor: str | None = None, limit: int | None = None
+    outbox: Outbox, which: Filter, signed: Signed, *, cursor: str | None = None, limit: int | None = None
 ) -> Cancelled:
-    """Cancel every request that is meant and has not ended, the oldest first; at most `limit`, from `cursor` on.
+    """Cancels every request that matches and has not ended, the oldest first; at most `limit`, from `cursor` on.
 
-    An empty filter means all of them: whoever asks must be sure that it was meant so.
+    An empty filter means all of them: the caller must be sure that it is meant so.
     """
     number = 0
-    for rows in _chunks(outbox.store, wanted, 0 if cursor is None else _position(cursor)):
+    for rows in _waiting(outbox.store, which, 0 if cursor is None else _position(cursor)):
         some = rows if limit is None else rows[: limit - number]
-        number += _cancelled(outbox.store, some, signed)
+        number += len(operate.cancel_each(outbox.store, some, signed))
         if number == limit:
-            return Cancelled(number, _following(outbox.store, wanted, some[-1].delivery_id))
+            return Cancelled(number, _next_cursor(outbox.store, which, some[-1].id))
     return Cancelled(number, None)
 
 
-def in_range(wanted: Wanted, at: datetime) -> bool:
-    """Whether a moment is one that is meant."""
-    return (wanted.since is None or at >= wanted.since) and (wanted.until is None or at <= wanted.until)
-
-
-def _chunks(store: Store, wanted: Wanted, after: int) -> Iterator[list[RequestRow]]:
-    """Those that are meant and have not ended, so many at a time, of the deliveries behind `after`."""
-    if wanted.message_ids:
-        rows = store.requests.of(wanted.message_ids)
-        meant = [row for row in rows if row.delivery_id > after and _is_alive(row) and _is_meant(wanted, row)]
-        yield sorted(meant, key=lambda row: row.delivery_id)
+def _waiting(store: Store, which: Filter, after: int) -> Iterator[Sequence[Delivery]]:
+    """Requests that match and have not ended, with ids greater than `after`, some at a time."""
+    if which.message_ids:
+        ids = tuple(row.id for row in store.deliveries.of_requests(which.message_ids) if row.id > after)
+        found = (
+            store.deliveries.find(msgspec.structs.replace(which, ids=ids), limit=max(1, len(ids))).items if ids else ()
+        )
+        yield sorted((row for row in found if row.status != "aborted"), key=lambda row: row.id)
         return
-    while rows := store.requests.waiting(after=after, limit=BATCH):
-        if some := [row for row in rows if _is_meant(wanted, row)]:
-            yield some
-        after = rows[-1].delivery_id
+    following: int | None = after
+    while following is not None:
+        rows, following = store.deliveries.find_waiting_requests(which, after=following, limit=operate.BATCH)
+        if rows:
+            yield rows
 
 
-def _following(store: Store, wanted: Wanted, last: int) -> str | None:
-    """The cursor to go on with behind a delivery; None: nothing that is meant is left."""
-    return str(last) if any(_chunks(store, wanted, last)) else None
+def _next_cursor(store: Store, which: Filter, last: int) -> str | None:
+    return str(last) if any(_waiting(store, which, last)) else None
 
 
 def _position(cursor: str) -> int:
@@ -132,51 +108,33 @@ def _position(cursor: str) -> int:
     return int(cursor)
 
 
-def _is_alive(row: RequestRow) -> bool:
-    return row.status in ALIVE
+def view(outbox: Outbox, deliveries: Sequence[Delivery]) -> tuple[RequestView, ...]:
+    """Deliveries with their requests, in their order; those of other messages are left out."""
+    stored = outbox.store.messages.requests([row.message_id for row in deliveries if row.message_id is not None])
+    views = (_view(outbox, row, stored.get(row.message_id)) for row in deliveries if row.message_id is not None)
+    return tuple(found for found in views if found is not None)
 
 
-def _is_meant(wanted: Wanted, row: RequestRow) -> bool:
-    request = request_of(row.headers)
-    return request is not None and wanted.takes(request) and in_range(wanted, row.created_at)
-
-
-def _cancelled(store: Store, rows: Sequence[RequestRow], signed: Signed) -> int:
-    def act(ids: tuple[int, ...]) -> Acted:
-        return store.acts.cancel(Filter(ids=ids), signed, limit=len(ids))
-
-    return len(insisted(store, rows, act, _is_alive))
-
-
-def _shown(row: RequestRow, request: HttpRequest, body: bytes | None) -> RequestView:
+def _view(outbox: Outbox, delivery: Delivery, stored: StoredRequest | None) -> RequestView | None:
+    if stored is None or (request := request_of(stored.headers)) is None:
+        return None
+    body = _body(outbox, stored)
     return RequestView(
-        message_id=row.message_id,
-        delivery_id=row.delivery_id,
+        delivery=delivery,
+        message_id=stored.message_id,
+        created_at=stored.created_at,
         request=redacted(request),
         body=None if body is None else redacted_body(request, body),
-        status=row.status,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        not_before=row.next_run_at,
-        updated_at=row.updated_at,
-        reason=row.reason,
-        error=row.error,
-        replay_count=row.replay_count,
-        cancel_requested=row.cancel_requested,
     )
 
 
-def _bodies(outbox: Outbox, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-    """What is inside; what cannot be opened is left out."""
-    found: dict[UUID, bytes] = {}
-    for id, row in outbox.store.requests.bodies(ids).items():
-        try:
-            found[id] = outbox.opener.body(str(id), row.topic, row.content_type, row.raw)
-        except CannotOpen:
-            continue
-    return found
+def _body(outbox: Outbox, stored: StoredRequest) -> bytes | None:
+    try:
+        return outbox.opener.body(str(stored.message_id), stored.topic, stored.content_type, stored.raw)
+    except CannotOpen:
+        return None
 
 
-def shown_answer(answer: Response | None) -> Response | None:
-    """What a receiver answered, as people may see it: without the cookies that it set."""
-    return None if answer is None else msgspec.structs.replace(answer, headers=redacted_answer(answer.headers))
+def visible_response(response: Response | None) -> Response | None:
+    """A receiver's response as people may see it: without the cookies that it set."""
+    return None if response is None else msgspec.structs.replace(response, headers=redacted_answer(response.headers))

@@ -17,7 +17,8 @@ from todoku.engine import operate
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.outbox import refuse_in_event_loop
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Filter, Standing
+from todoku.store.deliveries import Standing
+from todoku.store.filter import Filter
 from todoku.store.store import Store
 
 R_co = TypeVar("R_co", covariant=True)

@@ -17,7 +17,7 @@ from todoku.engine import operate
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.project import the_box
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Filter
+from todoku.store.filter import Filter
 
 
 class WhyForm(ActionForm):

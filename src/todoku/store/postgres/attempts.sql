@@ -1,10 +1,47 @@
 -- Failed attempts and recent events.
 
+-- name: is_last_try
+-- A fragment: no other attempt followed this one before the next replay.
+not exists (select from todoku_attempt b
+             where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay offset 0)
+
+-- name: killed
+-- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+(d.status = 'aborted' and d.epoch = a.epoch + 1)
+
+-- name: attempt_columns
+-- A fragment: a failed attempt, whether the delivery was given up with it, whether it is why the delivery is dead now,
+-- and its message.
+a.delivery_id, a.replay, a.number, a.epoch, date_part('epoch', a.started_at), date_part('epoch', a.ended_at), a.reason, a.error,
+       a.worker_id, a.response::text,
+       {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
+           else not exists (select from todoku_history h where h.message_seq = a.message_seq
+                               and h.delivery_id = a.delivery_id and h.replay_count = a.replay offset 0) end,
+       d.id is not null and {killed},
+       m.id
+
+-- name: of_attempt
+-- A fragment: the delivery and the message of an attempt, each by its key, as far as they are there.
+left join lateral (
+    select id, status, replay_count, epoch, message_seq from todoku_delivery where id = a.delivery_id limit 1) d on true
+  left join lateral (
+    select id, topic, headers from todoku_message
+     where seq = coalesce(a.message_seq, d.message_seq) limit 1) m on true
+
 -- name: attempts
--- Only reads.
-select delivery_id, replay, number, epoch, date_part('epoch', started_at), date_part('epoch', ended_at), reason,
-       error, worker_id, response::text
-  from todoku_attempt where delivery_id = any (:ids::bigint[]) order by delivery_id, epoch
+-- Only reads, by the index of attempts.
+select {attempt_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_attempt where delivery_id = s.id offset 0) a
+  {of_attempt}
+ order by a.delivery_id, a.epoch
+
+-- name: last_attempts
+-- Only reads, by the index of attempts, whose last entry of a delivery is its last attempt.
+select {attempt_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_attempt where delivery_id = s.id order by epoch desc limit 1) a
+  {of_attempt}
 
 -- name: tail
 -- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is. What one

@@ -1,5 +1,43 @@
 -- Deliveries as people look at them.
 
+-- name: delivery_columns
+-- A fragment: the fields of a Delivery, of one that has not succeeded.
+d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
+       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
+       date_part('epoch', d.next_run_at), date_part('epoch', m.created_at), date_part('epoch', d.updated_at), d.reason, d.error,
+       date_part('epoch', d.claimed_at)
+
+-- name: finished_columns
+-- A fragment: the fields of a Delivery, of one that succeeded.
+h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 'succeeded', h.attempts,
+       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
+       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8
+
+-- name: request_matching
+-- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of
+-- them is set. Authority and path are cut out of the URL as urlsplit does.
+(not :by_request::boolean or exists (
+    select
+      from (select (m.headers ->> 'todoku-http')::json as request) r
+     cross join lateral (select request ->> 'url' as url) u
+     cross join lateral (
+        select substring(url from '^[^:]*://([^/?#]*)') as authority,
+               coalesce(nullif(substring(url from '^[^:]*://[^/?#]*([^?#]*)'), ''), '/') as path) p
+     where request is not null
+       and (:urls::text[] is null or url = any (:urls::text[]))
+       and (:hosts::text[] is null
+            or lower(case when :with_port::boolean then authority
+                          when authority like '[%' then substring(authority from '^\[([^]]*)')
+                          else split_part(authority, ':', 1) end) = any (:hosts::text[]))
+       and (:paths::text[] is null or path = any (:paths::text[]))
+       and (:labels::text[] is null or exists (
+                select from json_array_elements_text(request -> 'labels') l(label) where label = any (:labels::text[])))
+       and (:request_queues::text[] is null or request ->> 'queue' = any (:request_queues::text[]))
+       and (:url_groups::text[] is null or request ->> 'group' = any (:url_groups::text[]))
+       and (:schedules::text[] is null or request ->> 'schedule' = any (:schedules::text[]))
+       and (:caller_ips::text[] is null or request ->> 'caller_ip' = any (:caller_ips::text[]))
+       and (:flow_keys::text[] is null or request -> 'flow' ->> 'key' = any (:flow_keys::text[]))))
+
 -- name: matching
 -- A fragment, not a query: the filter of find, replay, cancel and purge. An absent filter takes everything.
 (:ids::bigint[] is null or d.id = any (:ids::bigint[]))
@@ -13,23 +51,25 @@
    and (:since::timestamptz is null or d.updated_at >= :since)
    and (:until::timestamptz is null or d.updated_at < :until)
    and (not :due::boolean or (d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()))
+   and (:message_ids::text[] is null or m.id = any (:message_ids::text[]::uuid[]))
+   and (:published_since::timestamptz is null or m.created_at >= :published_since)
+   and (:published_until::timestamptz is null or m.created_at < :published_until)
+   and (:response_statuses::integer[] is null
+        or coalesce((select (a.response ->> 'status')::integer from todoku_attempt a where a.delivery_id = d.id
+                 order by a.epoch desc limit 1), 0)
+           = any (:response_statuses::integer[]))
+   and {request_matching}
 
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
-select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
-       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
-       date_part('epoch', d.next_run_at), date_part('epoch', m.created_at), date_part('epoch', d.updated_at),
-       d.reason, d.error
+select {delivery_columns}
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:before::bigint is null or d.id < :before)
  order by d.id desc limit :most
 
 -- name: find_history
 -- Only reads. By (message, delivery) downwards; a message that was pruned already is still told of.
-select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
-       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
-       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at),
-       null, null, h.message_seq
+select {finished_columns}, h.message_seq
   from todoku_history h left join todoku_message m on m.seq = h.message_seq
  where (:message_id::uuid is null or m.id = :message_id::uuid)
    and (:ids::bigint[] is null or h.delivery_id = any (:ids::bigint[]))
@@ -39,6 +79,10 @@ select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'su
    and (:key::text is null or m.key = :key)
    and (:since::timestamptz is null or h.finished_at >= :since)
    and (:until::timestamptz is null or h.finished_at < :until)
+   and (:message_ids::text[] is null or m.id = any (:message_ids::text[]::uuid[]))
+   and (:published_since::timestamptz is null or m.created_at >= :published_since)
+   and (:published_until::timestamptz is null or m.created_at < :published_until)
+   and {request_matching}
    and (:before::bigint is null or (h.message_seq, h.delivery_id) < (:before_seq::bigint, :before::bigint))
  order by h.message_seq desc, h.delivery_id desc limit :most
 
@@ -56,3 +100,75 @@ select h.delivery_id, 'succeeded', null, null,
        (select r.result::text from todoku_result r where r.delivery_id = h.delivery_id)
   from todoku_message m join todoku_history h on h.message_seq = m.seq
  where m.id = :message_id and h.destination = :destination
+
+-- name: is_http
+-- A fragment, word for word as in the indexes of requests: the delivery is one of a request.
+substr(queue || ':', 1, 5) in ('http:', 'flow:')
+
+-- name: http_topics
+-- A fragment, word for word as in the index of requests: the message is one.
+m.topic in ('http.request', 'http.callback')
+
+-- name: requests_of
+-- Only reads, by the unique index of ids, in one statement: what is being settled is in one of the two, never neither.
+select {delivery_columns}
+  from unnest(:ids::text[]::uuid[]) as s(id)
+ cross join lateral (
+    select seq, id, topic, key, created_at from todoku_message m where m.id = s.id and {http_topics} limit 1) m
+ cross join lateral (select * from todoku_delivery where message_seq = m.seq offset 0) d
+ union all
+select {finished_columns}
+  from unnest(:ids::text[]::uuid[]) as s(id)
+ cross join lateral (
+    select seq, id, topic, key, created_at from todoku_message m where m.id = s.id and {http_topics} limit 1) m
+ cross join lateral (select * from todoku_history where message_seq = m.seq offset 0) h
+ order by 1
+
+-- name: dead_requests_of
+-- Only reads, by the primary key.
+select {delivery_columns}
+  from unnest(:ids::bigint[]) as s(id)
+ cross join lateral (select * from todoku_delivery where id = s.id and status = 'aborted' limit 1) d
+ cross join lateral (
+    select seq, id, topic, key, created_at from todoku_message m where seq = d.message_seq and {http_topics} limit 1) m
+ order by d.updated_at desc, d.id desc
+
+-- name: find_dead_requests
+-- Only reads, down the index of dead requests from a position on. Looks at `:look` of them and not at more, however few
+-- match.
+select {delivery_columns}
+  from (select * from todoku_delivery
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and coalesce(reason, '') <> 'CANCELLED'
+         order by updated_at desc, id desc limit :look) d
+ cross join lateral (
+    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ where {matching}
+ order by d.updated_at desc, d.id desc limit :most
+
+-- name: dead_request_position
+-- Only reads: where `find_dead_requests` stopped looking, if there may be more behind it.
+select date_part('epoch', updated_at), id
+  from (select * from todoku_delivery
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and coalesce(reason, '') <> 'CANCELLED'
+         order by updated_at desc, id desc limit 1 offset :skip) d
+
+-- name: find_waiting_requests
+-- Only reads, up the ids from a position on, as find_dead_requests. An act that follows looks at each row again, under
+-- its lock.
+select {delivery_columns}
+  from (select * from todoku_delivery
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit :look) d
+ cross join lateral (
+    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ where {matching}
+ order by d.id limit :most
+
+-- name: waiting_request_position
+-- Only reads: where `find_waiting_requests` stopped looking, if there may be more behind it.
+select id
+  from (select * from todoku_delivery
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit 1 offset :skip) d

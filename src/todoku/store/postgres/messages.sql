@@ -16,3 +16,10 @@ select date_part('epoch', at), by, action, target, why from todoku_audit
 select id, case when octet_length(payload::text) <= :largest then payload::text end,
        coalesce(octet_length(payload::text), octet_length(payload_bytes)), content_type
   from todoku_message where id = any (:ids::text[]::uuid[])
+
+-- name: requests
+-- Only reads, by the unique index of ids.
+select m.id, m.topic, m.content_type, coalesce(m.payload_bytes, convert_to(m.payload::text, 'UTF8')), m.headers::text,
+       date_part('epoch', m.created_at)
+  from todoku_message m
+ where m.id = any (:ids::text[]::uuid[]) and {http_topics}

@@ -1,9 +1,43 @@
 -- Failed attempts and recent events.
 
+-- name: is_last_try
+-- A fragment: no other attempt followed this one before the next replay.
+not exists (select 1 from todoku_attempt b
+             where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay)
+
+-- name: killed
+-- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+(d.status = 'aborted' and d.epoch = a.epoch + 1)
+
+-- name: attempt_columns
+-- A fragment: a failed attempt, whether the delivery was given up with it, whether it is why the delivery is dead now,
+-- and its message.
+a.delivery_id, a.replay, a.number, a.epoch, a.started_at / 1e6, a.ended_at / 1e6, a.reason, a.error,
+       a.worker_id, a.response,
+       {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
+           else not exists (select 1 from todoku_history h where h.message_seq = a.message_seq
+                               and h.delivery_id = a.delivery_id and h.replay_count = a.replay) end,
+       d.id is not null and {killed},
+       m.id
+
+-- name: of_attempt
+-- A fragment: the delivery and the message of an attempt, each by its key, as far as they are there.
+left join todoku_delivery d on d.id = a.delivery_id
+  left join todoku_message m on m.seq = coalesce(a.message_seq, d.message_seq)
+
 -- name: attempts
--- Only reads.
-select delivery_id, replay, number, epoch, started_at / 1e6, ended_at / 1e6, reason, error, worker_id, response
-  from todoku_attempt where delivery_id in (select value from json_each(:ids)) order by delivery_id, epoch
+-- Only reads, by the index of attempts.
+select {attempt_columns}
+  from todoku_attempt a {of_attempt}
+ where a.delivery_id in (select value from json_each(:ids))
+ order by a.delivery_id, a.epoch
+
+-- name: last_attempts
+-- Only reads, by the index of attempts, whose last entry of a delivery is its last attempt.
+select {attempt_columns}
+  from todoku_attempt a {of_attempt}
+ where a.delivery_id in (select value from json_each(:ids))
+   and a.epoch = (select max(b.epoch) from todoku_attempt b where b.delivery_id = a.delivery_id)
 
 -- name: tail
 -- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is. What one

@@ -1,5 +1,47 @@
 -- Deliveries as people look at them.
 
+-- name: delivery_columns
+-- A fragment: the fields of a Delivery, of one that has not succeeded.
+d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
+       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
+       d.next_run_at / 1e6, m.created_at / 1e6, d.updated_at / 1e6, d.reason, d.error,
+       d.claimed_at / 1e6
+
+-- name: finished_columns
+-- A fragment: the fields of a Delivery, of one that succeeded.
+h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
+       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
+       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null
+
+-- name: request_matching
+-- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of
+-- them is set. Authority and path are cut out of the URL as urlsplit does.
+(not :by_request or exists (
+    select 1
+      from (select *, substr(tail, 1, instr(replace(tail, '#', '?') || '?', '?') - 1) as path
+              from (select *, substr(rest, length(authority) + 1) as tail
+                      from (select *, substr(rest, 1, instr(replace(replace(rest, '?', '/'), '#', '/') || '/', '/') - 1)
+                                      as authority
+                              from (select *, substr(url, instr(url, '://') + 3) as rest
+                                      from (select request, json_extract(request, '$.url') as url
+                                              from (select json_extract(m.headers, '$."todoku-http"') as request))))))
+     where request is not null
+       and (:urls is null or url in (select value from json_each(:urls)))
+       and (:hosts is null
+            or lower(case when :with_port then authority
+                          when authority like '[%' then substr(authority, 2, instr(authority, ']') - 2)
+                          else substr(authority, 1, instr(authority || ':', ':') - 1) end)
+               in (select value from json_each(:hosts)))
+       and (:paths is null or coalesce(nullif(path, ''), '/') in (select value from json_each(:paths)))
+       and (:labels is null or exists (
+                select 1 from json_each(request, '$.labels') l
+                 where l.value in (select value from json_each(:labels))))
+       and (:request_queues is null or json_extract(request, '$.queue') in (select value from json_each(:request_queues)))
+       and (:url_groups is null or json_extract(request, '$.group') in (select value from json_each(:url_groups)))
+       and (:schedules is null or json_extract(request, '$.schedule') in (select value from json_each(:schedules)))
+       and (:caller_ips is null or json_extract(request, '$.caller_ip') in (select value from json_each(:caller_ips)))
+       and (:flow_keys is null or json_extract(request, '$.flow.key') in (select value from json_each(:flow_keys)))))
+
 -- name: matching
 -- A fragment: the filter of find, replay, cancel and purge. An absent filter takes everything.
 (:ids is null or d.id in (select value from json_each(:ids)))
@@ -13,21 +55,25 @@
    and (:since is null or d.updated_at >= :since)
    and (:until is null or d.updated_at < :until)
    and (not :due or (d.status in ('pending', 'failed') and d.next_run_at <= :now))
+   and (:message_ids is null or m.id in (select value from json_each(:message_ids)))
+   and (:published_since is null or m.created_at >= :published_since)
+   and (:published_until is null or m.created_at < :published_until)
+   and (:response_statuses is null
+        or coalesce((select json_extract(a.response, '$.status') from todoku_attempt a where a.delivery_id = d.id
+                 order by a.epoch desc limit 1), 0)
+           in (select value from json_each(:response_statuses)))
+   and {request_matching}
 
 -- name: find
 -- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
-select d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
-       d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
-       d.next_run_at / 1e6, m.created_at / 1e6, d.updated_at / 1e6, d.reason, d.error
+select {delivery_columns}
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:before is null or d.id < :before)
  order by d.id desc limit :most
 
 -- name: find_history
 -- Only reads. By (message, delivery) downwards; a message that was pruned already is still told of.
-select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
-       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
-       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, h.message_seq
+select {finished_columns}, h.message_seq
   from todoku_history h left join todoku_message m on m.seq = h.message_seq
  where (:message_id is null or m.id = :message_id)
    and (:ids is null or h.delivery_id in (select value from json_each(:ids)))
@@ -37,6 +83,10 @@ select h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'su
    and (:key is null or m.key = :key)
    and (:since is null or h.finished_at >= :since)
    and (:until is null or h.finished_at < :until)
+   and (:message_ids is null or m.id in (select value from json_each(:message_ids)))
+   and (:published_since is null or m.created_at >= :published_since)
+   and (:published_until is null or m.created_at < :published_until)
+   and {request_matching}
    and (:before is null or (h.message_seq, h.delivery_id) < (:before_seq, :before))
  order by h.message_seq desc, h.delivery_id desc limit :most
 
@@ -54,3 +104,67 @@ select h.delivery_id, 'succeeded', null, null,
        (select r.result from todoku_result r where r.delivery_id = h.delivery_id)
   from todoku_message m join todoku_history h on h.message_seq = m.seq
  where m.id = :message_id and h.destination = :destination
+
+-- name: is_http
+-- A fragment, word for word as in the indexes of requests: the delivery is one of a request.
+substr(queue || ':', 1, 5) in ('http:', 'flow:')
+
+-- name: http_topics
+-- A fragment, word for word as in the index of requests: the message is one.
+m.topic in ('http.request', 'http.callback')
+
+-- name: requests_of
+-- Only reads, by the unique index of ids, in one statement: what is being settled is in one of the two.
+select {delivery_columns}
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+ union all
+select {finished_columns}
+  from todoku_message m join todoku_history h on h.message_seq = m.seq
+ where m.id in (select value from json_each(:ids)) and {http_topics}
+ order by 1
+
+-- name: dead_requests_of
+-- Only reads, by the primary key.
+select {delivery_columns}
+  from todoku_delivery d cross join todoku_message m on m.seq = d.message_seq
+ where d.id in (select value from json_each(:ids)) and d.status = 'aborted' and {http_topics}
+ order by d.updated_at desc, d.id desc
+
+-- name: find_dead_requests
+-- Only reads, down the index of dead requests from a position on. Looks at `:look` of them and not at more, however few
+-- match.
+select {delivery_columns}
+  from (select * from todoku_delivery indexed by todoku_delivery_died
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and coalesce(reason, '') <> 'CANCELLED'
+         order by updated_at desc, id desc limit :look) d
+ cross join todoku_message m on m.seq = d.message_seq
+ where {matching}
+ order by d.updated_at desc, d.id desc limit :most
+
+-- name: dead_request_position
+-- Only reads: where `find_dead_requests` stopped looking, if there may be more behind it.
+select updated_at / 1e6, id
+  from (select * from todoku_delivery indexed by todoku_delivery_died
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+           and coalesce(reason, '') <> 'CANCELLED'
+         order by updated_at desc, id desc limit 1 offset :skip) d
+
+-- name: find_waiting_requests
+-- Only reads, up the ids from a position on, as find_dead_requests. An act that follows looks at each row again, under
+-- its lock.
+select {delivery_columns}
+  from (select * from todoku_delivery not indexed
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit :look) d
+ cross join todoku_message m on m.seq = d.message_seq
+ where {matching}
+ order by d.id limit :most
+
+-- name: waiting_request_position
+-- Only reads: where `find_waiting_requests` stopped looking, if there may be more behind it.
+select id
+  from (select * from todoku_delivery not indexed
+         where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
+         order by id limit 1 offset :skip) d

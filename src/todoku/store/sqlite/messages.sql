@@ -15,3 +15,10 @@ select at / 1e6, by, action, target, why from todoku_audit
 select id, case when length(cast(payload as blob)) <= :largest then payload end,
        coalesce(length(cast(payload as blob)), length(payload_bytes)), content_type
   from todoku_message where id in (select value from json_each(:ids))
+
+-- name: requests
+-- Only reads, by the unique index of ids.
+select m.id, m.topic, m.content_type, coalesce(m.payload_bytes, cast(m.payload as blob)), m.headers,
+       m.created_at / 1e6
+  from todoku_message m
+ where m.id in (select value from json_each(:ids)) and {http_topics}

@@ -1,4 +1,4 @@
-"""Filters, scopes, signing keys and what is hidden: pure words of the HTTP side."""
+"""Scopes, tokens, signing keys, redaction and ids of dead letters."""
 
 from __future__ import annotations
 
@@ -11,41 +11,6 @@ from todoku.core.redaction import hidden, redacted, redacted_body
 from todoku.core.scope import Secret, allows, scopes, token
 from todoku.core.settings import read_settings
 from todoku.core.signing_keys import SigningKeys, signing_keys
-from todoku.core.wanted import Wanted
-
-REQUEST = HttpRequest(url="https://Shop.example:8443/a/b?c=d", labels=("red", "big"))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "taken"),
-    [
-        (Wanted(), True),
-        (Wanted(hosts=("shop.example",)), True),
-        (Wanted(hosts=("SHOP.example:8443",)), True),
-        (Wanted(hosts=("shop.example:443",)), False),
-        (Wanted(hosts=("shop",)), False),
-        (Wanted(paths=("/a/b",)), True),
-        (Wanted(paths=("/a",)), False),
-        (Wanted(urls=("https://Shop.example:8443/a/b?c=d",)), True),
-        (Wanted(urls=("https://Shop.example:8443/a/b",)), False),
-        (Wanted(labels=("blue", "big")), True),
-        (Wanted(labels=("blue",)), False),
-        (Wanted(labels=("red",), paths=("/x",)), False),
-        (Wanted(queues=("orders",)), False),
-        (Wanted(flow_keys=("tenant",)), False),
-    ],
-)
-def test_a_filter_takes_what_has_any_of_each(wanted: Wanted, taken: bool) -> None:
-    assert wanted.takes(REQUEST) is taken
-
-
-def test_a_path_that_is_not_written_is_the_root() -> None:
-    assert Wanted(paths=("/",)).takes(HttpRequest(url="https://shop.example"))
-
-
-def test_only_an_empty_filter_means_everything() -> None:
-    assert Wanted().is_empty()
-    assert not Wanted(labels=("red",)).is_empty()
 
 
 def test_the_name_of_a_dead_letter_is_read_as_it_is_written() -> None:

@@ -1,0 +1,49 @@
+-- What happened to HTTP requests. A row that the filter does not match is returned all the same: it says how far was read.
+
+-- name: created_requests
+-- Only reads, down the index of requests from a position on: ids begin with their time.
+select m.id, date_part('epoch', m.created_at), {request_matching}
+  from todoku_message m
+ where {http_topics} and m.id <= :before and m.id >= :since
+ order by m.id desc limit :most
+
+-- name: sending_requests
+-- Only reads: what is in flight has a small index.
+select {delivery_columns}, {request_matching}
+  from (select * from todoku_delivery
+         where status = 'sending' and {is_http} and claimed_at >= :since and (claimed_at, id) <= (:before, :before_id)
+         order by claimed_at desc, id desc limit :most) d
+ cross join lateral (
+    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ order by d.claimed_at desc, d.id desc
+
+-- name: dead_requests
+-- Only reads, down the index of dead requests from a position on; cancelled ones are among them.
+select {delivery_columns}, {request_matching}
+  from (select * from todoku_delivery
+         where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
+         order by updated_at desc, id desc limit :most) d
+ cross join lateral (
+    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+ order by d.updated_at desc, d.id desc
+
+-- name: tried_requests
+-- Only reads, down the index of ends from a position on; so many rows, those that are of no request too.
+select {attempt_columns}, m.id is not null and {http_topics} and {request_matching}
+  from (select * from todoku_attempt
+         where ended_at >= :since and ended_at <= :before
+           and (ended_at, delivery_id, epoch) <= (:before, :before_id, :before_epoch)
+         order by ended_at desc, delivery_id desc, epoch desc limit :most) a
+  {of_attempt}
+ order by a.ended_at desc, a.delivery_id desc, a.epoch desc
+
+-- name: delivered_requests
+-- Only reads, down the index of delivered requests from a position on.
+select {finished_columns}, m.id is not null and {request_matching}
+  from (select * from todoku_history
+         where {is_http} and finished_at >= :since and (finished_at, delivery_id) <= (:before, :before_id)
+         order by finished_at desc, delivery_id desc limit :most) h
+  left join lateral (
+    select seq, id, topic, key, headers, created_at from todoku_message m
+     where seq = h.message_seq and {http_topics} limit 1) m on true
+ order by h.finished_at desc, h.delivery_id desc

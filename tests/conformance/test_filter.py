@@ -1,0 +1,82 @@
+"""One filter for listings and acts, answered by SQL: also by the fields of HTTP requests (S4-28)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.requesting import Requesting
+from tests.support.world import SOMEBODY, World
+from todoku.core.http_request import Flow
+from todoku.store.filter import Filter
+
+URL = "https://Shop.example:8443/a/b?c=d"
+
+
+@pytest.fixture
+def requesting(world: World) -> Requesting:
+    return Requesting(world)
+
+
+@pytest.mark.parametrize(
+    ("which", "matches"),
+    [
+        (Filter(), True),
+        (Filter(hosts=("shop.example",)), True),
+        (Filter(hosts=("SHOP.example:8443",)), True),
+        (Filter(hosts=("shop.example:443",)), False),
+        (Filter(hosts=("shop",)), False),
+        (Filter(paths=("/a/b",)), True),
+        (Filter(paths=("/a",)), False),
+        (Filter(urls=(URL,)), True),
+        (Filter(urls=("https://Shop.example:8443/a/b",)), False),
+        (Filter(labels=("blue", "big")), True),
+        (Filter(labels=("blue",)), False),
+        (Filter(labels=("red",), paths=("/x",)), False),
+        (Filter(request_queues=("orders",)), False),
+        (Filter(flow_keys=("tenant",)), True),
+        (Filter(flow_keys=("other",)), False),
+        (Filter(response_statuses=(0,)), True),
+        (Filter(response_statuses=(500,)), False),
+        (Filter(topic="http.request", hosts=("shop.example",)), True),
+        (Filter(topic="order.created", hosts=("shop.example",)), False),
+    ],
+)
+def test_a_request_matches_if_it_has_any_value_of_each_field(
+    requesting: Requesting, world: World, which: Filter, matches: bool
+) -> None:
+    id = requesting.post(URL, labels=("red", "big"), flow=Flow(key="tenant"))
+    found = [delivery.message_id for delivery in world.store.deliveries.find(which).items]
+    assert found == ([id] if matches else [])
+    acted = world.store.acts.cancel(which, SOMEBODY, dry_run=True)
+    assert len(acted.changed) == int(matches)
+
+
+@pytest.mark.parametrize(
+    ("place", "host", "path"),
+    [
+        ("https://shop.example", "shop.example", "/"),
+        ("https://shop.example?q=/x", "shop.example", "/"),
+        ("http://shop.example/x#y", "shop.example", "/x"),
+        ("https://[2001:db8::1]:8443/x?y=/z", "[2001:db8::1]:8443", "/x"),
+    ],
+)
+def test_host_and_path_are_those_of_the_url(
+    requesting: Requesting, world: World, place: str, host: str, path: str
+) -> None:
+    id = requesting.post(place)
+    for which in (Filter(hosts=(host,)), Filter(paths=(path,)), Filter(hosts=(host,), paths=(path,))):
+        assert [delivery.message_id for delivery in world.store.deliveries.find(which).items] == [id], which
+
+
+def test_other_messages_match_no_field_of_requests(world: World) -> None:
+    world.publish(3)
+    assert world.store.deliveries.find(Filter(paths=("/",))).items == ()
+    assert world.store.deliveries.find(Filter(hosts=("shop.example",))).items == ()
+
+
+def test_delivered_requests_are_found_by_the_same_fields(requesting: Requesting, world: World) -> None:
+    id = requesting.post(URL, labels=("red",))
+    requesting.post("https://other.example/")
+    requesting.run()
+    found = world.store.deliveries.find(Filter(status="succeeded", labels=("red",))).items
+    assert [delivery.message_id for delivery in found] == [id]
