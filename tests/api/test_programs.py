@@ -175,7 +175,7 @@ with TestClient(api) as client:
         answer = client.post("/users", json={"name": "Ada", "hobby": hobby})
         assert answer.status_code == 201, answer.text
         ends = time.monotonic() + 60
-        while (found := box.store.standing(UUID(answer.json()["job"]), "welcome")) is None or found.status != status:
+        while (found := box.store.deliveries.standing(UUID(answer.json()["job"]), "welcome")) is None or found.status != status:
             assert time.monotonic() < ends, found
             time.sleep(0.01)
         print(answer.json()["user"], found.status, found.reason)
@@ -206,7 +206,7 @@ from sqlalchemy import select
 from stripe import WebhookSignature
 from webhook import api, box
 from shop.db import Base, Payment, SessionLocal, engine
-from todoku.store.values import Filter
+from todoku.store.filter import Filter
 
 def posted(client, id, metadata):
     intent = {"id": "pi_1", "status": "succeeded", "metadata": metadata}
@@ -216,7 +216,7 @@ def posted(client, id, metadata):
     return client.post("/ingest/stripe", content=body, headers={"Stripe-Signature": f"t={at},v1={signature}"})
 
 def settled():
-    counts = box.store.counts()
+    counts = box.store.statistics.counts()
     return counts.of("succeeded"), counts.of("aborted")
 
 Base.metadata.create_all(engine)
@@ -231,7 +231,7 @@ with TestClient(api) as client:
 print([answer.status_code for answer in answers], len({answer.headers["upstash-message-id"] for answer in answers}))
 with SessionLocal() as db:
     print(db.scalars(select(Payment.status)).all())
-print([delivery.reason for delivery in box.store.find(Filter(status="aborted")).items])
+print([delivery.reason for delivery in box.store.deliveries.find(Filter(status="aborted")).items])
 box.close()
 """
 

@@ -420,7 +420,7 @@ try:
     box.publish("order.created", {"n": 2}, tx=None)
 except DatabaseUnavailable as error:
     print(error.hint and "refused:", error)
-print("counted:", box.store.counts().of("pending"))
+print("counted:", box.store.statistics.counts().of("pending"))
 box.close()
 """
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from todoku.store.records import Records
+from todoku.store.statistics import Statistics
 
 from tests.plans import filling
 from tests.plans.explaining import ExplainingPostgres, disabled
@@ -111,7 +111,7 @@ def look(store: Store, database: ExplainingPostgres) -> None:
     DataKeyStore(database).days()
     TokenStore(database).rows()
     until = datetime.now(UTC).replace(microsecond=0)
-    Records(database).series(since=until - timedelta(minutes=1), until=until, width=60)
+    Statistics(database).series(since=until - timedelta(minutes=1), until=until, width=60)
 
 
 def plain_draft() -> Draft:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from todoku.store.records import Records
+from todoku.store.statistics import Statistics
 
 from tests.conformance.test_records import ended_each
 from tests.plans.explaining import ExplainingPostgres, ExplainingSqlite, nodes
@@ -24,7 +24,7 @@ def test_the_blocks_of_a_span_are_found_by_an_index_on_postgresql(postgres_url: 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("vacuum (analyze) todoku_history_default")  # sums up the blocks, as autovacuum does
     database = ExplainingPostgres(postgres_url)
-    assert Records(database).series(**SPAN).points[0].succeeded == 60  # type: ignore[arg-type]
+    assert Statistics(database).series(**SPAN).points[0].succeeded == 60  # type: ignore[arg-type]
     (plan, *_) = database.plans["series", "force_custom_plan"]
     found = list(nodes(plan))
     assert any("finished" in node.get("Index Name", "") for node, _ in found), plan
@@ -40,7 +40,7 @@ def test_a_span_is_found_by_the_index_on_sqlite(sqlite_url: str) -> None:
     ended_each(world, START, 1.0)
     world.close()
     database = ExplainingSqlite(sqlite_url)
-    assert Records(database).series(**SPAN).points[0].succeeded == 60  # type: ignore[arg-type]
+    assert Statistics(database).series(**SPAN).points[0].succeeded == 60  # type: ignore[arg-type]
     plans = {name: " ".join(plan) for name, _, plan in database.plans}
     for query, index in (("series_size", "history_finished"), ("series", "history_finished"),
                          ("series_failed", "attempt_ended")):  # fmt: skip

@@ -10,13 +10,13 @@ from todoku.app import new_id
 from todoku.core.message import Draft, Leg
 from todoku.core.schedule import Every, Plan
 from todoku.engine.schedule import declared, firing
-from todoku.store.schedules import Timetable
+from todoku.store.schedules import ScheduleStore
 
 QUERIES = ("next_schedule", "due_schedule")
 MANY = 2000
 
 
-def drive(table: Timetable) -> None:
+def drive(table: ScheduleStore) -> None:
     """Many schedules, none of them due; then a look, and a firing that finds nothing, and one that does."""
     message = Draft(id=new_id(), topic="t", type="t", payload="{}", legs=(Leg(destination="d"),))
     plan = Plan(when=Every(86_400 * 365), missed="once", message=message)
@@ -33,7 +33,7 @@ def drive(table: Timetable) -> None:
 @pytest.mark.slow
 def test_the_next_slot_is_found_by_the_index_on_postgresql(postgres_url: str) -> None:
     database = ExplainingPostgres(postgres_url)
-    drive(Timetable(database))
+    drive(ScheduleStore(database))
     for query in QUERIES:
         for mode in MODES:
             (plan, *_) = database.plans[query, mode]
@@ -46,7 +46,7 @@ def test_the_next_slot_is_found_by_the_index_on_postgresql(postgres_url: str) ->
 def test_the_next_slot_is_found_by_the_index_on_sqlite(sqlite_url: str) -> None:
     database = ExplainingSqlite(sqlite_url)
     database.migrate()
-    drive(Timetable(database))
+    drive(ScheduleStore(database))
     for query in QUERIES:
         (plan, *_) = [plan for name, _, plan in database.plans if name == query]
         assert any("todoku_schedule_due" in step for step in plan), (query, plan)

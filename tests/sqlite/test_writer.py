@@ -278,7 +278,7 @@ child = os.fork()
 if child == 0:
     signal.alarm(90)
     box.publish("order.created", {"who": "child"}, tx=None)
-    assert box.store.counts().of("pending") >= 2
+    assert box.store.statistics.counts().of("pending") >= 2
     box.close()
     sys.exit(0)  # as a program ends: with everything the interpreter cleans up
 other.join()
