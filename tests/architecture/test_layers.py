@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -199,3 +201,17 @@ def test_functions_are_short() -> None:
 def test_names_say_something() -> None:
     named = {path: {part.lower().strip("_") for part in path.relative_to(ROOT).with_suffix("").parts} for path in FILES}
     assert [str(path.relative_to(ROOT)) for path, parts in named.items() if parts & VAGUE] == []
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("aiohttp", "httptools", "multidict", "prometheus_client", "psycopg", "starlette", "uvicorn", "yarl"):
+    sys.modules[name] = None
+import todoku, todoku.cli.main, todoku.testing
+"""
+
+
+def test_the_base_needs_no_extra() -> None:
+    """A program that only publishes installs none: what needs one is imported where it is used."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
