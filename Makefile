@@ -99,7 +99,7 @@ stranger: setup ## `make up` and a part of `make test` in a private directory wi
 	$(PY) -m tests.support.stranger $(TESTS)
 
 # No servers, no processes, no long waits: the core, and the parts of the engine that are tested in memory or on SQLite.
-UNIT_TESTS := tests/core tests/engine/http $(addprefix tests/engine/test_,$(addsuffix .py,abreast alerts limits log started \
+UNIT_TESTS := tests/core tests/engine/http $(addprefix tests/engine/test_,$(addsuffix .py,abreast alerts log started \
   telemetry telemetry_engine telemetry_rules together tracing))
 NOT_UNIT := tests/core/test_schedule.py::test_with_a_star_it_fires_whenever_the_clock_matches_and_never_else
 
