@@ -23,7 +23,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -97,6 +97,14 @@ test-slow: setup ## the slow ones: kills, labs, whole examples, large tables, de
 
 stranger: setup ## `make up` and a part of `make test` in a private directory with a space in its path; as root for nobody, too
 	$(PY) -m tests.support.stranger $(TESTS)
+
+# No servers, no processes, no long waits: the core, and the parts of the engine that are tested in memory or on SQLite.
+UNIT_TESTS := tests/core tests/engine/http $(addprefix tests/engine/test_,$(addsuffix .py,abreast alerts log started \
+  telemetry telemetry_engine telemetry_rules together tracing))
+NOT_UNIT := tests/core/test_schedule.py::test_with_a_star_it_fires_whenever_the_clock_matches_and_never_else
+
+test-unit: setup ## under half a minute, in one process: core and engine, without servers, with fewer examples of each property
+	$(PY) -m $(RUNNER) -p no:xdist --hypothesis-profile unit -m "not slow and not postgres" $(UNIT_TESTS) --deselect $(NOT_UNIT)
 
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"

@@ -29,6 +29,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="TODOKU_TEST_EXPLORE" not in os.environ,
 )
+settings.register_profile("unit", settings.get_profile("todoku"), max_examples=20)  # for `make test-unit`
 settings.load_profile("todoku")
 
 # Compiled modules are kept: hundreds of processes would compile them anew, and each worker of pytest its tests.

@@ -1,5 +1,7 @@
 """todoku makes messages arrive: jobs, outbox events and webhooks, in the database you already have."""
 
+from typing import Any as _Any
+
 from todoku.app import App
 from todoku.core.backoff import exponential, linear, table
 from todoku.core.destination import Destination, Outgoing
@@ -40,6 +42,8 @@ from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operate import Replayed
 from todoku.engine.schedules import Schedule
+from todoku.shells import Shells as _Shells
+from todoku.shells import register_shells as _register_shells
 from todoku.sources.github import github
 from todoku.sources.hmac import hmac
 from todoku.sources.shopify import shopify
@@ -102,3 +106,18 @@ __all__ = [
     "stripe",
     "table",
 ]
+
+
+def _ingest_app(box: App) -> _Any:
+    from todoku.api.ingest import ingest_app  # noqa: PLC0415 - needs the extra `server`
+
+    return ingest_app(box)
+
+
+def _command_line() -> None:
+    from todoku.cli.main import main  # noqa: PLC0415 - most programs never run it
+
+    main()
+
+
+_register_shells(_Shells(ingest_app=_ingest_app, command_line=_command_line))

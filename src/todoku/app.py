@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 from uuid import UUID
@@ -47,6 +46,7 @@ from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
 from todoku.engine.transaction_block import Block
 from todoku.engine.worker.worker import Worker
+from todoku.shells import registered_shells
 from todoku.store.database import Database, Migrated
 from todoku.store.filter import Filter
 from todoku.store.store import Store
@@ -263,8 +263,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     @cached_property
     def ingest_app(self) -> Any:
         """An ASGI application that takes in what the sources declared here post: `api.mount("/ingest", …)`."""
-        # A shell is above this layer and needs an extra: it is named here, and loaded where somebody mounts it.
-        return import_module("todoku.api.ingest").ingest_app(self)
+        return registered_shells().ingest_app(self)
 
     def receiver(self, together: Together) -> Ingest:
         """Who takes in the events of the sources declared here, and stores them with what others store."""

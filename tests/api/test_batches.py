@@ -326,7 +326,7 @@ def test_the_command_shows_a_batch_and_the_hooks(box: todoku.App, url: str, seen
 PROGRAM = """
 import os, sys
 import todoku
-from todoku.store.failpoint import arm_from
+from todoku.testing.armed import arm_from
 
 box = todoku.App(sys.argv[1])
 

@@ -175,7 +175,8 @@ with TestClient(api) as client:
         answer = client.post("/users", json={"name": "Ada", "hobby": hobby})
         assert answer.status_code == 201, answer.text
         ends = time.monotonic() + 60
-        while (found := box.store.deliveries.standing(UUID(answer.json()["job"]), "welcome")) is None or found.status != status:
+        job, standing = UUID(answer.json()["job"]), box.store.deliveries.standing
+        while (found := standing(job, "welcome")) is None or found.status != status:
             assert time.monotonic() < ends, found
             time.sleep(0.01)
         print(answer.json()["user"], found.status, found.reason)

@@ -6,9 +6,14 @@ One test for each rule, over all files: it lists everything that breaks the rule
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "src" / "todoku"
 FILES = sorted(ROOT.rglob("*.py"))
@@ -18,6 +23,7 @@ LAYERS = (
     ("core",),
     ("store",),
     ("engine", "destinations", "sources", "relay"),
+    ("shells",),
     ("app",),
     ("api", "web"),
     ("integrations", "client"),
@@ -26,6 +32,9 @@ LAYERS = (
     ("testing", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+IMPORTERS = ("import_module", "__import__", "run_module", "find_spec")
+"""Functions that import the module whose name they are given."""
 
 IMPURE = {
     "asyncio",
@@ -101,6 +110,46 @@ def test_imports_go_down() -> None:
     assert [found for path in FILES for found in illegal(path)] == []
 
 
+def dotted_names(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of each string that is the name of a module of todoku, or of something in one (`module:name`)."""
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Constant(value=str(text)) if re.fullmatch(r"todoku(\.[a-z_]+)+(:\w+)?", text):
+                yield node.lineno, text.partition(":")[0]
+            case ast.Call(args=[ast.Constant(value="todoku"), *_]) if ast.unparse(node.func).endswith(IMPORTERS):
+                yield node.lineno, "todoku.__main__"
+            case _:
+                pass
+
+
+def upward_names(path: Path) -> Iterator[str]:
+    """Each string in `path` that names a module of a layer above it: the import linter does not see those."""
+    here = layer_of(path)
+    for line, name in dotted_names(path):
+        there = name.split(".")[1]
+        if there in RANK and here in RANK and RANK[there] > RANK[here]:
+            yield f"{place(path, line)}: {here} may not name {name}"
+
+
+def test_imports_by_string_go_down_too() -> None:
+    """A layer that needs a function of a layer above it is given the function: todoku/shells.py."""
+    assert [found for path in FILES for found in upward_names(path)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import_module("todoku.api.ingest").ingest_app(box)', '__import__("todoku.cli.main")',
+        'runpy.run_module("todoku", run_name="__main__")', 'import_module("todoku")',
+        'NAME = "todoku.daemon.child"', 'load("todoku.cli.main:main")',
+    ],
+)  # fmt: skip
+def test_an_import_by_string_is_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "app.py"
+    monkeypatch.setitem(globals(), "parsed", lambda _: ast.parse(source))
+    assert list(upward_names(path)) != []
+
+
 def backends_named(path: Path) -> Iterator[str]:
     """Each import of a backend by somebody who is neither that backend nor the app."""
     for backend in ("sqlite", "postgres"):
@@ -152,3 +201,17 @@ def test_functions_are_short() -> None:
 def test_names_say_something() -> None:
     named = {path: {part.lower().strip("_") for part in path.relative_to(ROOT).with_suffix("").parts} for path in FILES}
     assert [str(path.relative_to(ROOT)) for path, parts in named.items() if parts & VAGUE] == []
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("aiohttp", "httptools", "multidict", "prometheus_client", "psycopg", "starlette", "uvicorn", "yarl"):
+    sys.modules[name] = None
+import todoku, todoku.cli.main, todoku.testing
+"""
+
+
+def test_the_base_needs_no_extra() -> None:
+    """A program that only publishes installs none: what needs one is imported where it is used."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

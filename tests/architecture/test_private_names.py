@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from tests.architecture.test_layers import FILES, ROOT, imports, parsed, place
 from tests.support.floors import floor
+from todoku.core.version_range import VersionRange
 
 ONE_MODULE = {
     "aiohttp": "destinations/aiohttp_protocol.py",
@@ -72,13 +73,16 @@ def own_private_names() -> set[str]:
     """Every name with an underscore that todoku itself defines: functions, classes, attributes, slots."""
     found: set[str] = set()
     for path in FILES:
+        names_slots = relative(path) not in ONE_MODULE.values()  # those name attributes of others, to look for them
         for node in ast.walk(parsed(path)):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     found.add(name)
                 case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                     found.add(name)
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Constant(value=str(name)):
+                case ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+                case ast.Constant(value=str(name)) if names_slots:
                     found.add(name)
                 case _:
                     pass
@@ -114,6 +118,45 @@ def test_SEC_11_the_one_module_is_needed_and_its_library_is_capped(library: str,
     assert specifier.contains(lowest)
     assert not specifier.contains(Version(f"{lowest.major + 1}")), f"{library} needs a ceiling: <{lowest.major + 1}"
     import_module(library)
+
+
+@pytest.mark.parametrize(("library", "module"), ONE_MODULE.items())
+def test_SEC_11_the_one_module_names_the_versions_that_were_tested(library: str, module: str) -> None:
+    """From the floor of pyproject.toml to the pinned version, and not as far as the next minor version."""
+    found = import_module(f"todoku.{module.removesuffix('.py').replace('/', '.')}")
+    tested: VersionRange = found.TESTED
+    assert tested.lowest == Version(floor(DECLARED[library])).release
+    assert tested.includes(floor(DECLARED[library]))
+    pinned = pinned_version(library)
+    assert tested.includes(str(pinned))
+    assert tested.below == (pinned.major, pinned.minor + 1), "a minor version more: run the tests with it, then say so"
+    assert callable(found.is_tested), "what is outside of the range falls back on the public interface"
+
+
+def pinned_version(library: str) -> Version:
+    lines = (ROOT.parents[1] / "requirements" / "dev.txt").read_text(encoding="utf-8").splitlines()
+    (pin,) = [line.split("==")[1].split()[0] for line in lines if line.startswith(f"{library}==")]
+    return Version(pin)
+
+
+@pytest.mark.parametrize(
+    ("version", "included"),
+    [
+        ("3.13.3", False), ("3.13.4", True), ("3.13.10", True), ("3.14", True), ("3.14.99", True), ("3.15.0", False),
+        ("3.15.0a1", False), ("4.0", False), ("3.14.0rc1", True), ("3.14.5.dev0+local", True), ("", False),
+        ("unknown", False),
+    ],
+)  # fmt: skip
+def test_SEC_11_a_version_is_compared_by_its_numbers(version: str, included: bool) -> None:
+    assert VersionRange((3, 13, 4), (3, 15)).includes(version) is included
+
+
+def test_SEC_11_whoever_uses_the_one_module_asks_whether_it_was_tested() -> None:
+    """Not itself, or not alone: the module that chooses between the private and the public way does."""
+    asking = {relative(path) for path in FILES if "is_tested" in path.read_text(encoding="utf-8")}
+    assert asking >= {
+        *ONE_MODULE.values(), "destinations/http_exchange.py", "api/ingest_fast_path.py",
+    }  # fmt: skip
 
 
 def test_SEC_11_what_is_imported_is_declared() -> None:

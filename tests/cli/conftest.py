@@ -32,14 +32,14 @@ def run(commands: Forks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactor
     files, number = tmp_path_factory.mktemp("commands"), count()
 
     def todoku(
-        *arguments: str, cwd: Path = tmp_path, stdin: str = "", **environ: str
+        *arguments: str, cwd: Path = tmp_path, stdin: str = "", module: str = "todoku", **environ: str
     ) -> subprocess.CompletedProcess[str]:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         here = files / str(next(number))
         done = (
-            run_fresh(arguments, cwd=cwd, environ=kept | environ, stdin=stdin)
+            run_fresh(arguments, cwd=cwd, environ=kept | environ, stdin=stdin, module=module)
             if any(name.startswith("PYTHON") for name in environ)  # meant for the interpreter
-            else run_forked(commands, here, arguments, cwd=cwd, environ=kept | environ, stdin=stdin)
+            else run_forked(commands, here, arguments, cwd=cwd, environ=kept | environ, stdin=stdin, module=module)
         )
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         return done

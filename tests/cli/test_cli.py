@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.cli.program import Run, refused, said
+from todoku.cli.main import cli
 from todoku.store.migrate import migrations
 
 VERSIONS = [step.version for step in migrations("todoku.store.sqlite")]
@@ -175,7 +176,6 @@ def test_a_file_of_somebody_elses_is_left_alone(run: Run, tmp_path: Path) -> Non
         ({"OUTBOX_BACKOFF_SEC": "5;10"}, "back-off"),
         ({"TODOKU_DATABASE_FILE": "nowhere"}, "TODOKU_DATABASE_FILE"),
         ({"TODOKU_DATABASE_FILE": "binary"}, "TODOKU_DATABASE_FILE"),
-        ({"TODOKU_FAILPOINTS": "settle=kill"}, "failpoint"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_one_line(
@@ -198,6 +198,11 @@ def test_a_directory_called_todoku_toml_is_not_our_file(run: Run, tmp_path: Path
 
 
 # ------------------------------------------------------------------------------------------------- usage
+
+
+def test_a_command_of_a_group_is_not_one_of_the_program() -> None:
+    assert not {"add", "next", "rotate"} & set(cli.commands)
+    assert {"--app", "--workers"} <= {name for option in cli.commands["run"].params for name in option.opts}
 
 
 def test_the_version_is_that_of_the_package(run: Run) -> None:

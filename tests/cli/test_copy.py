@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.cli.program import Run, misused, refused, rows, said
+from tests.daemon.running import ARMED
 from tests.support.crew import until
 from tests.support.world import World
 from todoku.store.copy import AT_ONCE
@@ -60,7 +61,7 @@ def test_killed_again_and_again_it_goes_on_where_it_was(run: Run, old: World, ne
     """A real kill -9, after each commit: the first has begun, the next three each bring a batch."""
     seen = []
     for _ in range(4):
-        killed = run("copy", old.url, new.url, TODOKU_FAILPOINTS="copy.after_commit=kill")
+        killed = run("copy", old.url, new.url, module=ARMED, TODOKU_FAILPOINTS="copy.after_commit=kill")
         assert killed.returncode == -signal.SIGKILL
         seen.append(new.sql("select (select count(*) from todoku_history), (select count(*) from todoku_message)")[0])
     assert seen == [(0, 0), (10, 0), (10, 0), (10, 10)], "history, one key in the ledger, the first megabytes"
@@ -76,7 +77,7 @@ def test_nobody_writes_to_the_source_meanwhile(old: World, new: World) -> None:
     """The copy is stopped in the middle; whoever wants to publish waits for it, and does not get lost."""
     environ = {**os.environ, "TODOKU_FAILPOINTS": "copy.after_commit=stop"}
     program = subprocess.Popen(
-        [sys.executable, "-m", "todoku", "copy", "--json", old.url, new.url],
+        [sys.executable, "-m", ARMED, "copy", "--json", old.url, new.url],
         env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -127,7 +128,7 @@ def test_it_refuses_while_a_worker_holds_a_lease(run: Run, old: World, new: Worl
 
 def test_a_changed_source_is_found_out_and_copied_anew(run: Run, old: World, new: World) -> None:
     for _ in range(4):
-        run("copy", old.url, new.url, TODOKU_FAILPOINTS="copy.after_commit=kill")
+        run("copy", old.url, new.url, module=ARMED, TODOKU_FAILPOINTS="copy.after_commit=kill")
     old.sql("update todoku_message set headers = '{}' where seq = 3")
     done = run("copy", old.url, new.url)
     assert (done.returncode, done.stdout) == (1, "")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.core.making import any_text, quick
-from todoku.core.duration import DAY, interval, retry_after
+from todoku.core.duration import DAY, interval, parse_duration, retry_after
 from todoku.core.errors import InvalidMessage
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC).timestamp()
@@ -33,13 +33,25 @@ def test_a_duration_is_read(text: str, expected: float) -> None:
     [
         "", " ", "10", "10 s", " 10s", "10s ", "-10s", "+10s", "s", "10x", "10S", "1h30", "ms", "1e3s", "１s",
         "1,5s", "10s;",
-        "inf", "nan", "infs", "367d", "999999999999999999d", "1s" * 40, "9" * 30 + "s", "1..5s", "10s\n", "\x00",
+        "inf", "nan", "infs", "367d", "999999999999999999d", "1s" * 40, "9" * 30 + "s", "1..5s", "10s\n", "\x00", "1w",
     ],
 )  # fmt: skip
 def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidMessage, match="Upstash-Delay") as refused:
         interval(text, what="Upstash-Delay")
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90", 90), ("1.5", 1.5), ("0", 0), ("1w2d", 9 * DAY), ("2w", 14 * DAY), ("1h30m", 5400)]
+)
+def test_the_command_line_may_leave_out_the_unit_and_has_weeks(text: str, expected: float) -> None:
+    assert parse_duration(text, bare=True, weeks=True) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1x", "1h30", "-1", "1 w", "9" * 100])
+def test_the_command_line_refuses_what_is_no_duration(text: str) -> None:
+    assert parse_duration(text, bare=True, weeks=True) is None
 
 
 def test_a_longest_may_be_named() -> None:

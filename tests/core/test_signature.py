@@ -21,7 +21,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.core.making import any_text, quick
 from todoku.core.blank_secret import is_blank_key
 from todoku.core.errors import InvalidSetting
-from todoku.core.signature import upstash_signature, verify_upstash, verify_webhook, webhook_headers, webhook_secret
+from todoku.core.ingest import Arrived
+from todoku.core.signature import upstash_signature, verify_upstash, webhook_headers, webhook_secret
+from todoku.sources.standard_webhooks import StandardWebhooks
 
 CURRENT = "sig_" + "c" * 32
 NEXT = "sig_" + "n" * 32
@@ -172,6 +174,13 @@ def test_no_text_is_a_token(text: str) -> None:
 
 def signed(now: float, *keys: str, body: bytes = BODY) -> dict[str, str]:
     return webhook_headers(ID, body, secrets=[webhook_secret(key) for key in keys or (CURRENT,)], now=now)
+
+
+def verify_webhook(headers: dict[str, str], body: bytes, *, secrets: list[str], now: float) -> bool:
+    """Whether our own source of Standard Webhooks accepts it."""
+    verifier = StandardWebhooks(tuple(secrets))
+    arrived = Arrived({name.lower(): value for name, value in headers.items()}, body)
+    return verifier.signed_by(arrived, [verifier.key(secret) for secret in secrets], now) is not None
 
 
 def test_the_standard_library_accepts_ours_with_either_key() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import todoku
 from tests.support.receiver import Receiver
-from todoku.store.failpoint import arm_from, armed, stop
+from todoku.store.failpoint import armed, stop
+from todoku.testing.armed import arm_from
 
 EFFECTS = "create table if not exists crash_effect (message text not null, destination text not null)"
 TRANSACTIONAL = frozenset({"booked", "projected"})

@@ -23,6 +23,9 @@ T = TypeVar("T")
 PATIENCE = 120.0
 """How long anything may take on a busy machine before a test gives up."""
 
+ARMED = "todoku.testing.armed"
+"""The program that obeys TODOKU_FAILPOINTS."""
+
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TODOKU_LOCK_TIMEOUT_SEC")
 """What a program that a test starts has of the test's own environment."""
 
@@ -91,7 +94,9 @@ def alive(pid: int) -> bool:
 class Daemon:
     """One running daemon."""
 
-    def __init__(self, arguments: tuple[str, ...], home: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], home: Path, environ: dict[str, str], *, module: str = "todoku"
+    ) -> None:
         self.home = home
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -99,7 +104,7 @@ class Daemon:
         self._err = (home / f"err.{self.port}").open("w+", encoding="utf-8")
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "todoku", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=home,
             env=kept | {"TODOKU_PORT": str(self.port), "TODOKU_POLL_INTERVAL_SEC": "0.05"} | environ,
             stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
@@ -186,10 +191,10 @@ class Shop:
         self._daemons: list[Daemon] = []
         self._box: App | None = None
 
-    def start(self, *arguments: str, **environ: str) -> Daemon:
-        """`todoku <arguments>` with this database; `--app` unless it is the demonstration's."""
+    def start(self, *arguments: str, module: str = "todoku", **environ: str) -> Daemon:
+        """`python -m module <arguments>` with this database; `--app` unless it is the demonstration's."""
         environ = {"TODOKU_DATABASE": self.url} | environ
-        daemon = Daemon(arguments, self.home, environ)
+        daemon = Daemon(arguments, self.home, environ, module=module)
         self._daemons.append(daemon)
         return daemon
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.daemon.running import Shop, until
+from tests.daemon.running import ARMED, Shop, until
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,9 @@ def test_I3_three_daemons_fire_each_slot_once_while_one_after_the_other_is_kille
 def test_a_daemon_that_dies_in_its_firing_leaves_the_slot_to_another(shop: Shop) -> None:
     """I2: killed between the publish and the commit, it has published nothing, and moved nothing on."""
     (shop.home / "shop.py").write_text(TICKING)
-    dying = shop.start("run", "--app", "shop:box", "--workers", "1", TODOKU_FAILPOINTS="fire.before_commit=kill")
+    dying = shop.start(
+        "run", "--app", "shop:box", "--workers", "1", module=ARMED, TODOKU_FAILPOINTS="fire.before_commit=kill"
+    )
     until(lambda: dying.events("WORKER_DIED"), "a worker to die in its firing")
     dying.process.kill()
     assert slots(shop) == []

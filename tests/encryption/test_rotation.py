@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 import todoku
+from tests.daemon.running import ARMED
 from tests.encryption.conftest import Boxes
 from tests.support.world import World
 from todoku.engine.encryption.key_rotation import BATCH
@@ -22,7 +23,7 @@ NUMBER = 2 * BATCH + 10
 def rotation(world: World, *keys: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
     """`todoku encryption-keys rotate` in a process of its own, which dies where the failpoints say."""
     return subprocess.run(
-        [sys.executable, "-m", "todoku", "encryption-keys", "rotate", "--by", "ada", "--why", "autumn", "--json"],
+        [sys.executable, "-m", ARMED, "encryption-keys", "rotate", "--by", "ada", "--why", "autumn", "--json"],
         env={**os.environ, "TODOKU_DATABASE": world.url, "TODOKU_MASTER_KEYS": ",".join(keys),
              "TODOKU_FAILPOINTS": failpoints},
         capture_output=True, text=True, timeout=120, check=False,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.running import Daemon, until
+from tests.daemon.running import ARMED, Daemon, until
 from tests.ingest.signers import KINDS, SECRET, event
 from tests.support.world import World
 
@@ -34,10 +34,9 @@ def start(world: World, tmp_path: Path) -> Iterator[Start]:
     (tmp_path / "hooks.py").write_text(HOOKS)
     daemons: list[Daemon] = []
 
-    def started(**environ: str) -> Daemon:
-        daemon = Daemon(
-            ("run", "--app", "hooks:box", "--workers", "1"), tmp_path, {"TODOKU_DATABASE": world.url, **environ}
-        )
+    def started(module: str = "todoku", **environ: str) -> Daemon:
+        arguments = ("run", "--app", "hooks:box", "--workers", "1")
+        daemon = Daemon(arguments, tmp_path, {"TODOKU_DATABASE": world.url, **environ}, module=module)
         daemons.append(daemon)
         daemon.until_ready()
         return daemon
@@ -105,7 +104,7 @@ def test_a_daemon_killed_at_the_instant_of_a_204_has_every_event(start: Start, w
 def test_a_daemon_killed_at_a_commit_acknowledges_nothing_it_has_not(start: Start, world: World) -> None:
     """Before it and after it: no answer. Sent again to the next daemon, each event is there once (S4-7)."""
     for side, number in (("before", 0), ("after", 1)):
-        daemon = start(TODOKU_FAILPOINTS=f"publish.{side}_commit=kill")
+        daemon = start(ARMED, TODOKU_FAILPOINTS=f"publish.{side}_commit=kill")
         with connected(daemon) as dying, pytest.raises((OSError, http.client.HTTPException)):
             post(dying, "evt_1")
         assert daemon.exit_code() == -signal.SIGKILL

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from todoku.store.statistics import Statistics
 
 from tests.plans import filling
 from tests.plans.explaining import ExplainingPostgres, disabled
@@ -27,6 +26,7 @@ from todoku.store.data_keys import DataKeyStore
 from todoku.store.postgres.planner_settings import PIN_PLANS
 from todoku.store.publish import publish
 from todoku.store.sql import load, styled
+from todoku.store.statistics import Statistics
 from todoku.store.store import Store
 from todoku.store.tokens import TokenStore
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from todoku.store.statistics import Statistics
 
 from tests.conformance.test_records import ended_each
 from tests.plans.explaining import ExplainingPostgres, ExplainingSqlite, nodes
 from tests.support.world import World
+from todoku.store.statistics import Statistics
 
 START = datetime(2026, 1, 2, 3, tzinfo=UTC)
 SPAN = {"since": START, "until": START + timedelta(minutes=1), "width": 60}

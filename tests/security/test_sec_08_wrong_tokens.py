@@ -72,11 +72,11 @@ def test_wrong_tokens_do_not_push_right_ones_out_of_memory(box: todoku.App, serv
     text = server.token("read")
     assert known.check(text) is not None
     for n in range(UNKNOWN + 10):
-        known._unknown.put(str(n), True)
+        known._unknown[str(n)] = True
     assert known.check("wrong") is None
-    assert known.remembered(text)
-    assert known.remembered("wrong"), "who repeats a wrong token costs no query"
-    assert len(known._unknown._found) == UNKNOWN
+    assert known.recall(text)[0]
+    assert known.recall("wrong")[0], "who repeats a wrong token costs no query"
+    assert len(known._unknown) == UNKNOWN
 
 
 def test_a_wrong_token_that_is_repeated_is_looked_up_once(

@@ -27,10 +27,11 @@ from todoku.engine.http.url_groups import Named
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batches import begin
-from todoku.store.failpoint import NAMES, OPERATIONS, arm_from, armed, kill, lose, reach, stop
+from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, stop
 from todoku.store.filter import Filter
 from todoku.store.publish import Publishing
 from todoku.store.schedules import Firing
+from todoku.testing.armed import _ACTIONS, arm_from
 
 STORE = Path(todoku.__file__).parent / "store"
 
@@ -195,7 +196,8 @@ def test_a_failpoint_of_another_operation_does_not_act(world: World) -> None:
 
 PROGRAM = """
 import os, sys
-from todoku.store.failpoint import arm_from, reach
+from todoku.store.failpoint import reach
+from todoku.testing.armed import arm_from
 arm_from(os.environ)
 reach("claim.before_commit")
 print("before", flush=True)
@@ -245,4 +247,4 @@ def test_an_action_that_nobody_knows_is_refused(failpoints: str) -> None:
 
 
 def test_the_actions_are_these() -> None:
-    assert {action.__name__ for action in (lose, kill, stop)} == set(failpoint._ACTIONS)
+    assert {action.__name__ for action in (lose, kill, stop)} == set(_ACTIONS)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -26,21 +27,29 @@ _ORDER = "TODOKU_TEST_COMMAND"
 
 
 class Command(msgspec.Struct, frozen=True):
-    """`todoku arguments…` in a directory and an environment; its input and output are files in `files`."""
+    """`python -m module arguments…` in a directory and an environment; its input and output are files in `files`."""
 
     arguments: tuple[str, ...]
     cwd: str
     environ: dict[str, str]
     files: str
+    module: str
 
 
 def run_forked(
-    forks: Forks, files: Path, arguments: tuple[str, ...], *, cwd: Path, environ: dict[str, str], stdin: str
+    forks: Forks,
+    files: Path,
+    arguments: tuple[str, ...],
+    *,
+    cwd: Path,
+    environ: dict[str, str],
+    stdin: str,
+    module: str = "todoku",
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run([python, "-m", "todoku", *arguments])` would answer."""
+    """What `subprocess.run([python, "-m", module, *arguments])` would answer; a module with a `main`, or todoku."""
     files.mkdir()
     (files / "in").write_text(stdin, encoding="utf-8")
-    order = msgspec.json.encode(Command(arguments, str(cwd), environ, str(files))).decode()
+    order = msgspec.json.encode(Command(arguments, str(cwd), environ, str(files), module)).decode()
     pid = forks.start(Start("tests.support.command:live", {_ORDER: order}, str(files / "err")))
     deadline = time.monotonic() + PATIENCE
     while (died := forks.died(pid)) is None:
@@ -53,11 +62,11 @@ def run_forked(
 
 
 def run_fresh(
-    arguments: tuple[str, ...], *, cwd: Path, environ: dict[str, str], stdin: str
+    arguments: tuple[str, ...], *, cwd: Path, environ: dict[str, str], stdin: str, module: str = "todoku"
 ) -> subprocess.CompletedProcess[str]:
     """The same by an interpreter of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "todoku", *arguments], cwd=cwd, env=environ, input=stdin,
+        [sys.executable, "-m", module, *arguments], cwd=cwd, env=environ, input=stdin,
         capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE, check=False,
     )  # fmt: skip
 
@@ -74,16 +83,15 @@ def live() -> int:
         os.dup2(os.open(files / name, flags, 0o666), there)
     sys.argv = ["todoku", *order.arguments]
     sys.path[0] = order.cwd  # as `python -m` has it
-    return _exit_code()
+    return _exit_code(order.module)
 
 
-def _exit_code() -> int:
+def _exit_code(module: str) -> int:
     """The program, and what an interpreter does when it ends."""
-    from todoku.cli.main import main
-
+    program = import_module("todoku.cli.main" if module == "todoku" else module)
     code: object = 0
     try:
-        main()
+        program.main()
     except SystemExit as leaving:
         code = leaving.code
     threading._shutdown()  # type: ignore[attr-defined]

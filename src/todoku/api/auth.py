@@ -9,13 +9,13 @@ import asyncio
 import hashlib
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
+from cachetools import LRUCache
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -45,7 +45,7 @@ class RateBuckets:
 
     def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
-        self._known: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._known: LRUCache[str, tuple[float, float]] = LRUCache(_MOST)
 
     def take(self, name: str) -> Taken:
         """Take one out of the bucket of this name."""
@@ -53,9 +53,6 @@ class RateBuckets:
         ok = level >= 1
         level -= ok
         self._known[name] = (level, now)
-        self._known.move_to_end(name)
-        if len(self._known) > _MOST:
-            self._known.popitem(last=False)
         return self._taken(ok, level)
 
     def look(self, name: str) -> Taken:
@@ -123,8 +120,8 @@ class Checking(Protocol):
     def check(self, text: str) -> Bearer | None:
         """Whose token this is; None: nobody's. It may ask the database."""
 
-    def remembered(self, text: str) -> bool:
-        """Whether `check` asks nobody now."""
+    def recall(self, text: str) -> tuple[bool, Bearer | None]:
+        """Whether `check` needs no query now, and its answer then."""
 
 
 class Gate:
@@ -146,7 +143,7 @@ class Gate:
         self._tokens = tokens
         self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
         self._wrong = RateBuckets(rate=1.0, size=_FAILURES, clock=clock)
-        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._right: LRUCache[bytes, bool] = LRUCache(_REMEMBERED)
         self._proxies = proxies
         self._failures = failures or Failures(Metrics())
         self._lookups = asyncio.Semaphore(_LOOKUPS)
@@ -173,19 +170,16 @@ class Gate:
     async def _known(self, plain: str, address: str) -> Bearer:
         # What is kept in memory is a digest: no token is found in a dump of it.
         digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()
-        if self._tokens.remembered(plain):
-            bearer = self._tokens.check(plain)
-        elif digest in self._right:
-            bearer = await asyncio.to_thread(self._tokens.check, plain)
-        else:
-            bearer = await self._looked_up(plain, address)
+        is_cached, bearer = self._tokens.recall(plain)
+        if not is_cached:
+            if digest in self._right:
+                bearer = await asyncio.to_thread(self._tokens.check, plain)
+            else:
+                bearer = await self._looked_up(plain, address)
         if bearer is None:
             self._right.pop(digest, None)
             raise self._failed(self._refusal(address), address)
-        self._right[digest] = None
-        self._right.move_to_end(digest)
-        if len(self._right) > _REMEMBERED:
-            self._right.popitem(last=False)
+        self._right[digest] = True
         return bearer
 
     async def _looked_up(self, plain: str, address: str) -> Bearer | None:
@@ -194,9 +188,8 @@ class Gate:
         """
         lookups = self._lookups if self._wrong.look(address).ok else self._suspect_lookups
         async with lookups:
-            if self._tokens.remembered(plain):  # the same one was looked up while this one waited
-                return self._tokens.check(plain)
-            return await asyncio.to_thread(self._tokens.check, plain)
+            is_cached, bearer = self._tokens.recall(plain)  # the same one may have been looked up during the wait
+            return bearer if is_cached else await asyncio.to_thread(self._tokens.check, plain)
 
     def _refusal(self, address: str) -> Refused:
         taken = self._wrong.take(address)

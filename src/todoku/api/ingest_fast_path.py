@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp
 
 from todoku.api.connections import Bounds, Connections, bounds_of
-from todoku.api.http_limits import BoundedProtocol
-from todoku.api.uvicorn_protocol import STATUS_LINE
+from todoku.api.http_limits import LARGEST_HEAD, BoundedProtocol
+from todoku.api.uvicorn_protocol import STATUS_LINE, is_tested
 from todoku.core.settings import Settings
 
 _NAME: Final = re.compile(rb"[A-Za-z0-9_-]+")
@@ -47,15 +47,23 @@ class Served:
         self.app, self.taker, self.bounds = app, taker, bounds or bounds_of(Settings())
 
 
-def protocol_of(served: Served) -> type[BoundedProtocol]:
-    """What speaks HTTP for it."""
+def protocol_options(served: Served) -> dict[str, Any]:
+    """The options of `uvicorn.Config` by which it speaks HTTP for this application.
+
+    A uvicorn that was not tested speaks HTTP by itself, through h11: it bounds heads and the number of connections, is
+    slower, takes every post through ASGI, and waits for slow heads and slow readers for ever.
+    """
+    if not is_tested():
+        bounds = served.bounds
+        return {
+            "http": "h11", "h11_max_incomplete_event_size": LARGEST_HEAD, "limit_concurrency": bounds.connections,
+        }  # fmt: skip
     connections = Connections(served.bounds)
     taker = served.taker
     speaking: Callable[..., BoundedProtocol] = (
         BoundedProtocol if taker is None else partial(StraightProtocol, taker=taker)
     )
-    # uvicorn calls it to make one, and asks it nothing else
-    return cast("type[BoundedProtocol]", partial(speaking, connections=connections))
+    return {"http": partial(speaking, connections=connections)}  # uvicorn calls it to make one, and does nothing else
 
 
 class StraightProtocol(BoundedProtocol):

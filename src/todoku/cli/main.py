@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
@@ -16,7 +15,6 @@ from todoku.cli.signing_keys import signing_keys
 from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
 from todoku.core.errors import TodokuError
-from todoku.store.failpoint import arm_from
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -26,8 +24,10 @@ def cli() -> None:
 
 
 for module in (run, database, deliveries, messages, operations, queues, schedules, batches):
-    for name, command in vars(module).items():
-        if isinstance(command, click.Command) and not name.startswith("_"):
+    found = [command for command in vars(module).values() if isinstance(command, click.Command)]
+    grouped = [command for group in found if isinstance(group, click.Group) for command in group.commands.values()]
+    for command in found:
+        if command not in grouped:  # `todoku schedule run` is not `todoku run`
             cli.add_command(command)
 cli.add_command(encryption_keys)
 cli.add_command(signing_keys)
@@ -40,7 +40,6 @@ cli.add_command(dev)
 def main() -> None:
     """The program: errors of todoku are one line, without a traceback."""
     try:
-        arm_from(os.environ)
         cli(prog_name="todoku")
     except TodokuError as error:
         say(f"todoku: {error}", err=True)

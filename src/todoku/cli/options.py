@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from todoku.core.duration import UNITS, parse_duration
 from todoku.store.audit import Signed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,20 +55,14 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PART = re.compile(rf"({_NUMBER})(ms|[smhdw])")
-_WHOLE = re.compile(rf"(?:{_NUMBER}(?:ms|[smhdw]))+")
-_RATE = re.compile(rf"({_NUMBER})(?:/([smh]))?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/([smh]))?")
 
 
 def duration(text: str) -> float:
     """Seconds: `90`, `1.5s`, `30m`, `2h`, `7d`, or several of them, `1h30m`."""
-    if re.fullmatch(_NUMBER, text):
-        return float(text)
-    if not _WHOLE.fullmatch(text):
+    if (found := parse_duration(text, bare=True, weeks=True)) is None:
         raise click.BadParameter(f"{text!r} is no duration; write 90, 1.5s, 30m, 2h or 7d.")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return found
 
 
 def rate(text: str) -> float:
@@ -75,7 +70,7 @@ def rate(text: str) -> float:
     found = _RATE.fullmatch(text)
     if found is None or float(found[1]) == 0:
         raise click.BadParameter(f"{text!r} is no rate; write 5/s, 100/m or 1000/h.")
-    return float(found[1]) / _UNITS[found[2] or "s"]
+    return float(found[1]) / UNITS[found[2] or "s"]
 
 
 def moment(text: str) -> datetime:

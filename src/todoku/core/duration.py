@@ -1,4 +1,4 @@
-"""Spans of time as they stand on the wire: `10s`, `1d10h`, `500ms`; and how long a receiver asks to be left alone."""
+"""Parses durations written as text: `10s`, `1d10h`, `500ms`; and the wait that the answer of a receiver requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from todoku.core.errors import InvalidMessage
 
 DAY: Final = 86_400.0
 LONGEST: Final = 366 * DAY
-_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY}
-_PART: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h|d)", re.ASCII)
+UNITS: Final = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY,
+}  # fmt: skip
+"""Seconds of each unit."""
+
+_PART: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h|d|w)", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?", re.ASCII)
 _MAX_LENGTH: Final = 64
 _HINT: Final = "numbers with their units, ms s m h d: 30s, 1h30m, 1d10h"
@@ -25,7 +29,7 @@ _ASKING: Final = ("retry-after", "x-ratelimit-reset", "x-ratelimit-reset-request
 
 def interval(text: str, *, what: str, longest: float = LONGEST) -> float:
     """Seconds of `1h30m3s`, or InvalidMessage naming `what`."""
-    found = _read(text)
+    found = parse_duration(text)
     if found is None:
         raise InvalidMessage(f"{what} cannot be {text[:_MAX_LENGTH]!r}", hint=_HINT)
     if found > longest:
@@ -45,21 +49,22 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     return None
 
 
-def _read(text: str) -> float | None:
-    """Seconds of a duration as Go writes it, days among its units; None: it is none."""
-    if text == "0":
-        return 0.0
+def parse_duration(text: str, *, bare: bool = False, weeks: bool = False) -> float | None:
+    """Seconds of a duration as Go writes it, or with days; None: the text is no duration.
+
+    `bare`: a number without a unit is seconds; else only `0` needs none. `weeks`: `w` is a unit too.
+    """
+    if text == "0" or (bare and len(text) <= _MAX_LENGTH and _SECONDS.fullmatch(text)):
+        return float(text)
     total, at = 0.0, 0
-    while at < len(text) <= _MAX_LENGTH and (part := _PART.match(text, at)):
-        total += float(part[1]) * _UNITS[part[2]]
+    while at < len(text) <= _MAX_LENGTH and (part := _PART.match(text, at)) and (weeks or part[2] != "w"):
+        total += float(part[1]) * UNITS[part[2]]
         at = part.end()
     return total if text and at == len(text) else None
 
 
 def _wait(text: str, now: float) -> float | None:
-    if len(text) <= _MAX_LENGTH and _SECONDS.fullmatch(text):
-        return float(text)
-    if (found := _read(text)) is not None:
+    if (found := parse_duration(text, bare=True)) is not None:
         return found
     moment = _moment(text)
     return None if moment is None else max(0.0, moment - now)

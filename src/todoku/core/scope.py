@@ -44,16 +44,12 @@ def known(given: Iterable[object]) -> tuple[Scope, ...]:
 
 
 class Secret:
-    """A text that is in no repr and no log. `reveal()` says it; `==` takes the same time however much is equal."""
+    """A text that no repr and no log shows, and that can only be compared: `==` takes the same time for any text."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
         self._text = text
-
-    def reveal(self) -> str:
-        """The text itself."""
-        return self._text
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other._text.encode())

@@ -17,11 +17,6 @@ class Status(StrEnum):
     FAILED = "failed"
     ABORTED = "aborted"
 
-    @property
-    def terminal(self) -> bool:
-        """Nobody will touch it again, except by audited replay (I9)."""
-        return self in (Status.SUCCEEDED, Status.ABORTED)
-
 
 class Step(StrEnum):
     """What can happen to a delivery."""

@@ -27,7 +27,6 @@ from todoku.daemon.pipe import Incarnation, Measured, Report, Speaker
 from todoku.daemon.supervisor import MARGIN
 from todoku.engine.observability.log import Log, Style, configure_logging
 from todoku.engine.worker.worker import Worker
-from todoku.store.failpoint import arm_from
 
 T = TypeVar("T")
 
@@ -59,7 +58,6 @@ def main() -> None:
 
 def work(number: int, app: str | None, style: Style, speaker: Speaker, started: int) -> None:
     """Everything between the first word and the last. `started`: the memory shared with the supervisor."""
-    arm_from(os.environ)
     box = demonstration() if app is None else load_app(app)
     configure_logging(style, masked=box.settings.mask_fields)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # of a database that is gone the heartbeat tells

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from todoku.core.errors import CannotStart
+from todoku.engine.observability.log import Log
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -62,7 +63,8 @@ class HttpThread:
         try:
             import uvicorn  # noqa: PLC0415 - the extra `server`
 
-            from todoku.api.ingest_fast_path import Served, protocol_of  # noqa: PLC0415
+            from todoku.api.ingest_fast_path import Served, protocol_options  # noqa: PLC0415
+            from todoku.api.uvicorn_protocol import is_tested  # noqa: PLC0415
 
             made = make()
             served = made if isinstance(made, Served) else Served(made)
@@ -71,12 +73,14 @@ class HttpThread:
                 f"HTTP needs {error.name}, which is not installed",
                 hint='pip install "todoku[server]", or todoku run --no-http',
             ) from error
+        if not is_tested():
+            Log(part="http", library="uvicorn", version=uvicorn.__version__).warning("LIBRARY_NOT_TESTED")
         # No logging of its own, no lifespan, and no signal handlers: those are only set in the main thread.
         config = uvicorn.Config(
-            served.app, log_config=None, access_log=False, lifespan="off", ws="none", http=protocol_of(served),
+            served.app, log_config=None, access_log=False, lifespan="off", ws="none",
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
             timeout_keep_alive=served.bounds.idle,  # type: ignore[arg-type]  # it is handed to call_later
-            backlog=served.bounds.backlog,
+            backlog=served.bounds.backlog, **protocol_options(served),
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._loop_factory = config.get_loop_factory()

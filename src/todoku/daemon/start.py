@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
@@ -140,6 +140,9 @@ def run(wanted: DaemonOptions) -> int:
 class Daemon:
     """A supervisor with what is around it: HTTP, statistics, systemd."""
 
+    child: ClassVar[tuple[str, ...]] = ("todoku.daemon.child",)
+    """What `python -m` runs as a worker process; the testing kit starts its own, with failpoints armed."""
+
     def __init__(self, wanted: DaemonOptions, name: str | None, box: App, *, migrates: bool) -> None:
         settings = box.settings
         self.name, self.box, self._log = name, box, wanted.log
@@ -221,7 +224,7 @@ class Daemon:
     def _command(self, number: int, line: int, memory: int) -> list[str]:
         app = [] if self.name is None else ["--app", self.name]
         given = ["--fd", str(line), "--started", str(memory), "--number", str(number), "--log", self._log]
-        return [sys.executable, "-m", "todoku.daemon.child", *given, *app]
+        return [sys.executable, "-m", *self.child, *given, *app]
 
 
 def check_migrated(box: App) -> None:

@@ -1,8 +1,9 @@
-"""The parts of aiohttp that are not its public interface: `todoku.destinations` takes them from here alone.
+"""The private names of aiohttp: `todoku.destinations` takes them from here alone.
 
-Run with the lowest version that `pyproject.toml` allows (`make test-floors`) and with the one in
-`requirements/runtime.txt`. Beside the names below: `TCPConnector._factory`, which makes the protocol of a connection,
-and what `BoundedHandler` overrides.
+`TESTED` was run at both ends: the lowest version that `pyproject.toml` allows (`make test-floors`) and the one in
+`requirements/runtime.txt`. With another version, or one without these names, requests are sent over the public
+interface (`http_exchange.SessionExchange`). Beside the names below: `TCPConnector._factory`, which makes the protocol
+of a connection, and the methods that `BoundedHandler` overrides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from aiohttp.tracing import Trace
 
+from todoku.core.version_range import VersionRange
+
 __all__ = [
     "BoundedHandler",
     "Connection",
@@ -25,7 +28,12 @@ __all__ = [
     "StreamWriter",
     "Trace",
     "bound_answers",
+    "is_tested",
 ]
+
+TESTED: Final = VersionRange((3, 13, 4), (3, 15))
+
+_OVERRIDDEN: Final = ("data_received", "feed_data", "force_close", "set_exception", "set_response_params")
 
 MAX_HEADERS: Final = 100
 MAX_FIELD: Final = 8190
@@ -120,7 +128,13 @@ class BoundedHandler(ResponseHandler):
             self.transport.abort()
 
 
+def is_tested() -> bool:
+    """Whether the private names of the aiohttp that is installed can be relied on."""
+    return TESTED.includes(aiohttp.__version__) and all(hasattr(ResponseHandler, name) for name in _OVERRIDDEN)
+
+
 def bound_answers(connector: aiohttp.TCPConnector, loop: asyncio.AbstractEventLoop) -> aiohttp.TCPConnector:
-    """Let the connections of this connector be bounded ones."""
+    """Lets the connections of this connector be bounded ones. AttributeError: this aiohttp has no `_factory`."""
+    connector._factory  # noqa: B018 - to set another name than it reads would bound nothing
     connector._factory = partial(BoundedHandler, loop=loop)  # type: ignore[assignment]  # a partial is invariant
     return connector

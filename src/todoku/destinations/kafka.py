@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from todoku.core.failure import Reasons
 from todoku.core.outcome import Abort, Retry
-from todoku.destinations.aiokafka_producer import drop_waiting, is_lost, mark_closed
+from todoku.destinations.aiokafka_producer import is_lost, mark_closed, stop
 from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options, together
 
 
@@ -85,11 +85,7 @@ class Kafka(Broker[Any]):
         await connection.client.fetch_all_metadata()
 
     async def _close(self, connection: Any) -> None:
-        drop_waiting(connection)  # it must not be sent any more: its outcome was "not sent"
-        try:
-            await connection.stop()
-        finally:
-            await connection.client.close()
+        await stop(connection)  # what waits must not be sent any more: its outcome was "not sent"
 
     def _raised(self) -> Reasons:
         errors = self.library("errors")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from todoku.app import App
+from todoku.shells import registered_shells
 
 
 def run_program(box: App, arguments: Sequence[str], *, app: str) -> None:
@@ -19,7 +19,7 @@ def run_program(box: App, arguments: Sequence[str], *, app: str) -> None:
     said = {"TODOKU_APP": app, "TODOKU_DATABASE": box.settings.database, "TODOKU_SCHEMA": box.settings.schema or ""}
     with _environment(said), _argv(["todoku", *arguments]):
         try:
-            runpy.run_module("todoku", run_name="__main__")
+            registered_shells().command_line()
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise

@@ -1,14 +1,14 @@
-"""Named places where a test may let the store fail: lose a reply, kill the process, stop it.
+"""Failpoints: named places at which a test makes the store lose a reply, or kills or stops the process.
 
-Every write of the store passes `<operation>.before_commit` and `<operation>.after_commit`. Not armed, a failpoint costs
-one look into an empty dictionary.
+Every write of the store passes `<operation>.before_commit` and `<operation>.after_commit`. Only `todoku.testing` arms
+them; a failpoint that is not armed costs one look into an empty dictionary.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -41,16 +41,22 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def reach(name: str) -> None:
-    """Pass a failpoint: nothing happens unless a test armed it."""
+    """Passes a failpoint. Nothing happens unless a test armed it."""
     if _armed and (action := _armed.get(name)) is not None:
         action()
 
 
+def arm(name: str, action: Callable[[], None]) -> None:
+    """Arms a failpoint until the process ends. InvalidSetting: no write passes one of this name."""
+    if name not in NAMES:
+        raise InvalidSetting(f"{name!r} is no failpoint", hint="see OPERATIONS in store/failpoint.py")
+    _armed[name] = action
+
+
 @contextmanager
 def armed(name: str, action: Callable[[], None]) -> Iterator[None]:
-    """Arm a failpoint for as long as the block runs."""
-    _check(name)
-    _armed[name] = action
+    """Arms a failpoint while the block runs. InvalidSetting, as `arm`."""
+    arm(name, action)
     try:
         yield
     finally:
@@ -58,33 +64,15 @@ def armed(name: str, action: Callable[[], None]) -> Iterator[None]:
 
 
 def lose() -> None:
-    """Fail as a broken connection does: the caller cannot know whether the commit happened."""
+    """Fails as a broken connection does: the caller cannot know whether the commit happened."""
     raise DatabaseUnavailable("the connection broke at a failpoint", hint="a test armed it")
 
 
 def kill() -> None:
-    """End this process as kill -9 does: nothing is cleaned up."""
+    """Ends this process as kill -9 does: nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop() -> None:
-    """Freeze this process until somebody sends SIGCONT."""
+    """Stops this process until it receives SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
-
-
-_ACTIONS: Final[Mapping[str, Callable[[], None]]] = {"lose": lose, "kill": kill, "stop": stop}
-
-
-def arm_from(environ: Mapping[str, str]) -> None:
-    """Arm what TODOKU_FAILPOINTS says: `settle.after_commit=kill,claim.before_commit=lose`."""
-    for item in filter(None, environ.get("TODOKU_FAILPOINTS", "").split(",")):
-        name, _, action = item.strip().partition("=")
-        _check(name)
-        if action not in _ACTIONS:
-            raise InvalidSetting(f"{action!r} is no failpoint action", hint=f"use one of {', '.join(_ACTIONS)}")
-        _armed[name] = _ACTIONS[action]
-
-
-def _check(name: str) -> None:
-    if name not in NAMES:
-        raise InvalidSetting(f"{name!r} is no failpoint", hint="see OPERATIONS in store/failpoint.py")

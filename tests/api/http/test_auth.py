@@ -151,8 +151,8 @@ class Keys:
         self.checked.append(text)
         return Token(id=None, name=text, prefix=text, scopes=("read",)) if text.startswith("good") else None
 
-    def remembered(self, text: str) -> bool:
-        return False
+    def recall(self, text: str) -> tuple[bool, Token | None]:
+        return False, None
 
 
 class Clock:

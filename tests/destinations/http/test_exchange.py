@@ -10,7 +10,9 @@ import aiohttp
 import pytest
 
 from todoku.core.address_guard import Guard
-from todoku.destinations.http_post import Exchange
+from todoku.destinations.guarded_connector import looked_up
+from todoku.destinations.http_exchange import Exchange, SessionExchange, open_exchange
+from todoku.destinations.pooled_exchange import PooledExchange
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Answering = Callable[[int, int], bytes | None]
@@ -18,7 +20,9 @@ Answering = Callable[[int, int], bytes | None]
 Asking = Callable[[Exchange, str], Awaitable[list[int]]]
 
 
-def talk(answering: Answering, asking: Asking, *, reads_bodies: bool = True) -> tuple[list[int], int]:
+def talk(
+    answering: Answering, asking: Asking, *, reads_bodies: bool = True, opened: Callable[..., Exchange] = PooledExchange
+) -> tuple[list[int], int]:
     """What `asking` returned, and over how many connections."""
     connections = 0
     over, served = asyncio.Event(), set[asyncio.Task[None] | None]()
@@ -47,7 +51,7 @@ def talk(answering: Answering, asking: Asking, *, reads_bodies: bool = True) -> 
 
     async def run() -> list[int]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        exchange = Exchange(Guard(loopback=True))
+        exchange: Exchange = opened(Guard(loopback=True), looked_up)
         try:
             return await asking(exchange, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         finally:
@@ -64,6 +68,15 @@ async def ask(exchange: Exchange, url: str, method: str = "POST", body: bytes = 
     return (await exchange.ask(method, url, {}, body, most=1000)).status
 
 
+def test_the_fast_exchange_is_the_one_for_the_versions_that_were_tested() -> None:
+    async def opened() -> type[Exchange]:
+        exchange = open_exchange(Guard())
+        await exchange.aclose()
+        return type(exchange)
+
+    assert asyncio.run(opened()) is PooledExchange
+
+
 def test_who_answers_before_the_end_of_a_request_is_heard_and_its_connection_ended() -> None:
     """The rest may never be read, so the next request does not wait behind it."""
 
@@ -75,15 +88,19 @@ def test_who_answers_before_the_end_of_a_request_is_heard_and_its_connection_end
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_connection_that_was_closed_meanwhile_costs_no_attempt_of_what_can_be_repeated(method: str) -> None:
+@pytest.mark.parametrize("opened", [PooledExchange, SessionExchange])
+def test_a_connection_that_was_closed_meanwhile_costs_no_attempt_of_what_can_be_repeated(
+    method: str, opened: Callable[..., Exchange]
+) -> None:
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, url, method) for _ in range(2)]
 
-    assert talk(lambda _connection, number: OK if number == 1 else None, asking) == ([200, 200], 2)
+    assert talk(lambda _connection, number: OK if number == 1 else None, asking, opened=opened) == ([200, 200], 2)
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_what_may_do_something_twice_is_not_repeated(method: str) -> None:
+@pytest.mark.parametrize("opened", [PooledExchange, SessionExchange])
+def test_what_may_do_something_twice_is_not_repeated(method: str, opened: Callable[..., Exchange]) -> None:
     """The receiver may have done it: that is for the next attempt, which says that it is one."""
 
     async def asking(exchange: Exchange, url: str) -> list[int]:
@@ -92,19 +109,20 @@ def test_what_may_do_something_twice_is_not_repeated(method: str) -> None:
             await ask(exchange, url, method)
         return statuses
 
-    assert talk(lambda _connection, number: OK if number == 1 else None, asking) == ([200], 1)
+    assert talk(lambda _connection, number: OK if number == 1 else None, asking, opened=opened) == ([200], 1)
 
 
-def test_what_only_announces_an_answer_is_none() -> None:
+@pytest.mark.parametrize("opened", [PooledExchange, SessionExchange])
+def test_what_only_announces_an_answer_is_none(opened: Callable[..., Exchange]) -> None:
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, url) for _ in range(2)]
 
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-    assert talk(lambda _connection, _number: hints + OK, asking) == ([200, 200], 1)
+    assert talk(lambda _connection, _number: hints + OK, asking, opened=opened) == ([200, 200], 1)
 
 
 def test_many_urls_are_forgotten_and_asked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("todoku.destinations.http_post._WAYS", 2)
+    monkeypatch.setattr("todoku.destinations.pooled_exchange._WAYS", 2)
 
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, f"{url}?{number % 3}") for number in range(6)]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, assert_never
 from uuid import UUID
 
 import msgspec
+from cachetools import LRUCache
 
 from todoku.core.errors import CannotOpen, StoreError
 from todoku.core.master_keys import MasterKeys
@@ -72,7 +72,7 @@ class Opener:
         self._monotonic = monotonic
         self._chance = chance
         self._lock = threading.Lock()
-        self._keys: OrderedDict[UUID, tuple[DataKey, float]] = OrderedDict()
+        self._keys: LRUCache[UUID, tuple[DataKey, float]] = LRUCache(_MOST)
 
     def knows(self, claim: Claimed) -> bool:
         """Whether opening it needs no look into the database."""
@@ -175,9 +175,6 @@ class Opener:
         key = self._unwrapped(id, self._store.data_keys.read([id]))
         with self._lock:
             self._keys[id] = (key, self._monotonic() + _REMEMBERED)
-            self._keys.move_to_end(id)
-            while len(self._keys) > _MOST:
-                self._keys.popitem(last=False)
         return key
 
     def _remembered(self, id: UUID, *, fresh: bool = True) -> DataKey | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -11,12 +12,12 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
+from cachetools import TTLCache
 
 from todoku.core.errors import InvalidAct, InvalidMessage, StoreError
 from todoku.core.identity import base62
 from todoku.core.scope import Scope, Secret, allows, known, scopes
 from todoku.core.settings import Settings
-from todoku.engine.http.recent_answers import Remembered
 from todoku.engine.observability.log import Log
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import check_text
@@ -27,10 +28,13 @@ from todoku.store.tokens import TokenRow
 REMEMBERED: Final = 5.0
 """Seconds for which a check is remembered: so long a token that was revoked may still open something."""
 
+KNOWN: Final = 10_000
 UNKNOWN: Final = 4096
-"""So many wrong tokens are remembered as wrong: who repeats one costs no query."""
+"""Limits of the two caches. A caller that repeats a wrong token costs no query."""
 
 USED_EVERY: Final = 60.0
+"""Seconds between two writes of the time at which one token was last used."""
+
 _LONGEST_NAME: Final = 255
 _LONGEST: Final = 512
 _FIRST: Final = Signed("todoku", "there was no token")
@@ -107,54 +111,57 @@ class TokenChecker:
     def __init__(self, store: Store, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._setting = settings.token
-        self._monotonic = monotonic
-        # Apart, so that no number of wrong tokens pushes a right one out.
-        self._known: Remembered[str, Token] = Remembered(monotonic, lasts=REMEMBERED)
-        self._unknown: Remembered[str, bool] = Remembered(monotonic, lasts=REMEMBERED, most=UNKNOWN)
-        self._used: dict[UUID, float] = {}
+        self._lock = threading.Lock()  # a TTLCache changes when it is read, too
+        # Two caches, so that no number of wrong tokens evicts a right one.
+        self._known: TTLCache[str, Token] = TTLCache(KNOWN, REMEMBERED, timer=monotonic)
+        self._unknown: TTLCache[str, bool] = TTLCache(UNKNOWN, REMEMBERED, timer=monotonic)
+        self._used: TTLCache[UUID, bool] = TTLCache(KNOWN, USED_EVERY, timer=monotonic)
 
     def check(self, text: str) -> Token | None:
-        """Whose token this is; None: nobody's, or it is revoked or over. StoreError: nobody knows."""
-        if not 0 < len(text) <= _LONGEST:
-            return None
-        if self._setting is not None and Secret(text) == self._setting:
-            return OF_SETTINGS
-        token = self._remembered(hashed(text))
+        """The live token of this text; None: there is none, or it was revoked or has expired. StoreError."""
+        is_cached, token = self.recall(text)
+        if is_cached:
+            return token
+        if token is None:
+            token = self._look_up(hashed(text))
         if token is not None:
             self._note(token)
         return token
 
-    def remembered(self, text: str) -> bool:
-        """Whether `check` would need no query: an event loop need not hand it to a thread then."""
-        if not 0 < len(text) <= _LONGEST or (self._setting is not None and Secret(text) == self._setting):
-            return True
-        known = self._known.get(hash := hashed(text))
-        return self._unknown.get(hash) is not None if known is None else not self._is_to_be_noted(known)
+    def recall(self, text: str) -> tuple[bool, Token | None]:
+        """Whether `check` needs no query, and its answer then: an event loop can do without a thread."""
+        if not 0 < len(text) <= _LONGEST:
+            return True, None
+        if self._setting is not None and Secret(text) == self._setting:
+            return True, OF_SETTINGS
+        hash = hashed(text)
+        with self._lock:
+            try:  # for a known token half the time of TTLCache.get, and this is done for every request
+                known = self._known[hash]
+            except KeyError:
+                return hash in self._unknown, None
+            return known.id in self._used, known
 
-    def _remembered(self, hash: str) -> Token | None:
-        if (known := self._known.get(hash)) is not None or self._unknown.get(hash) is not None:
-            return known
+    def _look_up(self, hash: str) -> Token | None:
         row = self._store.tokens.by_hash(hash)
-        if row is None or not row.alive:
-            self._unknown.put(hash, True)
-            return None
-        known = _token(row)
-        self._known.put(hash, known)
-        return known
+        token = _token(row) if row is not None and row.alive else None
+        with self._lock:
+            if token is None:
+                self._unknown[hash] = True
+            else:
+                self._known[hash] = token
+        return token
 
     def _note(self, token: Token) -> None:
         """When it was last used is for people: not worth a write more than once a minute, nor a failed request."""
-        if token.id is None or not self._is_to_be_noted(token):
-            return
-        self._used[token.id] = self._monotonic()
+        with self._lock:
+            if token.id is None or token.id in self._used:
+                return
+            self._used[token.id] = True
         try:
             self._store.tokens.used(token.id, every=USED_EVERY)
         except StoreError as error:
             Log().debug("DUTY_FAILED", duty="tokens", error=str(error))
-
-    def _is_to_be_noted(self, token: Token) -> bool:
-        noted = None if token.id is None else self._used.get(token.id)
-        return token.id is not None and (noted is None or self._monotonic() >= noted + USED_EVERY)
 
 
 def hashed(text: str) -> str:

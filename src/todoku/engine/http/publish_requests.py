@@ -6,11 +6,13 @@ but its own commit.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
+from cachetools import TTLCache
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest
@@ -18,7 +20,6 @@ from todoku.core.identity import key_hash
 from todoku.core.message import Draft, Message
 from todoku.engine.http import flow_control, request_queues
 from todoku.engine.http.names import checked
-from todoku.engine.http.recent_answers import Remembered
 from todoku.engine.http.request_draft import Posting, content_id, request_draft
 from todoku.engine.http.url_groups import opened_group
 from todoku.engine.observability.tracing import inject
@@ -27,6 +28,9 @@ from todoku.store.url_groups import GroupRow
 
 REMEMBERED: Final = 5.0
 """Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
+
+_MOST: Final = 10_000
+"""Queues that are remembered, and as many flow keys."""
 
 _FEW: Final = 8
 """So many drafts are made in the event loop; more would keep others from being served."""
@@ -70,8 +74,9 @@ class Posts:
 
     def __init__(self, outbox: Outbox, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._outbox = outbox
-        self._queues: Remembered[str, int] = Remembered(monotonic, lasts=REMEMBERED)
-        self._flows: Remembered[Flow, bool] = Remembered(monotonic, lasts=REMEMBERED)
+        self._lock = threading.Lock()  # a TTLCache changes when it is read, too
+        self._queues: TTLCache[str, int] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
+        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
 
     async def publish(self, together: Puts, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
         """Store posts, those of one call together: all of them, or none and an error that says which is wrong."""
@@ -105,11 +110,12 @@ class Posts:
 
     def forget(self, queue: str | None = None) -> None:
         """A queue (None: anything) was changed by this process: look again at the next publish."""
-        if queue is None:
-            self._queues.clear()
-            self._flows.clear()
-        else:
-            self._queues.forget(queue)
+        with self._lock:
+            if queue is None:
+                self._queues.clear()
+                self._flows.clear()
+            else:
+                self._queues.pop(queue, None)
 
     # ------------------------------------------------------------------------------------------- inside
 
@@ -120,23 +126,33 @@ class Posts:
             if request.group is not None:
                 return None
             if request.queue is not None:
-                if (parallelism := self._queues.get(request.queue)) is None:
+                if (parallelism := self._parallelism(request.queue)) is None:
                     return None
                 found[request.queue] = parallelism
-            elif request.flow is not None and self._flows.get(request.flow) is None:
+            elif request.flow is not None and not self._is_known(request.flow):
                 return None
         return found
 
     def _ensure(self, request: HttpRequest, parallelism: dict[str, int]) -> None:
         store = self._outbox.store
         if request.queue is not None:  # it rules; a flow key beside it is only recorded
-            if (known := parallelism.get(request.queue) or self._queues.get(request.queue)) is None:
+            if (known := parallelism.get(request.queue) or self._parallelism(request.queue)) is None:
                 known = request_queues.ensure(store, request.queue)
-                self._queues.put(request.queue, known)
+                with self._lock:
+                    self._queues[request.queue] = known
             parallelism[request.queue] = known
-        elif request.flow is not None and self._flows.get(request.flow) is None:
+        elif request.flow is not None and not self._is_known(request.flow):
             flow_control.ensure(store, request.flow)
-            self._flows.put(request.flow, True)
+            with self._lock:
+                self._flows[request.flow] = True
+
+    def _parallelism(self, queue: str) -> int | None:
+        with self._lock:
+            return self._queues.get(queue)
+
+    def _is_known(self, flow: Flow) -> bool:
+        with self._lock:
+            return flow in self._flows
 
     def _drafts(
         self, posts: Sequence[CheckedRequest], groups: Sequence[GroupRow], parallelism: dict[str, int]
