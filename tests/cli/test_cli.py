@@ -220,6 +220,13 @@ def test_the_commands_are_these_and_run_starts_a_worker(run: Run) -> None:
     assert "--workers N" in run("run", "--help").stdout
 
 
+@pytest.mark.parametrize("group", [[], ["schedule"], ["tokens"], ["signing-keys"], ["encryption-keys"]])
+def test_no_summary_of_a_command_is_cut_at_80_columns(run: Run, group: list[str]) -> None:
+    _, _, commands = run(*group, "--help", COLUMNS="80").stdout.partition("Commands:")
+    assert commands
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize(
     "arguments", [["upp"], ["up", "--dbb", "x"], ["stats", "--db"], ["migrate", "extra"], ["--db", "x"]]
 )

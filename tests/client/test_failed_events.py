@@ -81,7 +81,7 @@ def test_an_event_is_run_again_and_says_by_whom(todoku_on: Program, world: World
     assert (tried.returncode, "would send evt_1 again" in tried.stdout) == (0, True)
     assert len(elsewhere.dead()) == 2
     done = todoku_on("dlq-rerun", "evt_1", "--by", "grace", "--why", "mended")
-    assert (done.returncode, done.stdout) == (0, "evt_1 is sent again as msg_again\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "sent evt_1 again as msg_again\n"), done.stderr
     assert [one["dlqId"] for one in elsewhere.dead()] == ["dlq_2"]
     assert [row[4:] for row in rows(world)] == [("grace", "mended"), (None, None)]
     todoku_on("dlq-sync")
