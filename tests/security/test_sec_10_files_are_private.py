@@ -13,7 +13,7 @@ from tests.daemon.running import Shop, shop_at
 from todoku.client.answers import Backend
 from todoku.client.remote_queue import Remote
 from todoku.client.spool import Spool
-from todoku.daemon.file_lock import OnlyOne
+from todoku.daemon.file_lock import FileLock
 from todoku.engine.diagnostics.doctor import Finding, examine
 
 
@@ -82,7 +82,7 @@ def test_a_spool_and_its_journals_are_their_owners_alone(tmp_path: Path) -> None
 
 
 def test_the_lock_of_up_is_its_owners_alone(tmp_path: Path) -> None:
-    lock = OnlyOne(tmp_path / "shop.db")
+    lock = FileLock(tmp_path / "shop.db")
     assert set(modes(tmp_path).values()) == {"0600"}
     lock.release()
 

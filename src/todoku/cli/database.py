@@ -17,7 +17,7 @@ from todoku.cli.database_option import open_app, refuse_missing_file
 from todoku.cli.options import database_option, json_option
 from todoku.cli.output import print_document, print_json, progress, say, show_rows
 from todoku.core.errors import TodokuError
-from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.start import sqlite_file
 from todoku.engine import copy as database_copy
 from todoku.engine.copy import CopyProgress
@@ -185,7 +185,7 @@ def _findings(database: str | None, schema: str | None, app: str | None) -> Iter
 
 def _check_app(given: str | None) -> Finding:
     try:
-        if (name := named_app(given)) is None:
+        if (name := find_app_name(given)) is None:
             return Finding("ok", "app", "no App is named (by --app, TODOKU_APP or [tool.todoku] app)")
         box = load_app(name)
         box.close()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from todoku.app import App, load_settings
 from todoku.core.errors import SchemaError
 from todoku.core.settings import Settings
-from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.start import DaemonOptions, checked_app, sqlite_file
+from todoku.daemon.app_loader import find_app_name, load_app
+from todoku.daemon.start import DaemonOptions, load_named_app, sqlite_file
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def open_app(database: str | None, schema: str | None) -> Iterator[App]:
 @contextmanager
 def open_named_app(app: str | None, database: str | None, schema: str | None) -> Iterator[App]:
     """Yields the named App with its routes and jobs, or a bare App on the database if none is named."""
-    found = checked_app(DaemonOptions(app=app, database=database, schema=schema))
+    found = load_named_app(DaemonOptions(app=app, database=database, schema=schema))
     if found is None:
         with open_app(database, schema) as bare:
             yield bare
@@ -43,7 +43,7 @@ def open_named_app(app: str | None, database: str | None, schema: str | None) ->
 
 
 def _database_of_named_app(schema: str | None) -> tuple[str | None, str | None]:
-    if load_settings().database != Settings().database or (name := named_app()) is None:
+    if load_settings().database != Settings().database or (name := find_app_name()) is None:
         return None, schema
     box = load_app(name)
     box.close()

@@ -10,9 +10,9 @@ import click
 
 from todoku.cli.options import database_option
 from todoku.cli.output import print_json, say
-from todoku.daemon.dev import Dev
+from todoku.daemon.dev import DevOptions
 from todoku.daemon.dev import dev as dev_daemon
-from todoku.daemon.single_pass import one_pass
+from todoku.daemon.single_pass import run_single_pass
 from todoku.daemon.start import DaemonOptions
 from todoku.daemon.start import run as run_daemon
 from todoku.daemon.start import up as up_daemon
@@ -41,7 +41,7 @@ def dev(receiver_port: int | None, rewrite: tuple[str, ...], **given: Any) -> No
 
     It has public credentials and a test receiver, and prints one line per delivery.
     """
-    sys.exit(dev_daemon(DaemonOptions(**given), Dev(rewrite=rewrite, receiver_port=receiver_port), say))
+    sys.exit(dev_daemon(DaemonOptions(**given), DevOptions(rewrite=rewrite, receiver_port=receiver_port), say))
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,7 +93,7 @@ def run(no_http: bool, once: bool, batch: int, as_json: bool, **given: Any) -> N
     options = DaemonOptions(**given, http=not no_http)
     if not once:
         sys.exit(run_daemon(options))
-    done = one_pass(options, batch)
+    done = run_single_pass(options, batch)
     if as_json:
         print_json(done.as_dict())
     else:

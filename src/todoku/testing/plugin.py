@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from todoku.app import App
-from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.testing.fresh_database import fresh
 
 
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def todoku_app(pytestconfig: pytest.Config) -> App:
     """The App under test. Override it, or name yours in `todoku_app`; without either, an App with nothing declared."""
-    name = named_app(pytestconfig.getini("todoku_app") or None)
+    name = find_app_name(pytestconfig.getini("todoku_app") or None)
     return App("sqlite:///todoku.db") if name is None else load_app(name)
 
 
