@@ -13,7 +13,7 @@ from todoku.cli.database_option import open_app
 from todoku.cli.options import act_options, duration, identify_operator, json_option
 from todoku.cli.output import print_json, say
 from todoku.client.connection import connect
-from todoku.client.failed_events import FailedEvents, chosen_id, usual_id
+from todoku.client.failed_events import FailedEvents, default_event_id, parse_event_id_rule
 from todoku.client.queue import Queue
 from todoku.core.errors import QueueUnavailable
 from todoku.store.failed_event_table import TABLE
@@ -58,7 +58,7 @@ def dlq_sync(
     The table has the columns event_id, payload, error, created_at. Each event has one row, however often you run this.
     An event that was sent again and failed again is open again.
     """
-    rule = usual_id if event_id is None else chosen_id(event_id)
+    rule = default_event_id if event_id is None else parse_event_id_rule(event_id)
     with open_app(database, schema) as box, connect(url, token=token, within=_TIMEOUT) as queue:
         events = FailedEvents(box, table, event_id=rule)
         while True:

@@ -10,7 +10,7 @@ import click
 
 from todoku.cli.options import duration, json_option
 from todoku.cli.output import print_json, say
-from todoku.client.connection import spool_of
+from todoku.client.connection import open_spool
 
 
 @click.command("spool-forward")
@@ -25,7 +25,7 @@ def spool_forward(*, spool: str, url: str | None, token: str | None, seconds: fl
     A program spools messages while its queue is unavailable, and forwards them by itself while it runs. Use this
     command for the spool of a program that no longer runs. Exits 1 if messages are left.
     """
-    messages = spool_of(url, token, str(Path(spool).resolve()))
+    messages = open_spool(url, token, str(Path(spool).resolve()))
     try:
         before, deadline = messages.number(), time.monotonic() + seconds
         while (left := messages.number()) and time.monotonic() < deadline:
