@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from django.db import migrations, models
 
 from todoku.integrations.django.models import Moment, table
-from todoku.integrations.django.project import the_box
+from todoku.integrations.django.project import get_box
 
 
 def migrate(_apps: Any, editor: Any) -> None:
     """Todoku's tables, through a connection of its own."""
-    box = the_box()
+    box = get_box()
     if editor.connection.alias == box.alias:
         box.follow()
         box.migrate()

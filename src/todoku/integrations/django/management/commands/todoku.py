@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from todoku.integrations.django.project import the_box
+from todoku.integrations.django.project import get_box
 from todoku.integrations.program import run_program
 
 
@@ -19,7 +19,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """As it was typed: the options are the program's, not Django's."""
-        run_program(the_box(), argv[2:], app="todoku.integrations.django:box")
+        run_program(get_box(), argv[2:], app="todoku.integrations.django:box")
 
     def add_arguments(self, parser: Any) -> None:
         """What `call_command("todoku", "list", "--json")` may say."""
@@ -27,4 +27,4 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, arguments: list[str], **_options: Any) -> None:
         """For `call_command`."""
-        run_program(the_box(), arguments, app="todoku.integrations.django:box")
+        run_program(get_box(), arguments, app="todoku.integrations.django:box")
