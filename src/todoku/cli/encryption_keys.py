@@ -77,12 +77,12 @@ def rotate_keys(
     ledger_ttl has passed, you can remove the older master keys.
     """
     with open_app(database, schema) as box:
-        masters, who = box.settings.master_keys, identify_operator(by, why, dry_run=dry_run)
+        masters, operator = box.settings.master_keys, identify_operator(by, why, dry_run=dry_run)
         current = masters.current.id
         with progress("rotating", quiet=as_json) as report:
-            done = rotate(box.store.data_keys, masters, who, dry_run=dry_run, progress=report)
-        resealed = [reseal(box.store.secrets, masters, who, dry_run=dry_run)]
-        resealed.append(rekeep(box.store, masters, who, dry_run=dry_run))
+            done = rotate(box.store.data_keys, masters, operator, dry_run=dry_run, progress=report)
+        resealed = [reseal(box.store.secrets, masters, operator, dry_run=dry_run)]
+        resealed.append(rekeep(box.store, masters, operator, dry_run=dry_run))
     secrets = sum(each.number for each in resealed)
     strangers = sorted({*done.strangers, *(name for each in resealed for name in each.strangers)})
     if as_json:
@@ -116,10 +116,10 @@ def shred_keys(
     What was encrypted on those days can never be read again.
     """
     with open_app(database, schema) as box:
-        chosen, who = days(day=day_, before=before, today=utc_today()), identify_operator(by, why, dry_run=dry_run)
+        chosen, operator = days(day=day_, before=before, today=utc_today()), identify_operator(by, why, dry_run=dry_run)
         if not dry_run and sys.stdin.isatty():
             click.confirm("The data encrypted with these keys will be lost for ever. Continue?", abort=True, err=True)
-        found = shred(box.store.data_keys, chosen, who, force=force, dry_run=dry_run)
+        found = shred(box.store.data_keys, chosen, operator, force=force, dry_run=dry_run)
     if as_json:
         print_json(
             {"keys": found.keys, "unfinished": found.unfinished, "dead_letters": found.dead, "dry_run": dry_run}

@@ -106,11 +106,11 @@ def dlq_rerun(
 
     Records in the table who did it, and why.
     """
-    who = identify_operator(by, why, dry_run=dry_run)
+    operator = identify_operator(by, why, dry_run=dry_run)
     with open_app(database, schema) as box, connect(url, token=token, within=_TIMEOUT) as queue:
         events = FailedEvents(box, table)
         event = events.get(event_id)
-        id = None if dry_run else events.rerun(queue, event_id, by=who.by, why=who.why, publish=publish)
+        id = None if dry_run else events.rerun(queue, event_id, by=operator.by, why=operator.why, publish=publish)
     if as_json:
         print_json({"event_id": event_id, "dlq_id": event.dlq_id, "message_id": id, "dry_run": dry_run})
     elif dry_run:

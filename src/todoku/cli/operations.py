@@ -90,13 +90,11 @@ def replay(
     Select them by ID, by --reason, or with --all.
     """
     with open_app(database, schema) as box:
-        selected, who = (
-            build_filter(box, ids, everything=everything, **filters),
-            identify_operator(by, why, dry_run=dry_run),
-        )
+        selected = build_filter(box, ids, everything=everything, **filters)
+        operator = identify_operator(by, why, dry_run=dry_run)
         with progress("replaying", total=limit, quiet=as_json) as report_progress:
             done = operate.replay(
-                box.store, selected, who, limit=limit, rate=pace, dry_run=dry_run, progress=report_progress
+                box.store, selected, operator, limit=limit, rate=pace, dry_run=dry_run, progress=report_progress
             )  # fmt: skip
     report("replay", done.matched, done.replayed, done.skipped, dry_run=dry_run, as_json=as_json)
 
@@ -117,12 +115,10 @@ def cancel(
     A waiting delivery becomes a dead letter (CANCELLED). The worker of a running one is asked to stop it.
     """
     with open_app(database, schema) as box:
-        selected, who = (
-            build_filter(box, ids, everything=everything, **filters),
-            identify_operator(by, why, dry_run=dry_run),
-        )
+        selected = build_filter(box, ids, everything=everything, **filters)
+        operator = identify_operator(by, why, dry_run=dry_run)
         with progress("cancelling", quiet=as_json) as report_progress:
-            done = operate.cancel(box.store, selected, who, dry_run=dry_run, progress=report_progress)
+            done = operate.cancel(box.store, selected, operator, dry_run=dry_run, progress=report_progress)
     report("cancel", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
 
 
@@ -145,9 +141,9 @@ def settle(
     if result is not None and outcome == "aborted":
         raise click.UsageError("--result needs --as succeeded.")
     with open_app(database, schema) as box:
-        filters, who = Filter(ids=operate.resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
+        filters, operator = Filter(ids=operate.resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
         done = operate.settle(
-            box.store, filters, who, succeeded=outcome == "succeeded", result=result, dry_run=dry_run
+            box.store, filters, operator, succeeded=outcome == "succeeded", result=result, dry_run=dry_run
         )  # fmt: skip
     report(f"settle as {outcome}", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
 
@@ -177,9 +173,10 @@ def clear(
     if everything == (topic is not None or older_than is not None):
         raise click.UsageError("Say which deliveries: --older-than, --topic or both; or --all.")
     with open_app(database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
         with progress("clearing", quiet=as_json) as report_progress:
             done = operate.clear(
-                box.store, status, who, older_than=older_than, topic=topic, dry_run=dry_run, progress=report_progress
+                box.store, status, operator, older_than=older_than, topic=topic, dry_run=dry_run,
+                progress=report_progress,
             )  # fmt: skip
     report(f"clear {status}", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)

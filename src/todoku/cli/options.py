@@ -38,13 +38,13 @@ def act_options(command: F) -> F:
 
 def identify_operator(by: str | None, why: str | None, *, dry_run: bool) -> Signed:
     """Who acts and why, for the audit. Prompts for a missing reason on a terminal."""
-    who = (by or os.environ.get("TODOKU_BY") or _user()).strip()
+    name = (by or os.environ.get("TODOKU_BY") or _user()).strip()
     if why is None and not dry_run and sys.stdin.isatty():
         why = click.prompt("Why", err=True)
     reason = (why or "").strip()
-    if not who or (why is not None and not reason):
+    if not name or (why is not None and not reason):
         raise click.UsageError("--by and --why cannot be empty.")
-    return Signed(who, reason or "not said")
+    return Signed(name, reason or "not said")
 
 
 def _user() -> str:

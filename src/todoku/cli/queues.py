@@ -36,9 +36,9 @@ def limit(
     if off and seconds is not None:
         raise click.UsageError("--for cannot be combined with --off.")
     with open_app(database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
         kind = operate.limit(
-            box.store, name, who, of=of, concurrency=concurrency, rate=pace, lasts=seconds, dry_run=dry_run
+            box.store, name, operator, of=of, concurrency=concurrency, rate=pace, lasts=seconds, dry_run=dry_run
         )  # fmt: skip
     if as_json:
         print_json({
@@ -160,8 +160,8 @@ def release_expired(
     Workers do this by themselves at intervals; this command does it now.
     """
     with open_app(database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
-        done = operate.release_expired(box.store, who, max_lost=box.settings.max_lost, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
+        done = operate.release_expired(box.store, operator, max_lost=box.settings.max_lost, dry_run=dry_run)
     if as_json:
         print_json({
             "act": "release-expired", "workers": done.matched, "freed": done.changed, "skipped": done.skipped,

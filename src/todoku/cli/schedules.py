@@ -66,13 +66,13 @@ def add(
     """
     args, kwargs = call_arguments(arguments)
     with open_named_app(app, database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
         with schedule_usage_errors():
             if not box.jobs:
                 raise click.UsageError("There are no jobs; name your App with --app.")
             call = box.jobs[job].call(*args, **kwargs)
             following = box.schedules.add(
-                name, call, cron=expression, every=every, tz=tz, missed=missed, by=who.by, why=who.why,
+                name, call, cron=expression, every=every, tz=tz, missed=missed, by=operator.by, why=operator.why,
                 dry_run=dry_run,
             )  # fmt: skip
     if as_json:
@@ -94,9 +94,9 @@ def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> cli
         as_json: bool,
     ) -> None:  # fmt: skip
         with open_app(database, schema) as box:
-            who = identify_operator(by, why, dry_run=dry_run)
+            operator = identify_operator(by, why, dry_run=dry_run)
             acts = {"remove": box.schedules.remove, "pause": box.schedules.pause, "resume": box.schedules.resume}
-            acts[act](name, by=who.by, why=who.why, dry_run=dry_run)
+            acts[act](name, by=operator.by, why=operator.why, dry_run=dry_run)
         if as_json:
             print_json({"act": act, "schedule": name, "dry_run": dry_run})
         else:
@@ -119,8 +119,8 @@ def run(
     Its next slots do not change.
     """
     with open_app(database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
-        message = box.schedules.run_now(name, by=who.by, why=who.why, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
+        message = box.schedules.run_now(name, by=operator.by, why=operator.why, dry_run=dry_run)
     if as_json:
         id = None if message is None else message.id
         print_json({"act": "run", "schedule": name, "id": id, "dry_run": dry_run})

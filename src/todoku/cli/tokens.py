@@ -44,12 +44,12 @@ def create_token(
     Copy it now: only its hash is stored, so it cannot be shown again.
     """
     with open_app(database, schema) as box:
-        who = identify_operator(by, why, dry_run=dry_run)
+        operator = identify_operator(by, why, dry_run=dry_run)
         engine.check_name(name)
         if dry_run:
             say(f"would create {name}: {', '.join(scopes)}", err=True)
             return
-        created, text = engine.create(box.store, who, name=name, scopes=scopes, lasts=expires)
+        created, text = engine.create(box.store, operator, name=name, scopes=scopes, lasts=expires)
     if as_json:
         print_json(_fields(created) | {"token": text})
         return
@@ -83,9 +83,9 @@ def revoke_token(
 ) -> None:  # fmt: skip
     """Revoke a token, effective within five seconds."""
     with open_app(database, schema) as box:
-        who, found = identify_operator(by, why, dry_run=dry_run), engine.find(box.store, token)
+        operator, found = identify_operator(by, why, dry_run=dry_run), engine.find(box.store, token)
         if not dry_run and found.id is not None:
-            found = engine.revoke(box.store, found.id, who)
+            found = engine.revoke(box.store, found.id, operator)
     if as_json:
         print_json({"act": "revoke", **_fields(found), "dry_run": dry_run})
         return

@@ -86,7 +86,7 @@ class EmbeddedBackend:
             raise _gone(f"the dead letter {id} was sent again and is now {letter.id}")
         return letter
 
-    def ended(self, ending: Ending) -> DeadLetter | None:
+    def dead_letter_of(self, ending: Ending) -> DeadLetter | None:
         """Returns a dead letter as it was when the hook was published; None: its message is gone."""
         story = self.box.store.story(ending.message_id)
         if story is None:

@@ -183,7 +183,7 @@ def failed_events(
 
     @box.after("aborted", topic=topic, name=name, transactional=True)
     def note(ctx: Context, ending: Ending) -> None:
-        letter = queue.ended(ending)
+        letter = queue.dead_letter_of(ending)
         if letter is None:
             return ctx.log.warning("FAILED_EVENT_GONE")  # pruned or purged before the hook ran
         return events.note(ctx.tx, letter)

@@ -1,6 +1,6 @@
 """The pipe from a worker process to its supervisor: notices as JSON lines; nothing goes the other way.
 
-No other process has the supervisor's end open, so end-of-file tells the worker that the supervisor is gone.
+No other process has the supervisor's end open, so end-of-file means to the worker that the supervisor is gone.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Daemon:
             opening=Opening(
                 prepare, waits_for_schema=not migrates, waits_for_server=sqlite_file(settings.database) is None
             ),
-            opened=self._opened,
+            opened=self._on_opened,
             notify=Notify(os.environ),
         )
         self._statistics = StatisticsThread(
@@ -198,7 +198,7 @@ class Daemon:
                 self._http.stop()
             _in_thread(self.box.close).join(2.0)  # it may hang if the database is gone
 
-    def _opened(self) -> None:
+    def _on_opened(self) -> None:
         Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
         self._statistics.start()
         self._alerts.start()

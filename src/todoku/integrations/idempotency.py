@@ -38,8 +38,8 @@ class Reply(msgspec.Struct, frozen=True):
 
     def as_stored(self) -> dict[str, object]:
         """The response for the ledger: every byte, except cookies that it sets."""
-        kept = ((name, value) for name, value in self.headers if name.lower() not in _NOT_STORED)
-        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in kept]
+        headers_to_store = ((name, value) for name, value in self.headers if name.lower() not in _NOT_STORED)
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers_to_store]
         return {"headers": headers, "body": base64.b64encode(self.body).decode()}
 
 
@@ -103,7 +103,7 @@ class IdempotencyMiddleware:
         try:
             reply = await self._respond(scope, receive, key)
         except _ClientGone:
-            return  # an incomplete request is not processed, and nobody is left to respond to
+            return  # an incomplete request is not processed, and there is no client to respond to
         await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
         await send({"type": "http.response.body", "body": reply.body})
 
@@ -178,8 +178,8 @@ def problem(status: int, title: str, detail: str, *headers: Header) -> Reply:
 def _stored_reply(status: int, stored: Any) -> Reply:
     headers = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"])
     # An older todoku also stored cookies.
-    kept = tuple((name, value) for name, value in headers if name.lower() not in _NOT_STORED)
-    return Reply(status, kept, base64.b64decode(stored["body"]))
+    sent_headers = tuple((name, value) for name, value in headers if name.lower() not in _NOT_STORED)
+    return Reply(status, sent_headers, base64.b64decode(stored["body"]))
 
 
 def _too_large_reply() -> Reply:
