@@ -58,8 +58,8 @@ def test_a_replay_says_what_it_passed_over(shop: Shop) -> None:
     waiting = max(shop.statuses())
     assert said(shop.run("replay", str(dead), str(waiting), "999", *WHY)) == [
         "replay: changed 1 of 2",
-        "  1 passed over: is pending",
-        "  1 passed over: not found, or being changed by somebody else",
+        "  1 skipped: is pending",
+        "  1 skipped: not found, or being changed by somebody else",
     ]
     done = shop.run("replay", str(waiting), *WHY)
     assert (done.returncode, done.stdout.splitlines()[0]) == (1, "replay: changed 0 of 1")
@@ -68,10 +68,10 @@ def test_a_replay_says_what_it_passed_over(shop: Shop) -> None:
 
 def test_a_replay_must_say_which(shop: Shop) -> None:
     for wrong in ([], ["1", "--all"], ["--all", "--reason", "R"], ["1", "--reason", "R"]):
-        assert "Say which: IDs, --reason or --all" in misused(shop.run("replay", *wrong, *WHY))
-    assert "IDs say which already" in misused(shop.run("replay", "1", "--topic", "a", *WHY))
-    assert "is no rate" in misused(shop.run("replay", "--all", "--rate", "fast", *WHY))
-    assert "is no id" in misused(shop.run("replay", "seven", *WHY))
+        assert "exactly one of IDs, --reason or --all" in misused(shop.run("replay", *wrong, *WHY))
+    assert "IDs cannot be combined with filters" in misused(shop.run("replay", "1", "--topic", "a", *WHY))
+    assert "is not a rate" in misused(shop.run("replay", "--all", "--rate", "fast", *WHY))
+    assert "is not an id" in misused(shop.run("replay", "seven", *WHY))
 
 
 # ---------------------------------------------------------------------------------------- who, why, dry
@@ -156,7 +156,7 @@ def test_cancel_makes_what_waits_a_dead_letter_and_asks_what_runs(shop: Shop) ->
     assert sorted(shop.statuses().values()) == ["aborted", "aborted", "pending", "sending"]
     assert [held.cancel_requested for held in shop.world.store.leases.owned(worker)] == [True]
     assert shop.world.delivery(running.id).cancel_requested  # type: ignore[union-attr]
-    assert "Say which: IDs or --all" in misused(shop.run("cancel", *WHY))
+    assert "exactly one of IDs or --all" in misused(shop.run("cancel", *WHY))
 
 
 def test_settle_by_hand_is_ledger_first_and_keeps_the_result(shop: Shop) -> None:
@@ -178,14 +178,14 @@ def test_settle_never_touches_what_a_worker_holds(shop: Shop) -> None:
     for outcome in ("succeeded", "aborted"):
         done = shop.run("settle", str(claim.id), "--as", outcome, *WHY)
         assert done.returncode == 1
-        assert "1 passed over: is sending (its worker settles it" in done.stdout
+        assert "1 skipped: is sending (its worker will settle it" in done.stdout
     assert shop.statuses() == {claim.id: "sending"}
     assert shop.audit() == []
 
 
 def test_settle_used_wrongly(shop: Shop) -> None:
-    assert "Only a success has a --result" in misused(shop.run("settle", "1", "--as", "aborted", "--result", "1"))
-    assert "this is no JSON" in misused(shop.run("settle", "1", "--as", "succeeded", "--result", "{"))
+    assert "--result needs --as succeeded" in misused(shop.run("settle", "1", "--as", "aborted", "--result", "1"))
+    assert "this is not valid JSON" in misused(shop.run("settle", "1", "--as", "succeeded", "--result", "{"))
     assert "--as" in misused(shop.run("settle", "1"))
     assert "ID" in misused(shop.run("settle", "--as", "aborted"))
 
@@ -227,11 +227,11 @@ def test_clear_older_than_goes_by_the_databases_clock(shop: Shop) -> None:
                    "update todoku_delivery set updated_at = '2020-01-01' where id = 1")  # fmt: skip
     assert rows(shop.run("clear", "--status", "pending", "--older-than", "7d", *WHY, "--json"))[0]["changed"] == 1
     assert list(shop.statuses()) == [2]
-    assert "is no duration" in misused(shop.run("clear", "--status", "pending", "--older-than", "soon"))
+    assert "is not a duration" in misused(shop.run("clear", "--status", "pending", "--older-than", "soon"))
 
 
 def test_what_is_sending_cannot_be_cleared(shop: Shop) -> None:
-    assert "What is sending belongs to its worker" in misused(shop.run("clear", "--status", "sending", *WHY))
+    assert "A delivery that is sending belongs to its worker" in misused(shop.run("clear", "--status", "sending", *WHY))
 
 
 # ---------------------------------------------------------------------- limit, pause, resume, release-expired
@@ -251,7 +251,7 @@ def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
         ("http", 1, None), ("mail", 2, 1.5),
     ]  # fmt: skip
     assert [(limit.name, limit.rate) for limit in limits.destinations] == [("http", 5.0)]
-    assert said(shop.run("limit", "mail", "--off", *WHY)) == ["took the limit of queue mail away"]
+    assert said(shop.run("limit", "mail", "--off", *WHY)) == ["removed the limit of queue mail"]
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
     shop.world.advance(3600)
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
@@ -270,11 +270,11 @@ def test_limits_shows_what_is_limited_and_which_keys_are_full(shop: Shop) -> Non
 
 
 def test_limit_used_wrongly(shop: Shop) -> None:
-    assert "--concurrency or --rate or both, or --off" in misused(shop.run("limit", "mail"))
+    assert "--concurrency, --rate or both; or --off" in misused(shop.run("limit", "mail"))
     assert "or --off" in misused(shop.run("limit", "mail", "--off", "--rate", "1"))
-    assert "--for belongs to a limit" in misused(shop.run("limit", "mail", "--off", "--for", "1h"))
+    assert "--for cannot be combined with --off" in misused(shop.run("limit", "mail", "--off", "--for", "1h"))
     for value in ("0/s", "fast", "-1", "1/y"):
-        assert "is no rate" in misused(shop.run("limit", "mail", "--rate", value))
+        assert "is not a rate" in misused(shop.run("limit", "mail", "--rate", value))
     assert misused(shop.run("limit", "mail", "--concurrency", "0"))
     assert misused(shop.run("limit", "mail", "--rate", "1", "--of", "lane"))
 
@@ -289,7 +289,7 @@ def test_pause_and_resume(shop: Shop) -> None:
     ]
     assert len(shop.world.claim(shop.world.worker())) == 1
     typo = shop.run("pause", "warehuose", *WHY)
-    assert (typo.returncode, typo.stderr) == (0, "(nothing waits in a queue warehuose right now)\n")
+    assert (typo.returncode, typo.stderr) == (0, "(no delivery is waiting in queue warehuose; check the name)\n")
 
 
 def test_release_expired_frees_what_the_dead_held_and_only_that(shop: Shop) -> None:
@@ -297,7 +297,7 @@ def test_release_expired_frees_what_the_dead_held_and_only_that(shop: Shop) -> N
     dead, alive = shop.world.worker(lease=0.001), shop.world.worker(lease=600)
     shop.world.claim(alive, limit=2)
     shop.world.sql("update todoku_delivery set status = 'sending', worker_id = ? where status = 'pending'", str(dead))
-    assert said(shop.run("release-expired", "--dry-run")) == ["would free 3 deliveries of 1 ended leases"]
+    assert said(shop.run("release-expired", "--dry-run")) == ["would free 3 deliveries of 1 expired leases"]
     (row,) = rows(shop.run("release-expired", *WHY, "--json"))
     assert (row["workers"], row["freed"]) == (1, 3)
     assert sorted(shop.statuses().values()) == ["pending"] * 3 + ["sending"] * 2

@@ -30,7 +30,7 @@ def test_verify_names_the_broken_one_and_exits_1(shop: Shop) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     (line,) = [line for line in done.stdout.splitlines() if not line.startswith("holds ")]
     assert line.startswith("broken  I1   acknowledged: ")
-    assert line.endswith(f"but not message {message.id}")
+    assert line.endswith(f"violated by message {message.id}")
 
 
 def levels(shop: Shop, *arguments: str, **environ: str) -> dict[str, str]:

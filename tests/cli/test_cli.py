@@ -214,6 +214,24 @@ def test_help_is_there(run: Run, arguments: list[str]) -> None:
     assert said(run(*arguments))[0].startswith("Usage: todoku")
 
 
+def test_the_commands_are_these_and_run_starts_a_worker(run: Run) -> None:
+    """A command of a group (`schedule run`) must not become, or replace, a command of `todoku` itself."""
+    listed = [line.split()[0] for line in said(run("--help", COLUMNS="80")) if re.match(r"  [a-z]", line)]
+    assert " ".join(listed[listed.index("batch") :]) == (
+        "batch cancel clear copy dev dlq-rerun dlq-sync doctor encryption-keys enqueue explain hooks ledger limit "
+        "limits list migrate pause publish reasons release-expired replay resume run schedule schedules settle show "
+        "signing-keys spool-forward stats tail tokens up verify workers"
+    )
+    assert "--workers N" in run("run", "--help").stdout
+
+
+@pytest.mark.parametrize("group", [[], ["schedule"], ["tokens"], ["signing-keys"], ["encryption-keys"]])
+def test_no_summary_of_a_command_is_cut_at_80_columns(run: Run, group: list[str]) -> None:
+    _, _, commands = run(*group, "--help", COLUMNS="80").stdout.partition("Commands:")
+    assert commands
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize(
     "arguments", [["upp"], ["up", "--dbb", "x"], ["stats", "--db"], ["migrate", "extra"], ["--db", "x"]]
 )

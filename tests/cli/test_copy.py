@@ -49,7 +49,7 @@ def test_it_moves_everything_and_says_what(run: Run, old: World, new: World) -> 
     done = run("copy", old.url, new.url)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("copied 43 rows of ")
-    assert done.stdout.endswith(" tables: counts and digests are the same on both sides\n")
+    assert done.stdout.endswith(" tables: counts and digests are equal on both sides\n")
     assert "copying todoku_message: 21 of 21" in done.stderr.splitlines(), "plain lines where no terminal is"
     assert (new.deliveries(), new.history()) == (old.deliveries(), old.history())
     assert new.publish(1, idempotency_key="k1")[0].duplicate

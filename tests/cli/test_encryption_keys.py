@@ -90,7 +90,7 @@ def test_what_cannot_be_done_is_said(shop: Shop, key: str) -> None:
     keys = {"TODOKU_MASTER_KEYS": key}
     _, done = on_one_day(lambda: shop.run("encryption-keys", "shred", "--day", str(utc_today()), **keys))
     assert "in use" in refused(done)
-    assert "is no day" in misused(shop.run("encryption-keys", "shred", "--day", "yesterday", **keys))
+    assert "is not a day" in misused(shop.run("encryption-keys", "shred", "--day", "yesterday", **keys))
     wrong = refused(shop.run("list", TODOKU_MASTER_KEYS="spring:c2hvcnQ="))
     assert "'spring' has 5 bytes, 32 are needed" in wrong
 

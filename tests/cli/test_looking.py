@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.program import Shop, misused, rows, said
 from tests.support.world import SOMEBODY, failed
-from todoku.cli.output import fitted
+from todoku.cli.output import fit_widths
 
 FIVE = ["pending", "sending", "succeeded", "failed", "aborted"]
 
@@ -268,10 +268,10 @@ def test_tail_may_begin_in_the_past_and_end(shop: Shop) -> None:
 
 
 def test_long_columns_give_way_and_the_others_keep_their_width() -> None:
-    assert fitted([2, 10, 30, 5], [False, True, True, False], 100) == [2, 10, 30, 5]
-    assert fitted([2, 10, 30, 5], [False, True, True, False], 37) == [2, 10, 20, 5]
-    assert fitted([2, 40, 40, 5], [False, True, True, False], 37) == [2, 15, 15, 5]
-    assert fitted([2, 40, 40, 5], [False, True, True, False], 10) == [2, 6, 6, 5], "readable before narrow"
+    assert fit_widths([2, 10, 30, 5], [False, True, True, False], 100) == [2, 10, 30, 5]
+    assert fit_widths([2, 10, 30, 5], [False, True, True, False], 37) == [2, 10, 20, 5]
+    assert fit_widths([2, 40, 40, 5], [False, True, True, False], 37) == [2, 15, 15, 5]
+    assert fit_widths([2, 40, 40, 5], [False, True, True, False], 10) == [2, 6, 6, 5], "readable before narrow"
 
 
 def test_on_a_terminal_a_table_is_cut_to_its_width(shop: Shop) -> None:

@@ -66,7 +66,7 @@ def test_publish_takes_the_options_of_a_message(app: Shop) -> None:
     assert delivery.created_at is not None
     assert 5399 < (delivery.next_run_at - delivery.created_at).total_seconds() < 5401
     again = app.run("publish", "order.created", '{"n": 1}', "--app", "shop:box", "--idempotency-key", "u7")
-    assert said(again) == [f"{delivery.message_id} (was published before)"]
+    assert said(again) == [f"{delivery.message_id} (already published)"]
     other = app.run("publish", "order.created", '{"n": 2}', "--app", "shop:box", "--idempotency-key", "u7")
     assert "was used" in refused(other)
     said(app.run("publish", "order.paid", "--app", "shop:box", "--at", "2099-01-01T00:00:00+02:00"))
@@ -82,7 +82,7 @@ def test_publish_to_a_destination_needs_no_app(app: Shop) -> None:
 
 
 def test_publish_that_leads_nowhere_is_refused(app: Shop) -> None:
-    assert "name it with --app, or say --to" in refused(app.run("publish", "order.created"))
+    assert "name your App with --app, or pass --to" in refused(app.run("publish", "order.created"))
     assert "no route takes 'user.created'" in refused(app.run("publish", "user.created", "--app", "shop:box"))
     assert app.statuses() == {}
 
@@ -90,11 +90,11 @@ def test_publish_that_leads_nowhere_is_refused(app: Shop) -> None:
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [
-        (["order.created", "{"], "this is no JSON"),
+        (["order.created", "{"], "this is not valid JSON"),
         (["no topic", "--to", "x"], "is not a topic"),
         (["order.created", "--to", "x", "--at", "2026-01-01"], "has no time zone"),
-        (["order.created", "--to", "x", "--at", "tomorrow"], "is no time"),
-        (["order.created", "--to", "x", "--delay", "soon"], "is no duration"),
+        (["order.created", "--to", "x", "--at", "tomorrow"], "is not a time"),
+        (["order.created", "--to", "x", "--delay", "soon"], "is not a duration"),
         (["order.created", "--to", "x", "--delay", "1", "--at", "2026-01-01T00:00Z"], "cannot both be given"),
         (["order.created", "--to", "x", "--priority", "16"], "--priority"),
         (["order.created", "--to", "x", "--max-attempts", "0"], "--max-attempts"),
@@ -126,7 +126,7 @@ def test_enqueue_takes_the_options_of_a_call(app: Shop) -> None:
     first = said(app.run("enqueue", "welcome", *arguments, "--delay", "60"))
     (delivery,) = app.world.deliveries()
     assert (delivery.priority, delivery.max_attempts) == (3, 9)
-    assert said(app.run("enqueue", "welcome", *arguments)) == [f"{first[0]} (was enqueued before)"]
+    assert said(app.run("enqueue", "welcome", *arguments)) == [f"{first[0]} (already enqueued)"]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_enqueue_takes_the_options_of_a_call(app: Shop) -> None:
         (["welcome", "--app", "shop:box"], "user_id"),
         (["welcome", "user_id=seven", "--app", "shop:box"], "user_id"),
         (["welcome", "user_id=7", "extra=1", "--app", "shop:box"], "extra"),
-        (["welcome", "user_id", "--app", "shop:box"], "is no argument"),
-        (["welcome", "{", "--app", "shop:box"], "this is no JSON"),
-        (["welcome", "user_id=7"], "name it with --app"),
+        (["welcome", "user_id", "--app", "shop:box"], "is not an argument"),
+        (["welcome", "{", "--app", "shop:box"], "this is not valid JSON"),
+        (["welcome", "user_id=7"], "name your App with --app"),
     ],
 )
 def test_enqueue_used_wrongly(app: Shop, arguments: list[str], about: str) -> None:

@@ -68,7 +68,7 @@ def test_a_schedule_is_added_listed_changed_and_removed(box: Shop) -> None:
     assert (row["when"], row["tz"], row["local"]) == ("every 21600 s", None, None)
     header, line = said(box.run("schedules"))
     assert header.split() == ["name", "when", "tz", "next", "local", "last", "missed", "state", "error"]
-    assert "waits" in line
+    assert "waiting" in line
     assert said(box.run("schedule", "remove", "nightly", *WHY)) == ["removed nightly"]
     assert said(box.run("schedules")) == ["no schedules"]
     assert box.audit() == [
@@ -144,7 +144,7 @@ def test_wrong_usage_names_what_is_wrong_and_stores_nothing(sqlite_box: Shop) ->
     every = ("--every", "60", *WHY)
     assert "there is no job 'nobody'" in misused(box.run("schedule", "add", "n", "nobody", *every))
     assert "missing a required argument: 'day'" in misused(box.run("schedule", "add", "n", "report", *every))
-    assert "name it with --app" in misused(box.run(*base, *every, TODOKU_APP=""))
+    assert "name your App with --app" in misused(box.run(*base, *every, TODOKU_APP=""))
     assert "there is no schedule 'nobody'" in refused(box.run("schedule", "run", "nobody", *WHY))
     assert said(box.run("schedules")) == ["no schedules"]
     assert box.audit() == []

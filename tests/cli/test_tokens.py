@@ -86,6 +86,6 @@ def test_a_rotation_of_master_keys_seals_the_signing_keys_anew(shop: Shop) -> No
     shown = said(shop.run("signing-keys", TODOKU_MASTER_KEYS=spring))
     both = {"TODOKU_MASTER_KEYS": f"{autumn},{spring}"}
     told = said(shop.run("encryption-keys", "rotate", "--why", "autumn", **both))
-    assert told == ["rotate to autumn: wrapped 0 data keys", "  sealed 2 secrets of todoku's own"]
+    assert told == ["rotate to autumn: wrapped 0 data keys", "  encrypted 2 stored secrets with it"]
     assert said(shop.run("signing-keys", TODOKU_MASTER_KEYS=autumn)) == shown
     assert signing_keys(shop.world.store, shop.world.settings(master_keys=autumn)).next in shown[1]

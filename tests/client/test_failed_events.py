@@ -20,7 +20,7 @@ from tests.daemon.running import until
 from tests.support.world import World
 from todoku.cli.main import cli
 from todoku.client import connect, failed_events
-from todoku.client.failed_events import FailedEvents, event_of
+from todoku.client.failed_events import FailedEvents, build_event
 from todoku.core.errors import InvalidSetting, TodokuError
 from todoku.store import failed_event_table
 
@@ -81,7 +81,7 @@ def test_an_event_is_run_again_and_says_by_whom(todoku_on: Program, world: World
     assert (tried.returncode, "would send evt_1 again" in tried.stdout) == (0, True)
     assert len(elsewhere.dead()) == 2
     done = todoku_on("dlq-rerun", "evt_1", "--by", "grace", "--why", "mended")
-    assert (done.returncode, done.stdout) == (0, "evt_1 is sent again as msg_again\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "sent evt_1 again as msg_again\n"), done.stderr
     assert [one["dlqId"] for one in elsewhere.dead()] == ["dlq_2"]
     assert [row[4:] for row in rows(world)] == [("grace", "mended"), (None, None)]
     todoku_on("dlq-sync")
@@ -207,7 +207,7 @@ def test_an_app_fills_the_table_by_a_hook(world: World, box: todoku.App) -> None
     (again,) = queue.dlq.list(to="payment.succeeded").items
     assert rows(world)[0][3] == again.id != died.id
     late = failed_event_table.added(
-        box.outbox.publishing(), failed_event_table.TABLE, event_of(died), looked_at="9999-12-31"
+        box.outbox.publishing(), failed_event_table.TABLE, build_event(died), looked_at="9999-12-31"
     )
     assert not box.store.run(late), "a hook that was told of the first death runs after that of the second"
     assert rows(world)[0][3] == again.id

@@ -52,7 +52,7 @@ def silent() -> Iterator[Silent]:
 
 def test_a_queue_that_accepts_and_never_answers_is_left_after_its_time(queues: Any, silent: Silent) -> None:
     queue = queues(to=silent.url, within=WITHIN)
-    with pytest.raises(QueueUnavailable, match="no answer in 400 ms"):
+    with pytest.raises(QueueUnavailable, match="did not answer within 400 ms"):
         queue.publish(WORKER, 1)
     assert fell_back(queue) == {"raise": 1}
 
@@ -60,7 +60,7 @@ def test_a_queue_that_accepts_and_never_answers_is_left_after_its_time(queues: A
 def test_an_answer_that_drips_is_left_after_its_time_too(queues: Any, elsewhere: Elsewhere) -> None:
     """One deadline for the whole: each byte in time is not an answer in time."""
     elsewhere.tell("drip")
-    with pytest.raises(QueueUnavailable, match="no answer in 400 ms"):
+    with pytest.raises(QueueUnavailable, match="did not answer within 400 ms"):
         queues(within=WITHIN).publish(WORKER, 1)
 
 
@@ -128,7 +128,7 @@ def test_what_a_handler_raises_the_caller_sees(queues: Any, elsewhere: Elsewhere
 def test_what_nobody_handles_is_said(queues: Any, elsewhere: Elsewhere) -> None:
     elsewhere.kill()
     queue = queues(fallback="sync", handlers={"https://other.example.com/*": print})
-    with pytest.raises(QueueUnavailable, match="nobody here handles"):
+    with pytest.raises(QueueUnavailable, match="there is no handler for"):
         queue.publish(WORKER, 1)
 
 

@@ -101,7 +101,9 @@ async def test_async_code_awaits_the_same(queues: Any, elsewhere: Elsewhere) -> 
 
 
 @pytest.mark.parametrize("fallback", ["raise", "sync", "spool"])
-@pytest.mark.parametrize(("status", "said"), [("400", "told"), ("401", "token"), ("404", "told"), ("429", "too much")])
+@pytest.mark.parametrize(
+    ("status", "said"), [("400", "told"), ("401", "token"), ("404", "told"), ("429", "too many requests")]
+)
 def test_what_the_queue_refuses_is_raised_whatever_the_fallback(
     queues: Any, elsewhere: Elsewhere, fallback: str, status: str, said: str
 ) -> None:

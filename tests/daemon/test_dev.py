@@ -198,7 +198,7 @@ def test_the_public_credentials_are_refused_where_others_could_use_them(sqlite_s
     daemon = sqlite_shop.start(command, "--host", "0.0.0.0", **environ)
     assert daemon.exit_code() == 1
     (line,) = daemon.err.splitlines()
-    assert line.startswith("todoku: the credentials of development are known to everybody")
+    assert line.startswith("todoku: this server would be reachable by other machines with the public credentials")
     assert daemon.out == ""
 
 

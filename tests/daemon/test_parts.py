@@ -14,13 +14,13 @@ import pytest
 
 from todoku.app import App
 from todoku.core.errors import CannotStart, DatabaseUnavailable, InvalidSetting
-from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.children import how_it_ended, pause_before
-from todoku.daemon.file_lock import OnlyOne
+from todoku.daemon.app_loader import find_app_name, load_app
+from todoku.daemon.children import describe_exit, restart_delay
+from todoku.daemon.file_lock import FileLock
 from todoku.daemon.guardrail import Guardrail
-from todoku.daemon.http_thread import bound, url_of
+from todoku.daemon.http_thread import listen, listening_url
 from todoku.daemon.start import sqlite_file
-from todoku.daemon.statistics import job_stats
+from todoku.daemon.statistics import format_job_stats
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import LOGGER
 from todoku.store.statistics import Count, Counts
@@ -51,15 +51,15 @@ def test_n_failures_in_a_row_trip_it_and_one_answer_resets_it() -> None:
     """S2-22, S2-23."""
     guardrail = Guardrail(3)
     for _ in range(2):
-        guardrail.failed("gone")
+        guardrail.record_failure("gone")
         assert not guardrail.tripped
-    guardrail.answered()
+    guardrail.record_answer()
     for _ in range(3):
         assert not guardrail.tripped
-        guardrail.failed("gone")
+        guardrail.record_failure("gone")
     assert guardrail.tripped
     assert guardrail.why == "gone"
-    guardrail.answered()
+    guardrail.record_answer()
     assert not guardrail.tripped
     assert guardrail.why == ""
 
@@ -68,12 +68,12 @@ def test_a_night_without_a_database_is_a_bounded_number_of_lines(said: list[str]
     """The first failure, the trip, one a minute, the recovery."""
     clock = Clock()
     guardrail = Guardrail(3, monotonic=clock)
-    guardrail.answered()
+    guardrail.record_answer()
     for _ in range(600):  # ten minutes, a ping a second
-        guardrail.failed("gone")
+        guardrail.record_failure("gone")
         clock.now += 1
-    guardrail.answered()
-    guardrail.answered()
+    guardrail.record_answer()
+    guardrail.record_answer()
     assert said == ["DATABASE_FAILED", "GUARDRAIL_TRIPPED", *["DATABASE_STILL_FAILING"] * 9, "DATABASE_RECOVERED"]
 
 
@@ -81,15 +81,15 @@ def test_a_night_without_a_database_is_a_bounded_number_of_lines(said: list[str]
 
 
 def test_a_worker_that_dies_once_is_replaced_at_once_and_one_that_keeps_dying_later_and_later() -> None:
-    assert [pause_before(deaths) for deaths in range(6)] == [0, 0, 0.5, 1, 2, 4]
-    assert pause_before(1000) == 30
+    assert [restart_delay(deaths) for deaths in range(6)] == [0, 0, 0.5, 1, 2, 4]
+    assert restart_delay(1000) == 30
 
 
 @pytest.mark.parametrize(
     ("code", "words"), [(0, "exited with 0"), (70, "exited with 70"), (-9, "was killed by SIGKILL")]
 )
 def test_an_end_is_told_in_words(code: int, words: str) -> None:
-    assert how_it_ended(code) == words
+    assert describe_exit(code) == words
 
 
 # ----------------------------------------------------------------------------------------------- systemd
@@ -106,8 +106,8 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
         notify.status("running; 1 of 1")  # said once
         notify.ready()
         notify.ready()
-        notify.alive()
-        notify.alive()  # fed a third of the interval ago at the earliest
+        notify.feed_watchdog()
+        notify.feed_watchdog()  # fed a third of the interval ago at the earliest
         notify.stopping()
         said = [systemd.recv(1024).decode() for _ in range(4)]
     assert said == ["STATUS=running; 1 of 1", f"READY=1\nMAINPID={os.getpid()}", "WATCHDOG=1", "STOPPING=1"]
@@ -117,7 +117,7 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
 def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
     notify = Notify({**environ, "WATCHDOG_USEC": "soon"})
     notify.ready()
-    notify.alive()
+    notify.feed_watchdog()
     notify.stopping()
 
 
@@ -126,7 +126,7 @@ def test_a_watchdog_of_another_process_is_not_fed(tmp_path: Path) -> None:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(10)
         notify = Notify({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
-        notify.alive()
+        notify.feed_watchdog()
         notify.stopping()
         assert systemd.recv(1024) == b"STOPPING=1"
 
@@ -136,20 +136,20 @@ def test_a_watchdog_of_another_process_is_not_fed(tmp_path: Path) -> None:
 
 def test_a_file_is_served_once(tmp_path: Path) -> None:
     file = tmp_path / "todoku.db"
-    first = OnlyOne(file)
-    first.say("pid 42, http://127.0.0.1:8320")
+    first = FileLock(file)
+    first.write_holder("pid 42, http://127.0.0.1:8320")
     with pytest.raises(CannotStart, match=r"pid 42, http://127\.0\.0\.1:8320"):
-        OnlyOne(file)
+        FileLock(file)
     first.release()
     assert list(tmp_path.iterdir()) == []
-    OnlyOne(file).release()
+    FileLock(file).release()
 
 
 def test_the_kernel_releases_it_when_its_holder_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "todoku.db"
     hold = (
-        "import pathlib, sys; from todoku.daemon.file_lock import OnlyOne;"
-        " lock = OnlyOne(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+        "import pathlib, sys; from todoku.daemon.file_lock import FileLock;"
+        " lock = FileLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", hold, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -158,15 +158,15 @@ def test_the_kernel_releases_it_when_its_holder_is_killed(tmp_path: Path) -> Non
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(CannotStart):
-            OnlyOne(file)
+            FileLock(file)
         holder.kill()
         holder.wait()
-    OnlyOne(file).release()
+    FileLock(file).release()
 
 
 def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnavailable, match=r"cannot be opened.*does .*nowhere exist"):
-        OnlyOne(tmp_path / "nowhere" / "todoku.db")
+    with pytest.raises(DatabaseUnavailable, match=r"cannot be opened.*check that .*nowhere exists"):
+        FileLock(tmp_path / "nowhere" / "todoku.db")
 
 
 def test_a_url_names_its_file(tmp_path: Path) -> None:
@@ -178,17 +178,17 @@ def test_a_url_names_its_file(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_one_clear_error() -> None:
-    with bound("127.0.0.1", 0) as first:
+    with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        assert url_of(first) == f"http://127.0.0.1:{port}"
+        assert listening_url(first) == f"http://127.0.0.1:{port}"
         with pytest.raises(CannotStart, match=rf"port {port} .*in use.*--port"):
-            bound("127.0.0.1", port)
+            listen("127.0.0.1", port)
 
 
 def test_an_address_that_is_not_ours_too() -> None:
     for host in ("203.0.113.1", "no.such.host.invalid"):
         with pytest.raises(CannotStart):
-            bound(host, 0)
+            listen(host, 0)
 
 
 # ------------------------------------------------------------------------------------------------- loading
@@ -220,8 +220,8 @@ def test_an_app_is_found_in_the_current_directory(module: str) -> None:
         (":box", "does not name an App"),
         ("{}:nothing", "has no 'nothing'"),
         ("{}:number", "is a int, not a todoku.App"),
-        ("nowhere_at_all:box", "there is no module 'nowhere_at_all' here"),
-        ("nowhere_at_all.deeper:box", "there is no module 'nowhere_at_all.deeper' here"),
+        ("nowhere_at_all:box", "there is no module 'nowhere_at_all'"),
+        ("nowhere_at_all.deeper:box", "there is no module 'nowhere_at_all.deeper'"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_a_clear_error(module: str, name: str, said: str) -> None:
@@ -244,12 +244,12 @@ def test_the_app_is_named_by_argument_then_environment_then_project(
 ) -> None:
     """§7."""
     monkeypatch.chdir(tmp_path)
-    assert named_app() is None
+    assert find_app_name() is None
     (tmp_path / "pyproject.toml").write_text('[tool.todoku]\napp = "project:box"\n')
-    assert named_app() == "project:box"
+    assert find_app_name() == "project:box"
     monkeypatch.setenv("TODOKU_APP", "environment:box")
-    assert named_app() == "environment:box"
-    assert named_app("given:box") == "given:box"
+    assert find_app_name() == "environment:box"
+    assert find_app_name("given:box") == "given:box"
 
 
 @pytest.mark.parametrize("text", ["[tool.todoku]\napp = 5\n", "[tool"])
@@ -259,7 +259,7 @@ def test_a_project_file_that_makes_no_sense_is_a_clear_error(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(InvalidSetting, match=r"pyproject\.toml"):
-        named_app()
+        find_app_name()
 
 
 # ---------------------------------------------------------------------------------------------- statistics
@@ -269,4 +269,4 @@ def test_statistics_are_in_the_words_of_the_job_system() -> None:
     """S3-77: what waits for its back-off is pending there, and failed means for good (DESIGN §2)."""
     rows = (Count("pending", "a", "", 10), Count("failed", "a", "TIMEOUT", 5), Count("sending", "b", "", 3))
     counts = Counts((*rows, Count("aborted", "a", "BAD_PAYLOAD", 5)), 142, exact=True)
-    assert job_stats(counts) == "Job Stats - Pending: 15, Processing: 3, Completed: 142, Failed: 5"
+    assert format_job_stats(counts) == "Job Stats - Pending: 15, Processing: 3, Completed: 142, Failed: 5"

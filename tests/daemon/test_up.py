@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.running import KEPT, Daemon, Shop, shop_at, until
-from todoku.daemon.http_thread import bound
+from todoku.daemon.http_thread import listen
 
 pytestmark = pytest.mark.slow
 
@@ -185,10 +185,10 @@ def test_a_file_of_somebody_elses_is_left_alone(sqlite_shop: Shop, tmp_path: Pat
 
 
 def test_a_busy_port_is_one_line(sqlite_shop: Shop) -> None:
-    with bound("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         line = refused(sqlite_shop.start("up", "--port", str(port)))
-        assert f"port {port} of 127.0.0.1 cannot be used" in line
+        assert f"cannot listen on port {port} of 127.0.0.1" in line
         assert "--port" in line
 
 
@@ -220,7 +220,7 @@ def test_an_app_that_is_not_there_or_on_another_database_is_one_line(sqlite_shop
     assert "there is no module 'nowhere'" in refused(sqlite_shop.start("run", "--app", "nowhere:box"))
     (tmp_path / "fixed.py").write_text("import todoku\nbox = todoku.App('sqlite:///mine.db')\n")
     line = refused(sqlite_shop.start("run", "--app", "fixed:box", "--db", "sqlite:///yours.db"))
-    assert "fixed:box is on sqlite:///mine.db, --db says sqlite:///yours.db" in line
+    assert "fixed:box is on sqlite:///mine.db, but --db is sqlite:///yours.db" in line
 
 
 def test_without_the_server_extra_it_says_what_to_install(sqlite_shop: Shop, tmp_path: Path) -> None:

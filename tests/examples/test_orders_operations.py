@@ -119,10 +119,10 @@ def test_freeing_what_a_dead_worker_holds(orders: Application) -> None:
     store.leases.register(dead, name="dead:1", lease=3600)
     (place,) = [place for place in store.claims.waiting(None).groups if place[1] == ORDERS]
     (claim,) = store.claims.take(dead, [Slice(*place, most=1)], limit=1)
-    assert typed(orders, "release-expired") == "freed 0 deliveries of 0 ended leases\n"
+    assert typed(orders, "release-expired") == "freed 0 deliveries of 0 expired leases\n"
     assert outbox(orders, "open-order-1") == ("sending", 1, None)
     rows(orders, "update todoku_worker set expires_at = started_at where name = 'dead:1'")
-    assert typed(orders, "release-expired") == "freed 1 deliveries of 1 ended leases\n"
+    assert typed(orders, "release-expired") == "freed 1 deliveries of 1 expired leases\n"
     assert outbox(orders, "open-order-1") == ("pending", 0, None)
     assert store.claims.settle([(claim, SUCCEEDED)]).lost == (claim,), "the dead one's token works no more"
     orders.box.drain()

@@ -132,7 +132,7 @@ async def test_an_answer_too_large_to_keep_is_sent_once_and_its_request_done_onc
     async with shop.client() as client:
         answers = [await client.post("/orders", content=b"{}", headers={"Idempotency-Key": "k"}) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [201, 409]
-        assert "too large to be kept" in answers[1].json()["detail"]
+        assert "too large to be stored" in answers[1].json()["detail"]
         assert (await client.post("/orders", content=b"12345", headers={"Idempotency-Key": "x"})).status_code == 413
     assert len(shop.done) == 1
 

@@ -19,7 +19,7 @@ from tests.support.serving import Server
 from tests.support.world import World
 from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
-from todoku.daemon.http_thread import bound, is_local
+from todoku.daemon.http_thread import is_local, listen
 from todoku.destinations.http_post import OutgoingPost
 from todoku.destinations.http_sender import Sender
 
@@ -137,7 +137,7 @@ def _without_host(server: Server) -> Answer:
     [("127.0.0.1", True), ("127.0.0.5", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
 )
 def test_only_a_loopback_address_is_this_machine_alone(host: str, local: bool) -> None:
-    with bound(host, 0) as listening:
+    with listen(host, 0) as listening:
         assert is_local(listening) is local
 
 

@@ -11,9 +11,9 @@ import pytest
 import todoku
 from tests.daemon.running import Shop, shop_at
 from todoku.client.answers import Backend
-from todoku.client.remote_queue import Remote
+from todoku.client.remote_queue import RemoteBackend
 from todoku.client.spool import Spool
-from todoku.daemon.file_lock import OnlyOne
+from todoku.daemon.file_lock import FileLock
 from todoku.engine.diagnostics.doctor import Finding, examine
 
 
@@ -75,14 +75,14 @@ def test_the_mode_of_a_file_that_was_there_is_left_and_doctor_says_so(tmp_path: 
 
 
 def test_a_spool_and_its_journals_are_their_owners_alone(tmp_path: Path) -> None:
-    backend: Backend = Remote("http://127.0.0.1:9", "a-token")
+    backend: Backend = RemoteBackend("http://127.0.0.1:9", "a-token")
     spool = Spool(str(tmp_path / "spool.db"), backend, within=0.1)
     assert set(modes(tmp_path).values()) == {"0600"}
     spool.close()
 
 
 def test_the_lock_of_up_is_its_owners_alone(tmp_path: Path) -> None:
-    lock = OnlyOne(tmp_path / "shop.db")
+    lock = FileLock(tmp_path / "shop.db")
     assert set(modes(tmp_path).values()) == {"0600"}
     lock.release()
 

@@ -30,7 +30,8 @@ class Forks:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME") if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.nursery", *modules],
-            cwd=ROOT, env=kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            cwd=ROOT, env=kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._decoder = msgspec.json.Decoder(Answer)
         self.deaths: dict[int, Died] = {}

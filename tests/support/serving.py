@@ -15,7 +15,7 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
-from todoku.daemon.http_thread import HttpThread, bound, url_of
+from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery
@@ -54,8 +54,8 @@ class Server:
 
     def __init__(self, box: App, *, local: bool = False) -> None:
         self.box = box
-        self.listening = bound("127.0.0.1", 0)
-        self.url = url_of(self.listening)
+        self.listening = listen("127.0.0.1", 0)
+        self.url = listening_url(self.listening)
         self.port = int(self.listening.getsockname()[1])
         self.http = HttpThread(lambda: server_app(box, Watching(box), local=local), self.listening)
         self.http.start()

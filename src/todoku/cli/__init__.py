@@ -1,1 +1,1 @@
-"""The command line: a thin shell."""
+"""The command line: a thin shell over the App."""

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from todoku.app import App, load_settings, open_database, printed_migrations
-from todoku.cli.database_option import opened, refuse_missing
+from todoku.cli.database_option import open_app, refuse_missing_file
 from todoku.cli.options import database_option, json_option
 from todoku.cli.output import print_document, print_json, progress, say, show_rows
 from todoku.core.errors import TodokuError
-from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.start import sqlite_file
-from todoku.engine import copy as moving
+from todoku.engine import copy as database_copy
 from todoku.engine.copy import CopyProgress
 from todoku.engine.diagnostics.doctor import Finding, examine
-from todoku.engine.diagnostics.verification import verify as verified
+from todoku.engine.diagnostics.verification import verify as check_invariants
 
 
 @click.command("copy")
@@ -30,53 +30,56 @@ from todoku.engine.diagnostics.verification import verify as verified
 @click.argument("target", metavar="TARGET-URL")
 @click.option("--source-schema", help="PostgreSQL schema of the source (TODOKU_SCHEMA).")
 @click.option("--schema", help="PostgreSQL schema of the target (TODOKU_SCHEMA).")
-@click.option("--restart", is_flag=True, help="Forget what an unfinished copy has brought, and begin again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be copied, and change nothing.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished copy and start over.")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied; change nothing.")
 @json_option
 def copy_command(
     *, source: str, target: str, source_schema: str | None, schema: str | None, restart: bool, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Copy everything from one database into another, empty one: sqlite:///a.db postgresql://host/name.
+    """Copy a whole database into an empty one.
 
-    No worker may run on either side. While it copies, nobody can write to the source; killed, it goes on where it was
-    when the same command is run again. Nothing can run in the target before both sides were found equal.
+    Example: todoku copy sqlite:///todoku.db postgresql://host/name
+
+    Stop the workers of both databases first. The source cannot be written to while the copy runs. If it is
+    interrupted, run the same command again: it continues where it stopped. Workers can use the target only after both
+    sides were compared and are equal.
     """
-    refuse_missing(source)
-    with ExitStack() as opened:
+    refuse_missing_file(source)
+    with ExitStack() as stack:
         old, new = (
-            opened.enter_context(closing(open_database(load_settings(database=url, schema=inside))))
-            for url, inside in ((source, source_schema), (target, schema))
+            stack.enter_context(closing(open_database(load_settings(database=url, schema=in_schema))))
+            for url, in_schema in ((source, source_schema), (target, schema))
         )
         if dry_run:
-            parts = moving.plan(old, new if _is_there(target) else None)
+            parts = database_copy.plan(old, new if _exists(target) else None)
             show_rows(
                 ("table", "rows", "there"), [(part.table, part.rows, part.there) for part in parts], as_json=as_json
             )
             return
-        with _shown(quiet=as_json) as tell:
-            copied = moving.copy(old, new, restart=restart, tell=tell)
+        with _progress_reporter(quiet=as_json) as report:
+            copied = database_copy.copy(old, new, restart=restart, tell=report)
     rows = [(one.table, one.rows, one.brought, one.digest) for one in copied]
     if as_json:
         show_rows(("table", "rows", "brought", "digest"), rows, as_json=True)
         return
     number = sum(one.rows for one in copied)
-    say(f"copied {number} rows of {len(copied)} tables: counts and digests are the same on both sides")
+    say(f"copied {number} rows of {len(copied)} tables: counts and digests are equal on both sides")
 
 
-def _is_there(url: str) -> bool:
+def _exists(url: str) -> bool:
     file = sqlite_file(url)
     return file is None or file.exists()
 
 
 @contextmanager
-def _shown(*, quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
-    """Progress: a bar on a terminal; elsewhere a line for each table, and one a second for a long one."""
+def _progress_reporter(*, quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
+    """Yields the progress callback: a bar on a terminal; elsewhere one line per table, and one per second."""
     if quiet:
         yield lambda _: None
         return
     if not sys.stderr.isatty():
-        yield _lines()
+        yield _line_reporter()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -86,16 +89,16 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[CopyProgress], None]]:
         )
 
 
-def _lines() -> Callable[[CopyProgress], None]:
-    said = time.monotonic()
+def _line_reporter() -> Callable[[CopyProgress], None]:
+    reported_at = time.monotonic()
 
-    def tell(step: CopyProgress) -> None:
-        nonlocal said
-        if (step.doing == "copying" and step.done == step.rows) or time.monotonic() >= said + 1:
-            said = time.monotonic()
+    def report(step: CopyProgress) -> None:
+        nonlocal reported_at
+        if (step.doing == "copying" and step.done == step.rows) or time.monotonic() >= reported_at + 1:
+            reported_at = time.monotonic()
             say(f"{step.doing} {step.table}: {step.done} of {step.rows}", err=True)
 
-    return tell
+    return report
 
 
 @click.command()
@@ -124,9 +127,12 @@ def migrate(database: str | None, schema: str | None, only_print: bool, as_json:
 @database_option
 @json_option
 def verify(database: str | None, schema: str | None, as_json: bool) -> None:
-    """Check the invariants in the live database; exit 1 and name the broken ones."""
-    with opened(database, schema) as box, progress("verifying", quiet=as_json):
-        verdicts = verified(
+    """Check the invariants in the live database.
+
+    Exits 1 and names the broken ones, with examples.
+    """
+    with open_app(database, schema) as box, progress("verifying", quiet=as_json):
+        verdicts = check_invariants(
             box.store, history_ttl=box.settings.history_ttl, ledger_ttl=box.settings.ledger_ttl,
             patience=3 * box.settings.reclaim_interval_sec,
         )  # fmt: skip
@@ -138,7 +144,7 @@ def verify(database: str | None, schema: str | None, as_json: bool) -> None:
                 "sentence": check.sentence, "examples": examples,
             })  # fmt: skip
         elif examples:
-            say(f"broken  {check.invariant:<4} {check.name}: {check.sentence}, but not {', '.join(examples)}")
+            say(f"broken  {check.invariant:<4} {check.name}: {check.sentence}; violated by {', '.join(examples)}")
         else:
             say(f"holds   {check.invariant:<4} {check.name}: {check.sentence}")
     if any(verdict.examples for verdict in verdicts):
@@ -147,10 +153,13 @@ def verify(database: str | None, schema: str | None, as_json: bool) -> None:
 
 @click.command()
 @database_option
-@click.option("--app", metavar="MODULE:ATTR", help="Also import this App (TODOKU_APP, or [tool.todoku] app).")
+@click.option("--app", metavar="MODULE:ATTR", help="App to check (TODOKU_APP, or [tool.todoku] app).")
 @json_option
 def doctor(database: str | None, schema: str | None, app: str | None, as_json: bool) -> None:
-    """Check the set-up and say what to do; exit 1 if something is wrong."""
+    """Check the setup and say how to fix problems.
+
+    Exits 1 if there is a problem.
+    """
     worst = 0
     for finding in _findings(database, schema, app):
         worst = max(worst, finding.level == "problem")
@@ -166,18 +175,18 @@ def doctor(database: str | None, schema: str | None, app: str | None, as_json: b
 
 
 def _findings(database: str | None, schema: str | None, app: str | None) -> Iterator[Finding]:
-    yield _app(app)
+    yield _check_app(app)
     try:
-        with opened(database, schema) as box:
+        with open_app(database, schema) as box:
             yield from examine(box.store, box.settings)
     except TodokuError as error:
         yield Finding("problem", "database", str(error))
 
 
-def _app(given: str | None) -> Finding:
+def _check_app(given: str | None) -> Finding:
     try:
-        if (name := named_app(given)) is None:
-            return Finding("ok", "app", "none is named: --app, TODOKU_APP or [tool.todoku] app would")
+        if (name := find_app_name(given)) is None:
+            return Finding("ok", "app", "no App is named (by --app, TODOKU_APP or [tool.todoku] app)")
         box = load_app(name)
         box.close()
     except TodokuError as error:

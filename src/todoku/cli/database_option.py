@@ -1,4 +1,4 @@
-"""Opening the database a command is about."""
+"""Opens the database that a command works on."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import contextmanager
 from todoku.app import App, load_settings
 from todoku.core.errors import SchemaError
 from todoku.core.settings import Settings
-from todoku.daemon.app_loader import load_app, named_app
-from todoku.daemon.start import DaemonOptions, checked_app, sqlite_file
+from todoku.daemon.app_loader import find_app_name, load_app
+from todoku.daemon.start import DaemonOptions, load_named_app, sqlite_file
 
 
 @contextmanager
-def opened(database: str | None, schema: str | None) -> Iterator[App]:
-    """The database that was said, by argument or setting; else that of the App which is named; else the default.
+def open_app(database: str | None, schema: str | None) -> Iterator[App]:
+    """Yields a bare App on the database given by argument or setting, else that of the named App, else the default.
 
-    Looking must not make a database: a SQLite file that is not there is refused.
+    A SQLite file that does not exist is refused: a command that reads must not create a database.
     """
-    url, inside = (database, schema) if database is not None else _of_the_app(schema)
-    box = App(url, schema=inside)
+    url, in_schema = (database, schema) if database is not None else _database_of_named_app(schema)
+    box = App(url, schema=in_schema)
     try:
-        refuse_missing(box.settings.database)
+        refuse_missing_file(box.settings.database)
         yield box
     finally:
         box.close()
 
 
 @contextmanager
-def opened_app(app: str | None, database: str | None, schema: str | None) -> Iterator[App]:
-    """The App that is named, with its routes and jobs; without one, a bare App on the database."""
-    found = checked_app(DaemonOptions(app=app, database=database, schema=schema))
+def open_named_app(app: str | None, database: str | None, schema: str | None) -> Iterator[App]:
+    """Yields the named App with its routes and jobs, or a bare App on the database if none is named."""
+    found = load_named_app(DaemonOptions(app=app, database=database, schema=schema))
     if found is None:
-        with opened(database, schema) as bare:
+        with open_app(database, schema) as bare:
             yield bare
         return
     _, box = found
@@ -42,16 +42,17 @@ def opened_app(app: str | None, database: str | None, schema: str | None) -> Ite
         box.close()
 
 
-def _of_the_app(schema: str | None) -> tuple[str | None, str | None]:
-    if load_settings().database != Settings().database or (name := named_app()) is None:
+def _database_of_named_app(schema: str | None) -> tuple[str | None, str | None]:
+    if load_settings().database != Settings().database or (name := find_app_name()) is None:
         return None, schema
     box = load_app(name)
     box.close()
     return box.settings.database, schema or box.settings.schema
 
 
-def refuse_missing(url: str) -> None:
-    """Raise if a URL names a SQLite file that is not there: opening it would make it."""
+def refuse_missing_file(url: str) -> None:
+    """Raises SchemaError if the URL names a SQLite file that does not exist: opening it would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        raise SchemaError(f"there is no database {file}", hint="`todoku up` or `todoku migrate` makes it; or say --db")
+        hint = "create it with `todoku migrate` or `todoku up`, or name another with --db"
+        raise SchemaError(f"there is no database {file}", hint=hint)

@@ -1,4 +1,4 @@
-"""`todoku encryption-keys`: make master keys, look at data keys, rotate and shred them."""
+"""`todoku encryption-keys`: generate master keys; list, rotate and shred data keys."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import date
 
 import click
 
-from todoku.cli.database_option import opened
-from todoku.cli.options import act_options, database_option, json_option, signed
-from todoku.cli.output import nothing, print_json, progress, say, show_rows
+from todoku.cli.database_option import open_app
+from todoku.cli.options import act_options, database_option, identify_operator, json_option
+from todoku.cli.output import exit_not_found, print_json, progress, say, show_rows
 from todoku.core.master_keys import KEY_BYTES, written
 from todoku.engine.encryption.key_rotation import days, rekeep, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
@@ -19,23 +19,27 @@ from todoku.engine.encryption.stored_secrets import reseal
 
 @click.group("encryption-keys")
 def encryption_keys() -> None:
-    """Keys of what is encrypted at rest: master keys are a setting, data keys are in the database."""
+    """Manage the keys of data encrypted at rest.
+
+    Master keys are a setting (TODOKU_MASTER_KEYS). Data keys are stored in the database, each wrapped by a master key.
+    """
 
 
 def day(text: str) -> date:
-    """A day as people write it: 2026-01-31."""
+    """Parses a day: 2026-01-31."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no day; write 2026-01-31.") from None
+        raise click.BadParameter(f"{text!r} is not a day; write it as 2026-01-31.") from None
 
 
 @encryption_keys.command("generate")
-@click.option("--id", "name", metavar="ID", help="What it is called for ever (default: today).")
+@click.option("--id", "name", metavar="ID", help="Permanent id of the key (default: today's date).")
 def generate_key(name: str | None) -> None:
-    """Print a new master key. Put it first in TODOKU_MASTER_KEYS, and keep the others behind it.
+    """Print a new master key.
 
-    It is printed once and stored nowhere: without it, what it protects cannot be read.
+    Put it first in TODOKU_MASTER_KEYS and keep the older keys after it. todoku does not store it: store it safely,
+    because the data that it protects cannot be read without it.
     """
     say(written(name or utc_today().isoformat(), os.urandom(KEY_BYTES)))
 
@@ -44,11 +48,11 @@ def generate_key(name: str | None) -> None:
 @database_option
 @json_option
 def list_keys(database: str | None, schema: str | None, as_json: bool) -> None:
-    """List data keys by day, and the master key they are wrapped by."""
-    with opened(database, schema) as box:
+    """List data keys by day, with their master key."""
+    with open_app(database, schema) as box:
         masters, found = box.settings.master_keys, box.store.data_keys.days()
     if not found and not as_json:
-        nothing("there are no data keys: nothing was encrypted yet")
+        exit_not_found("there are no data keys: nothing has been encrypted yet")
     columns = ("day", "master_key", "configured", "keys", "since")
     show_rows(
         columns,
@@ -67,19 +71,20 @@ def list_keys(database: str | None, schema: str | None, as_json: bool) -> None:
 def rotate_keys(
     *, database: str | None, schema: str | None, by: str | None, why: str | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Wrap every data key by the current master key, the first of TODOKU_MASTER_KEYS. No message is touched.
+    """Wrap all data keys with the current master key.
 
-    When it has ended with exit code 0, older master keys may be taken away, once ledger_ttl has passed.
+    The current key is the first of TODOKU_MASTER_KEYS. Messages are not changed. After exit status 0, and once
+    ledger_ttl has passed, you can remove the older master keys.
     """
-    with opened(database, schema) as box:
-        masters, who = box.settings.master_keys, signed(by, why, dry_run=dry_run)
+    with open_app(database, schema) as box:
+        masters, operator = box.settings.master_keys, identify_operator(by, why, dry_run=dry_run)
         current = masters.current.id
-        with progress("rotating", quiet=as_json) as tell:
-            done = rotate(box.store.data_keys, masters, who, dry_run=dry_run, progress=tell)
-        kept = [reseal(box.store.secrets, masters, who, dry_run=dry_run)]
-        kept.append(rekeep(box.store, masters, who, dry_run=dry_run))
-    secrets = sum(each.number for each in kept)
-    strangers = sorted({*done.strangers, *(name for each in kept for name in each.strangers)})
+        with progress("rotating", quiet=as_json) as report:
+            done = rotate(box.store.data_keys, masters, operator, dry_run=dry_run, progress=report)
+        resealed = [reseal(box.store.secrets, masters, operator, dry_run=dry_run)]
+        resealed.append(rekeep(box.store, masters, operator, dry_run=dry_run))
+    secrets = sum(each.number for each in resealed)
+    strangers = sorted({*done.strangers, *(name for each in resealed for name in each.strangers)})
     if as_json:
         print_json({
             "master_key": current, "keys": done.number, "secrets": secrets, "not_configured": strangers,
@@ -88,30 +93,33 @@ def rotate_keys(
     else:
         say(f"rotate to {current}: {'would wrap' if dry_run else 'wrapped'} {done.number} data keys")
         if secrets:
-            say(f"  {'would seal' if dry_run else 'sealed'} {secrets} secrets of todoku's own")
+            say(f"  {'would encrypt' if dry_run else 'encrypted'} {secrets} stored secrets with it")
         for name in strangers:
-            say(f"  some are wrapped by {name}, which is not in TODOKU_MASTER_KEYS (or has other bytes there)")
+            say(f"  some need {name}, which TODOKU_MASTER_KEYS does not contain (or contains with other bytes)")
     if strangers:
         sys.exit(1)
 
 
 @encryption_keys.command("shred")
 @database_option
-@click.option("--day", "day_", type=day, metavar="DAY", help="The keys of this day (UTC).")
-@click.option("--before", type=day, metavar="DAY", help="The keys of every day before this one.")
-@click.option("--force", is_flag=True, help="Even what is unfinished: it becomes dead letters (SHREDDED).")
+@click.option("--day", "day_", type=day, metavar="DAY", help="Delete the keys of this day (UTC).")
+@click.option("--before", type=day, metavar="DAY", help="Delete the keys of all days before this one.")
+@click.option("--force", is_flag=True, help="Also if deliveries are unfinished: they become dead letters (SHREDDED).")
 @act_options
 @json_option
 def shred_keys(
     *, database: str | None, schema: str | None, day_: date | None, before: date | None, force: bool,
     by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Delete data keys: what was encrypted on those days can never be read again."""
-    with opened(database, schema) as box:
-        chosen, who = days(day=day_, before=before, today=utc_today()), signed(by, why, dry_run=dry_run)
+    """Delete data keys, and so all data they encrypted.
+
+    What was encrypted on those days can never be read again.
+    """
+    with open_app(database, schema) as box:
+        chosen, operator = days(day=day_, before=before, today=utc_today()), identify_operator(by, why, dry_run=dry_run)
         if not dry_run and sys.stdin.isatty():
-            click.confirm("What these keys have encrypted is lost for ever. Go on", abort=True, err=True)
-        found = shred(box.store.data_keys, chosen, who, force=force, dry_run=dry_run)
+            click.confirm("The data encrypted with these keys will be lost for ever. Continue?", abort=True, err=True)
+        found = shred(box.store.data_keys, chosen, operator, force=force, dry_run=dry_run)
     if as_json:
         print_json(
             {"keys": found.keys, "unfinished": found.unfinished, "dead_letters": found.dead, "dry_run": dry_run}

@@ -1,4 +1,4 @@
-"""The dead letters of a queue elsewhere, in a table of the application: dlq-sync, dlq-rerun."""
+"""Commands that copy the dead letters of a remote queue into a table, and send them again: dlq-sync, dlq-rerun."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from todoku.cli.database_option import opened
-from todoku.cli.options import act_options, duration, json_option, signed
+from todoku.cli.database_option import open_app
+from todoku.cli.options import act_options, duration, identify_operator, json_option
 from todoku.cli.output import print_json, say
 from todoku.client.connection import connect
-from todoku.client.failed_events import FailedEvents, chosen_id, usual_id
+from todoku.client.failed_events import FailedEvents, default_event_id, parse_event_id_rule
 from todoku.client.queue import Queue
 from todoku.core.errors import QueueUnavailable
 from todoku.store.failed_event_table import TABLE
 
-_PATIENCE: Final = 30.0
-"""Seconds: nobody's request waits for a person's command."""
+_TIMEOUT: Final = 30.0
+"""Seconds. Longer than an application would wait: no request depends on a command."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _QUEUE = (
-    click.option("--queue-url", "url", metavar="URL", help="The queue: a todoku server or QStash (QSTASH_URL)."),
-    click.option("--token", envvar="QSTASH_TOKEN", help="Its token (QSTASH_TOKEN)."),
+    click.option("--queue-url", "url", metavar="URL", help="Queue: a todoku server or QStash (QSTASH_URL)."),
+    click.option("--token", envvar="QSTASH_TOKEN", help="Token of the queue (QSTASH_TOKEN)."),
 )
 _TABLE = (
-    click.option("--db", "--database", "database", metavar="URL", help="Database of the table (TODOKU_DATABASE)."),
+    click.option("--db", "--database", "database", metavar="URL", help="Database with the table (TODOKU_DATABASE)."),
     click.option("--schema", help="PostgreSQL schema (TODOKU_SCHEMA)."),
-    click.option("--table", default=TABLE, show_default=True, help="The table; it is made if it is not there."),
+    click.option("--table", default=TABLE, show_default=True, help="Table; created if it does not exist."),
     *_QUEUE,
 )
 
 
-def _with(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def put_on(command: F) -> F:
+def _add_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    def add(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return put_on
+    return add
 
 
 @click.command("dlq-sync")
-@_with(*_TABLE)
-@click.option("--event-id", metavar="RULE", help="Where the id of an event is: header:NAME or body:FIELD.")
-@click.option("--watch", type=duration, metavar="DURATION", help="Look again, so often, until it is stopped: 30s.")
+@_add_options(*_TABLE)
+@click.option("--event-id", metavar="RULE", help="Where to find an event's id: header:NAME or body:FIELD.")
+@click.option("--watch", type=duration, metavar="DURATION", help="Repeat at this interval until stopped: 30s.")
 @json_option
 def dlq_sync(
     *, database: str | None, schema: str | None, table: str, url: str | None, token: str | None,
     event_id: str | None, watch: float | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the dead letters of a queue into a table of yours: event_id, payload, error, created_at.
+    """Copy the dead letters of a queue into a table.
 
-    Each is there once, however often this runs. One that was sent again and died again is open again.
+    The table has the columns event_id, payload, error, created_at. Each event has one row, however often you run this.
+    An event that was sent again and failed again is open again.
     """
-    rule = usual_id if event_id is None else chosen_id(event_id)
-    with opened(database, schema) as box, connect(url, token=token, within=_PATIENCE) as queue:
+    rule = default_event_id if event_id is None else parse_event_id_rule(event_id)
+    with open_app(database, schema) as box, connect(url, token=token, within=_TIMEOUT) as queue:
         events = FailedEvents(box, table, event_id=rule)
         while True:
             try:
-                _look(events, queue, as_json=as_json)
+                _sync(events, queue, as_json=as_json)
             except QueueUnavailable as error:
                 if watch is None:
                     raise
-                say(f"todoku: {error}", err=True)  # it may be back at the next look
+                say(f"todoku: {error}", err=True)  # the next round may succeed
             if watch is None:
                 return
             time.sleep(max(watch, 0.1))
 
 
-def _look(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
+def _sync(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
     number = added = 0
     for event, new in events.sync(queue):
         number += 1
@@ -92,25 +93,28 @@ def _look(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
 
 
 @click.command("dlq-rerun")
-@_with(*_TABLE)
+@_add_options(*_TABLE)
 @click.argument("event_id", metavar="EVENT_ID")
-@click.option("--publish", is_flag=True, help="Publish it anew, also when the queue has no dead letter of it any more.")
+@click.option("--publish", is_flag=True, help="Publish a new message, even if the dead letter is gone.")
 @act_options
 @json_option
 def dlq_rerun(
     *, database: str | None, schema: str | None, table: str, url: str | None, token: str | None, event_id: str,
     publish: bool, by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Have an event of the table sent again, and note there who did it, and why."""
-    who = signed(by, why, dry_run=dry_run)
-    with opened(database, schema) as box, connect(url, token=token, within=_PATIENCE) as queue:
+    """Send an event of the dlq-sync table again.
+
+    Records in the table who did it, and why.
+    """
+    operator = identify_operator(by, why, dry_run=dry_run)
+    with open_app(database, schema) as box, connect(url, token=token, within=_TIMEOUT) as queue:
         events = FailedEvents(box, table)
         event = events.get(event_id)
-        id = None if dry_run else events.rerun(queue, event_id, by=who.by, why=who.why, publish=publish)
+        id = None if dry_run else events.rerun(queue, event_id, by=operator.by, why=operator.why, publish=publish)
     if as_json:
         print_json({"event_id": event_id, "dlq_id": event.dlq_id, "message_id": id, "dry_run": dry_run})
     elif dry_run:
         before = "" if event.rerun_at is None else f" (sent again at {event.rerun_at} by {event.rerun_by})"
         say(f"would send {event_id} again: {event.error}{before}")
     else:
-        say(f"{event_id} is sent again as {id}")
+        say(f"sent {event_id} again as {id}")

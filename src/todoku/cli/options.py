@@ -1,4 +1,4 @@
-"""What commands share: options, and the words in which durations, rates and times are written."""
+"""Options that commands share, and parsers of durations, rates and times."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def database_option(command: F) -> F:
-    """The options every command has that opens a database."""
+    """Adds the options of every command that opens a database."""
     command = click.option("--schema", help="PostgreSQL schema (TODOKU_SCHEMA).")(command)
     return click.option("--db", "database", metavar="URL", help="Database URL (TODOKU_DATABASE).")(command)
 
 
 def json_option(command: F) -> F:
-    """For programs: one JSON object a line, always the same fields in the same order."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+    """Adds --json: one object per line for programs, always with the same fields in the same order."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")(command)
 
 
 def act_options(command: F) -> F:
-    """The options of whatever changes something."""
-    command = click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")(command)
-    command = click.option("--why", metavar="TEXT", help="Why; goes into the audit. Asked for on a terminal.")(command)
-    return click.option("--by", metavar="NAME", help="Who (TODOKU_BY; default: the user of this system).")(command)
+    """Adds the options of every command that changes something."""
+    command = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")(command)
+    command = click.option("--why", metavar="TEXT", help="Reason, for the audit; prompted for on a terminal.")(command)
+    return click.option("--by", metavar="NAME", help="Your name (TODOKU_BY; default: the system user).")(command)
 
 
-def signed(by: str | None, why: str | None, *, dry_run: bool) -> Signed:
-    """Who and why: what was not said is asked for on a terminal, where a person sits who knows."""
-    who = (by or os.environ.get("TODOKU_BY") or _user()).strip()
+def identify_operator(by: str | None, why: str | None, *, dry_run: bool) -> Signed:
+    """Who acts and why, for the audit. Prompts for a missing reason on a terminal."""
+    name = (by or os.environ.get("TODOKU_BY") or _user()).strip()
     if why is None and not dry_run and sys.stdin.isatty():
         why = click.prompt("Why", err=True)
     reason = (why or "").strip()
-    if not who or (why is not None and not reason):
+    if not name or (why is not None and not reason):
         raise click.UsageError("--by and --why cannot be empty.")
-    return Signed(who, reason or "not said")
+    return Signed(name, reason or "not said")
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a passwd entry, before and from Python 3.13 on
+    except (KeyError, OSError):  # a container without a passwd entry: KeyError before Python 3.13, then OSError
         return f"uid {os.getuid()}"
 
 
@@ -59,35 +59,35 @@ _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/([smh]))?")
 
 
 def duration(text: str) -> float:
-    """Seconds: `90`, `1.5s`, `30m`, `2h`, `7d`, or several of them, `1h30m`."""
+    """Parses a duration into seconds: `90`, `1.5s`, `30m`, `2h`, `7d`, or a sequence, `1h30m`."""
     if (found := parse_duration(text, bare=True, weeks=True)) is None:
-        raise click.BadParameter(f"{text!r} is no duration; write 90, 1.5s, 30m, 2h or 7d.")
+        raise click.BadParameter(f"{text!r} is not a duration; write 90, 1.5s, 30m, 2h or 7d.")
     return found
 
 
 def rate(text: str) -> float:
-    """So many a second: `5`, `5/s`, `100/m`, `1000/h`."""
+    """Parses a rate into a number per second: `5`, `5/s`, `100/m`, `1000/h`."""
     found = _RATE.fullmatch(text)
     if found is None or float(found[1]) == 0:
-        raise click.BadParameter(f"{text!r} is no rate; write 5/s, 100/m or 1000/h.")
+        raise click.BadParameter(f"{text!r} is not a rate; write 5/s, 100/m or 1000/h.")
     return float(found[1]) / UNITS[found[2] or "s"]
 
 
 def moment(text: str) -> datetime:
-    """A time with its zone: `2026-01-31T12:00:00Z`; without one it is refused, because nobody knows whose it is."""
+    """Parses a time with its zone: `2026-01-31T12:00:00Z`. Without a zone it is ambiguous, and refused."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31T12:00:00Z.") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31T12:00:00Z.") from None
     if at.tzinfo is None:
         raise click.BadParameter(f"{text!r} has no time zone; write 2026-01-31T12:00:00Z or +02:00.")
     return at.astimezone(UTC)
 
 
 def json_text(text: str) -> str:
-    """Any JSON, as the text it is."""
+    """Checks that the text is JSON, and returns it unchanged."""
     try:
         json.loads(text)
     except ValueError as error:
-        raise click.BadParameter(f"this is no JSON: {error}.") from None
+        raise click.BadParameter(f"this is not valid JSON: {error}.") from None
     return text

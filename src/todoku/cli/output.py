@@ -1,4 +1,4 @@
-"""How commands print: tables for people, one JSON object a line for programs, the same columns in the same order."""
+"""How commands print: tables for people, one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from todoku.core.sealed import shown
 from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.messages import Preview
 
-_WIDE: Final = 1000
-_LONGEST: Final = 60
-_LEAST: Final = 6
+_PIPED_WIDTH: Final = 1000
+_PREVIEW_LENGTH: Final = 60
+_NARROWEST: Final = 6
 _GAP: Final = 2
-_LONG: Final = frozenset({"topic", "destination", "reason", "error", "payload", "told", "name"})
-"""Columns that give way on a narrow terminal."""
+_SHRINKABLE: Final = frozenset({"topic", "destination", "reason", "error", "payload", "told", "name"})
+"""Columns that are cut on a narrow terminal."""
 
 _SPACES: Final = re.compile(r"(?:\r\n|[ \t\n])+")
-"""What lies between the words of a text with several lines."""
+"""White space between the words of a text, which may have several lines."""
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print these lines, or an empty one. What a terminal would obey in them is shown instead."""
+    """Prints the lines, or an empty one. Control characters are shown, so that the terminal does not obey them."""
     click.echo("\n".join(map(escape_controls, lines)), err=err)
 
 
 def print_document(text: str) -> None:
-    """Print a text of todoku's own as it is, with its tabs and newlines."""
+    """Prints a text from todoku itself unchanged, with its tabs and newlines."""
     click.echo(text, nl=False)
 
 
 def print_json(row: Mapping[str, object]) -> None:
-    """One object on a line of its own."""
+    """Prints one object on one line."""
     click.echo(encode_json(row).decode())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table as wide as the terminal, long texts cut to fit; piped elsewhere nothing is cut or wrapped."""
-    texts = [[Text(told(value)) for value in row] for row in rows]
+    """Prints a table as wide as the terminal, and cuts long texts to fit. Piped output is neither cut nor wrapped."""
+    texts = [[Text(format_value(value)) for value in row] for row in rows]
     needed = [max(len(name), *(row[place].cell_len for row in texts), 0) for place, name in enumerate(columns)]
     gaps = _GAP * (len(columns) - 1)
-    room = Console().width if sys.stdout.isatty() else _WIDE
-    widths = fitted(needed, [name in _LONG for name in columns], room - gaps)
+    room = Console().width if sys.stdout.isatty() else _PIPED_WIDTH
+    widths = fit_widths(needed, [name in _SHRINKABLE for name in columns], room - gaps)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, width in zip(columns, widths, strict=True):
         table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
@@ -61,19 +61,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console(width=sum(widths) + gaps, markup=False, emoji=False, highlight=False).print(table, crop=False)
 
 
-def fitted(needed: Sequence[int], gives: Sequence[bool], room: int) -> list[int]:
-    """The width of each column: those that give way share what the others leave, the shortest first."""
-    left = room - sum(width for width, soft in zip(needed, gives, strict=True) if not soft)
+def fit_widths(needed: Sequence[int], shrinks: Sequence[bool], room: int) -> list[int]:
+    """The width of each column. Columns that may shrink share the room that the others leave, narrowest first."""
+    left = room - sum(width for width, may_shrink in zip(needed, shrinks, strict=True) if not may_shrink)
     widths = list(needed)
-    soft = sorted((place for place, gives_way in enumerate(gives) if gives_way), key=lambda place: needed[place])
-    for number, place in enumerate(soft):
-        widths[place] = min(needed[place], max(_LEAST, left // (len(soft) - number)))
+    places = sorted((place for place, may_shrink in enumerate(shrinks) if may_shrink), key=lambda place: needed[place])
+    for number, place in enumerate(places):
+        widths[place] = min(needed[place], max(_NARROWEST, left // (len(places) - number)))
         left -= widths[place]
     return widths
 
 
-def told(value: object) -> str:
-    """A value as a person reads it in a table."""
+def format_value(value: object) -> str:
+    """Formats a value for a table."""
     match value:
         case None:
             return "-"
@@ -86,7 +86,7 @@ def told(value: object) -> str:
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """The same rows either way."""
+    """Prints the rows as JSON objects or as a table."""
     if as_json:
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
@@ -94,8 +94,8 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_js
         print_table(columns, rows)
 
 
-def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None = _LONGEST) -> str | None:
-    """A payload in one line: masked, then cut at `longest` characters; one that is no JSON or too large, its size."""
+def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None = _PREVIEW_LENGTH) -> str | None:
+    """A payload on one line: masked, then cut at `longest` characters. If it is not JSON, or too large: its size."""
     if found is None:
         return None
     if found.payload is None:
@@ -106,7 +106,7 @@ def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None
 
 @contextmanager
 def progress(what: str, *, total: int | None = None, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal for work that may take long, told how much is done; elsewhere nothing."""
+    """Shows a progress bar on a terminal, and nothing elsewhere. Yields the function that updates it."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -116,7 +116,7 @@ def progress(what: str, *, total: int | None = None, quiet: bool = False) -> Ite
         yield lambda done: bar.update(task, completed=done)
 
 
-def nothing(text: str = "nothing matched") -> None:
-    """Say that there was nothing, and exit 1."""
+def exit_not_found(text: str = "nothing matched") -> None:
+    """Prints that nothing was found, and exits 1."""
     say(f"todoku: {text}", err=True)
     sys.exit(1)

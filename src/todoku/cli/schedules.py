@@ -1,4 +1,4 @@
-"""Commands about schedules: `todoku schedules`, and `todoku schedule add`, remove, pause, resume, run, next."""
+"""`todoku schedules`, and `todoku schedule add`, remove, pause, resume, run, next."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from todoku.cli.database_option import opened, opened_app
+from todoku.cli.database_option import open_app, open_named_app
 from todoku.cli.messages import call_arguments
-from todoku.cli.options import act_options, database_option, duration, json_option, moment, signed
-from todoku.cli.output import print_json, print_table, say, show_rows, told
+from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, moment
+from todoku.cli.output import format_value, print_json, print_table, say, show_rows
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.schedule import Missed, cron, next_after, slots
 from todoku.engine.schedules import Schedule
 
 _FAR = datetime.max.replace(tzinfo=UTC)
 _TIMING = (
-    click.option("--cron", "expression", metavar="EXPRESSION", help='When: "0 9 * * *".'),
-    click.option("--every", type=duration, metavar="DURATION", help="Or at an interval: 30s, 15m, 6h."),
-    click.option("--tz", default="UTC", show_default=True, help="On whose clocks --cron is read: Asia/Tokyo."),
+    click.option("--cron", "expression", metavar="EXPRESSION", help='Cron expression: "0 9 * * *".'),
+    click.option("--every", type=duration, metavar="DURATION", help="Interval, instead of --cron: 30s, 15m, 6h."),
+    click.option("--tz", default="UTC", show_default=True, help="Time zone of --cron: Asia/Tokyo."),
     click.option("--missed", type=click.Choice(["skip", "once", "all"]), default="once", show_default=True,
-                 help="What becomes of slots that nobody fired in time."),
+                 help="Slots missed while no worker ran: skip them, fire once, or fire all."),
 )  # fmt: skip
 
 
 def timing_options(command: Any) -> Any:
-    """When it fires, the same words as in Python."""
+    """Adds the options that say when a schedule fires, named as in Python."""
     for option in reversed(_TIMING):
         command = option(command)
     return command
 
 
 @contextmanager
-def said_wrongly() -> Iterator[None]:
-    """A schedule that cannot be as said is wrong usage."""
+def schedule_usage_errors() -> Iterator[None]:
+    """Turns an invalid schedule into wrong usage (exit 2)."""
     try:
         yield
     except (InvalidSetting, InvalidMessage) as error:
@@ -50,7 +50,7 @@ def said_wrongly() -> Iterator[None]:
 @click.argument("name")
 @click.argument("job")
 @click.argument("arguments", nargs=-1, metavar="[JSON|NAME=VALUE]...")
-@click.option("--app", metavar="MODULE:ATTR", help="The App (TODOKU_APP, or [tool.todoku] app).")
+@click.option("--app", metavar="MODULE:ATTR", help="Your App (TODOKU_APP, or [tool.todoku] app).")
 @timing_options
 @act_options
 @json_option
@@ -59,29 +59,30 @@ def _add(
     expression: str | None, every: float | None, tz: str, missed: Missed, by: str | None, why: str | None,
     dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Call a JOB of the App by a schedule, under a NAME; one that was added before is changed.
+    """Add a schedule that enqueues a job of your App.
 
-    The arguments of the job: one JSON object, one JSON array, or name=value…
+    Give the job's arguments as one JSON object, one JSON array, or name=value pairs. A schedule that was added under
+    this NAME before is changed.
     """
     args, kwargs = call_arguments(arguments)
-    with opened_app(app, database, schema) as box:
-        who = signed(by, why, dry_run=dry_run)
-        with said_wrongly():
+    with open_named_app(app, database, schema) as box:
+        operator = identify_operator(by, why, dry_run=dry_run)
+        with schedule_usage_errors():
             if not box.jobs:
-                raise click.UsageError("Without an App there are no jobs; name it with --app.")
+                raise click.UsageError("There are no jobs; name your App with --app.")
             call = box.jobs[job].call(*args, **kwargs)
             following = box.schedules.add(
-                name, call, cron=expression, every=every, tz=tz, missed=missed, by=who.by, why=who.why,
+                name, call, cron=expression, every=every, tz=tz, missed=missed, by=operator.by, why=operator.why,
                 dry_run=dry_run,
             )  # fmt: skip
     if as_json:
         print_json({"act": "add", "schedule": name, "job": job, "next": following, "dry_run": dry_run})
     else:
-        say(f"{'would add' if dry_run else 'added'} {name}: next at {told(following)}")
+        say(f"{'would add' if dry_run else 'added'} {name}: next at {format_value(following)}")
 
 
 def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> click.Command:
-    """A command that does one thing to one schedule."""
+    """Creates the command that does `act` to one schedule."""
 
     @click.command(act, help=help)
     @database_option
@@ -92,10 +93,10 @@ def _act(act: Literal["remove", "pause", "resume"], done: str, help: str) -> cli
         *, database: str | None, schema: str | None, name: str, by: str | None, why: str | None, dry_run: bool,
         as_json: bool,
     ) -> None:  # fmt: skip
-        with opened(database, schema) as box:
-            who = signed(by, why, dry_run=dry_run)
+        with open_app(database, schema) as box:
+            operator = identify_operator(by, why, dry_run=dry_run)
             acts = {"remove": box.schedules.remove, "pause": box.schedules.pause, "resume": box.schedules.resume}
-            acts[act](name, by=who.by, why=who.why, dry_run=dry_run)
+            acts[act](name, by=operator.by, why=operator.why, dry_run=dry_run)
         if as_json:
             print_json({"act": act, "schedule": name, "dry_run": dry_run})
         else:
@@ -113,10 +114,13 @@ def _run(
     *, database: str | None, schema: str | None, name: str, by: str | None, why: str | None, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Publish one message of a schedule now; its slots stay as they are."""
-    with opened(database, schema) as box:
-        who = signed(by, why, dry_run=dry_run)
-        message = box.schedules.run_now(name, by=who.by, why=who.why, dry_run=dry_run)
+    """Publish one message of a schedule now.
+
+    Its next slots do not change.
+    """
+    with open_app(database, schema) as box:
+        operator = identify_operator(by, why, dry_run=dry_run)
+        message = box.schedules.run_now(name, by=operator.by, why=operator.why, dry_run=dry_run)
     if as_json:
         id = None if message is None else message.id
         print_json({"act": "run", "schedule": name, "id": id, "dry_run": dry_run})
@@ -126,13 +130,16 @@ def _run(
 
 @click.command("next")
 @click.argument("expression", metavar="CRON")
-@click.option("--tz", default="UTC", show_default=True, help="On whose clocks it is read: Asia/Tokyo.")
-@click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="So many slots.")
-@click.option("--after", type=moment, metavar="TIME", help="After this time instead of now: 2026-01-31T12:00:00Z.")
+@click.option("--tz", default="UTC", show_default=True, help="Time zone: Asia/Tokyo.")
+@click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of times to show.")
+@click.option("--after", type=moment, metavar="TIME", help="Start here instead of now: 2026-01-31T12:00:00Z.")
 @json_option
-def _next(expression: str, tz: str, count: int, after: datetime | None, as_json: bool) -> None:
-    """Show the next slots of a cron expression, without a database: "0 9 * * *"."""
-    with said_wrongly():
+def next_(expression: str, tz: str, count: int, after: datetime | None, as_json: bool) -> None:
+    """Show the next times of a cron expression.
+
+    Needs no database. Example: todoku schedule next "0 9 * * *"
+    """
+    with schedule_usage_errors():
         when = cron(expression, tz)
     found = islice(slots(when, next_after(when, after or datetime.now(UTC)), _FAR), count)
     show_rows(("local", "utc"), [(slot.astimezone(ZoneInfo(tz)).isoformat(), slot) for slot in found], as_json=as_json)
@@ -140,11 +147,11 @@ def _next(expression: str, tz: str, count: int, after: datetime | None, as_json:
 
 COMMANDS = (
     _add,
-    _act("remove", "removed", "Remove a schedule that was added, or that no App declares any more."),
-    _act("pause", "paused", "Let a schedule fire nothing until it is resumed."),
-    _act("resume", "resumed", "Let a schedule fire again, from its next slot on."),
+    _act("remove", "removed", "Remove a schedule that no App declares."),
+    _act("pause", "paused", "Stop a schedule until it is resumed."),
+    _act("resume", "resumed", "Let a paused schedule fire again from its next slot."),
     _run,
-    _next,
+    next_,
 )
 
 
@@ -153,7 +160,7 @@ COLUMNS = ("name", "when", "tz", "next", "local", "last", "last_message", "misse
 
 schedule = click.Group(
     "schedule", {command.name: command for command in COMMANDS if command.name is not None},
-    help="Change a schedule, run it now, or show the slots of a cron expression.",
+    help="Change or run a schedule, or try a cron expression.",
 )  # fmt: skip
 
 
@@ -161,8 +168,8 @@ schedule = click.Group(
 @database_option
 @json_option
 def schedules(database: str | None, schema: str | None, as_json: bool) -> None:
-    """List the schedules: when they fire, next and last, and what keeps them from it."""
-    with opened(database, schema) as box:
+    """List schedules: next and last run, state, error."""
+    with open_app(database, schema) as box:
         found = box.schedules.list()
     if as_json:
         show_rows(COLUMNS, [_row(one) for one in found], as_json=True)
@@ -182,7 +189,7 @@ def _row(one: Schedule) -> tuple[object, ...]:
 
 
 def _local(at: datetime | None, tz: str | None) -> str | None:
-    """The time where the schedule is read."""
+    """The time in the zone of the schedule."""
     return None if at is None or tz is None else at.astimezone(ZoneInfo(tz)).isoformat()
 
 
@@ -190,5 +197,5 @@ def _state(one: Schedule) -> str:
     if one.paused:
         return "paused"
     if not one.declared:
-        return "not declared any more"
-    return f"overdue {one.overdue:.0f} s" if one.overdue >= 1 else "waits"
+        return "no longer declared"
+    return f"overdue {one.overdue:.0f} s" if one.overdue >= 1 else "waiting"

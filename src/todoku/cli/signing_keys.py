@@ -1,11 +1,11 @@
-"""`todoku signing-keys`: what HTTP deliveries are signed with, and the change to the next key."""
+"""`todoku signing-keys`: show and rotate the keys that sign HTTP deliveries."""
 
 from __future__ import annotations
 
 import click
 
-from todoku.cli.database_option import opened
-from todoku.cli.options import act_options, database_option, json_option, signed
+from todoku.cli.database_option import open_app
+from todoku.cli.options import act_options, database_option, identify_operator, json_option
 from todoku.cli.output import print_json, say
 from todoku.core.signing_keys import SigningKeys
 from todoku.engine.http import signing_keys as engine
@@ -14,7 +14,10 @@ from todoku.engine.http import signing_keys as engine
 @click.group("signing-keys", invoke_without_command=True)
 @click.pass_context
 def signing_keys(context: click.Context) -> None:
-    """Keys that HTTP deliveries are signed with: a setting (TODOKU_SIGNING_KEYS), or kept in the database."""
+    """Show or rotate the keys that sign HTTP deliveries.
+
+    They come from the setting TODOKU_SIGNING_KEYS, or are stored in the database.
+    """
     if context.invoked_subcommand is None:
         context.invoke(show_keys)
 
@@ -23,8 +26,11 @@ def signing_keys(context: click.Context) -> None:
 @database_option
 @json_option
 def show_keys(*, database: str | None, schema: str | None, as_json: bool) -> None:
-    """Print both keys, for the environment of a receiver. If there are none yet, they are made."""
-    with opened(database, schema) as box:
+    """Print both keys, for a receiver's environment.
+
+    Creates them if there are none.
+    """
+    with open_app(database, schema) as box:
         found = engine.signing_keys(box.store, box.settings)
     _print(found, as_json=as_json)
 
@@ -36,14 +42,15 @@ def show_keys(*, database: str | None, schema: str | None, as_json: bool) -> Non
 def rotate_keys(
     *, database: str | None, schema: str | None, by: str | None, why: str | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Sign with the next key from now on, and make a new next one. Then give receivers both.
+    """Sign with the next key and create a new next one.
 
-    Receivers that know both keys verify before and after: workers change over within ten seconds.
+    Then give both keys to the receivers. Workers switch within ten seconds; a receiver that knows both keys accepts
+    requests before and after the switch.
     """
-    with opened(database, schema) as box:
-        found = engine.rotate(box.store, box.settings, signed(by, why, dry_run=dry_run), dry_run=dry_run)
+    with open_app(database, schema) as box:
+        found = engine.rotate(box.store, box.settings, identify_operator(by, why, dry_run=dry_run), dry_run=dry_run)
     if dry_run:
-        say("would sign with the next key, and make a new one", err=True)
+        say("would sign with the next key and create a new one", err=True)
         return
     _print(found, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`todoku tokens`: make, list and revoke the tokens of the HTTP API."""
+"""`todoku tokens`: create, list and revoke tokens of the HTTP API."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import get_args
 
 import click
 
-from todoku.cli.database_option import opened
-from todoku.cli.options import act_options, database_option, duration, json_option, signed
-from todoku.cli.output import nothing, print_json, say, show_rows
+from todoku.cli.database_option import open_app
+from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option
+from todoku.cli.output import exit_not_found, print_json, say, show_rows
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens as engine
 
 
 @click.group()
 def tokens() -> None:
-    """Tokens of the HTTP API. The first admin token is a setting (TODOKU_TOKEN), or is made by the first daemon."""
+    """Manage the tokens of the HTTP API.
+
+    The first admin token is the setting TODOKU_TOKEN; without it, the first daemon creates and prints one.
+    """
 
 
 @tokens.command("create")
@@ -26,29 +29,32 @@ def tokens() -> None:
     multiple=True,
     required=True,
     type=click.Choice(get_args(Scope)),
-    help="What it may do; again for more.",
+    help="What the token may do. Repeatable.",
 )
-@click.option("--name", default="token", show_default=True, help="What people call it.")
-@click.option("--expires", type=duration, metavar="DURATION", help="It ends by itself after so long: 30d.")
+@click.option("--name", default="token", show_default=True, help="Name of the token.")
+@click.option("--expires", type=duration, metavar="DURATION", help="Time until it expires: 30d.")
 @act_options
 @json_option
 def create_token(
     *, database: str | None, schema: str | None, scopes: tuple[str, ...], name: str, expires: float | None,
     by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Make a token and print it. It is shown this once: only its hash is stored."""
-    with opened(database, schema) as box:
-        who = signed(by, why, dry_run=dry_run)
+    """Create a token and print it.
+
+    Copy it now: only its hash is stored, so it cannot be shown again.
+    """
+    with open_app(database, schema) as box:
+        operator = identify_operator(by, why, dry_run=dry_run)
         engine.check_name(name)
         if dry_run:
             say(f"would create {name}: {', '.join(scopes)}", err=True)
             return
-        made, text = engine.create(box.store, who, name=name, scopes=scopes, lasts=expires)
+        created, text = engine.create(box.store, operator, name=name, scopes=scopes, lasts=expires)
     if as_json:
-        print_json(_fields(made) | {"token": text})
+        print_json(_fields(created) | {"token": text})
         return
     say(text)
-    say(f"token {made.prefix} ({', '.join(made.scopes)}): it is shown this once", err=True)
+    say(f"token {created.prefix} ({', '.join(created.scopes)}): copy it now, it is not shown again", err=True)
 
 
 COLUMNS = ("prefix", "name", "scopes", "created_at", "expires_at", "last_used_at", "revoked_at", "alive")
@@ -58,11 +64,11 @@ COLUMNS = ("prefix", "name", "scopes", "created_at", "expires_at", "last_used_at
 @database_option
 @json_option
 def list_tokens(*, database: str | None, schema: str | None, as_json: bool) -> None:
-    """List tokens, revoked ones too; never what they are."""
-    with opened(database, schema) as box:
+    """List tokens by prefix and name, also revoked ones."""
+    with open_app(database, schema) as box:
         found = engine.listed(box.store)
     if not found and not as_json:
-        nothing("there are no tokens in the database")
+        exit_not_found("there are no tokens in the database")
     show_rows(COLUMNS, [tuple(_fields(each).values()) for each in found], as_json=as_json)
 
 
@@ -75,11 +81,11 @@ def revoke_token(
     *, database: str | None, schema: str | None, token: str, by: str | None, why: str | None, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Let a token open nothing any more, within five seconds."""
-    with opened(database, schema) as box:
-        who, found = signed(by, why, dry_run=dry_run), engine.find(box.store, token)
+    """Revoke a token, effective within five seconds."""
+    with open_app(database, schema) as box:
+        operator, found = identify_operator(by, why, dry_run=dry_run), engine.find(box.store, token)
         if not dry_run and found.id is not None:
-            found = engine.revoke(box.store, found.id, who)
+            found = engine.revoke(box.store, found.id, operator)
     if as_json:
         print_json({"act": "revoke", **_fields(found), "dry_run": dry_run})
         return

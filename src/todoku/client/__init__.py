@@ -1,4 +1,4 @@
-"""One queue, wherever it is: the App in this process, a todoku server, QStash; and a way on when it is away."""
+"""One interface to a queue: an App in this process, a todoku server or QStash, with a fallback if it is unavailable."""
 
 from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued
 from todoku.client.connection import connect

@@ -1,4 +1,4 @@
-"""What a queue answers, wherever it is."""
+"""Values that a queue returns, and the interface of its backends."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from todoku.client.publish_request import Posted
+from todoku.client.publish_request import PublishRequest
 
 How = Literal["queued", "ran", "spooled"]
-"""The queue has it; or it was away, and the handler ran here, or it waits on this disk."""
+"""The queue has taken the message; or it was unavailable, and a handler ran here, or the message is in the spool."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a publish. `duplicate`: the queue had it already, nothing new was queued.
+    """The result of a publish. `duplicate`: the queue had the message already, and queued nothing new.
 
-    `id` is the message's at the queue; where that has not seen it yet, the deduplication id. `ids`: all of them, where
-    a topic stands for several receivers.
+    `id` is the message's id at the queue; if the queue has not seen it yet, the deduplication id. `ids` has one per
+    receiver if the topic has several.
     """
 
     id: str
@@ -28,7 +28,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a queue knows: what it is, and where it goes."""
+    """A message as the queue has it."""
 
     id: str
     to: str
@@ -40,7 +40,7 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a queue has given up on, and the last answer of its receiver (`status` 0: there was none)."""
+    """A message that the queue gave up on, with the receiver's last response (`status` 0: there was none)."""
 
     id: str
     message: Queued
@@ -49,14 +49,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """A page of dead letters, and the cursor of the next one (None: there is none)."""
+    """A page of dead letters, and the cursor of the next page (None: this is the last)."""
 
     items: tuple[DeadLetter, ...]
     cursor: str | None = None
 
 
-class Which(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters; what is None does not filter. `to`: a URL, or a topic."""
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter of dead letters; None does not filter. `to`: a URL, or a topic."""
 
     queue: str | None = None
     to: str | None = None
@@ -65,36 +65,36 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """A queue, wherever it is. Every call blocks, and may be made from any thread.
+    """A queue: embedded or remote. Every call blocks; any thread may call.
 
-    QueueUnavailable: it gave no answer in time, and what was asked may have happened. QueueRefused: it said no.
+    QueueUnavailable: there was no answer in time, and the call may have taken effect. QueueRefused: the queue refused.
     """
 
     name: str
 
-    def publish(self, asked: Posted, body: bytes, *, within: float) -> Published:
-        """Have something sent, once for its id."""
+    def publish(self, request: PublishRequest, body: bytes, *, within: float) -> Published:
+        """Queues the message, once per deduplication id."""
 
     def ping(self, *, within: float) -> None:
-        """Whether it answers."""
+        """Raises QueueUnavailable unless the queue answers."""
 
     def message(self, id: str) -> Queued:
-        """A message by its id; QueueRefused with status 404: there is none."""
+        """Returns a message by its id. QueueRefused with status 404: there is none."""
 
     def cancel(self, id: str, *, by: str, why: str) -> None:
-        """Let it not be sent."""
+        """Cancels a message that has not been sent."""
 
-    def dead_letters(self, which: Which, *, cursor: str | None, count: int) -> DeadLetters:
-        """A page of dead letters."""
+    def dead_letters(self, filters: DeadLetterFilter, *, cursor: str | None, count: int) -> DeadLetters:
+        """Returns a page of dead letters."""
 
     def dead_letter(self, id: str) -> DeadLetter:
-        """One of them; QueueRefused with status 404: there is none."""
+        """Returns a dead letter by its id. QueueRefused with status 404: there is none."""
 
     def retry(self, id: str, *, by: str, why: str) -> str:
-        """Let a dead letter be sent again; returns the id of the message that is."""
+        """Sends a dead letter again; returns the id of the message that is sent."""
 
     def delete(self, id: str, *, by: str, why: str) -> None:
-        """Remove a dead letter for good."""
+        """Deletes a dead letter."""
 
     def close(self) -> None:
-        """Give back what is open."""
+        """Closes connections."""

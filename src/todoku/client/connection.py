@@ -1,4 +1,4 @@
-"""`connect`: which queue this is, and what is done while it is away. The one place that looks at the environment."""
+"""`connect`: chooses the queue and the fallback. The only module of the client that reads the environment."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, get_args
 
 from todoku.app import App, load_settings
 from todoku.client.answers import Backend
-from todoku.client.embedded_queue import Embedded
+from todoku.client.embedded_queue import EmbeddedBackend
 from todoku.client.queue import Fallback, Handler, Queue
-from todoku.client.remote_queue import Remote
+from todoku.client.remote_queue import RemoteBackend
 from todoku.client.spool import DEDUPLICATED_FOR, Spool
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Duration, seconds
@@ -19,9 +19,9 @@ from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 
 WITHIN: Final = 0.4
-"""Seconds from the look-up of the queue's name to the end of its answer."""
+"""Seconds, from the DNS lookup of the queue to the end of its answer."""
 
-_FORWARDED_WITHIN: Final = 10.0
+_FORWARD_TIMEOUT: Final = 10.0
 _SPOOL: Final = "todoku-spool.db"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
@@ -35,53 +35,56 @@ def connect(
     spool: str = _SPOOL,
     within: Duration = WITHIN,
 ) -> Queue:
-    """The queue `to`: an App, or the URL of a todoku server or of QStash. None: QSTASH_URL, with QSTASH_TOKEN.
+    """Returns the queue `to`: an App, or the URL of a todoku server or of QStash. None: QSTASH_URL and QSTASH_TOKEN.
 
-    When it gives no answer `within` 0.4 seconds, `fallback` says what is done instead. "raise": QueueUnavailable.
-    "sync": the handler of this URL or topic runs here. "spool": it is committed to the SQLite file `spool`, and
-    forwarded when the queue is back. What the queue refuses is raised in any case. With SKIP_QSTASH_IN_TEST=1 a queue
-    elsewhere is not asked at all: the handlers run (S4-53).
+    If the queue does not answer `within` 0.4 seconds, `fallback` decides. "raise": raises QueueUnavailable. "sync":
+    runs the handler of this URL or topic here. "spool": commits the message to the SQLite file `spool`, and forwards
+    it when the queue is back. If the queue refuses a message, QueueRefused is raised in any case. With
+    SKIP_QSTASH_IN_TEST=1 a remote queue is not used at all: the handlers run (S4-53).
     """
     if fallback not in get_args(Fallback):
-        raise InvalidSetting(f"fallback cannot be {fallback!r}", hint='"raise", "sync" or "spool"')
+        raise InvalidSetting(f"fallback cannot be {fallback!r}", hint='use "raise", "sync" or "spool"')
     limit = seconds(within, what="within")
     if not 0 < limit < math.inf:
-        raise InvalidSetting(f"within cannot be {within!r}", hint="seconds greater than 0: within=0.4")
+        raise InvalidSetting(f"within cannot be {within!r}", hint="give seconds greater than 0, such as within=0.4")
     if fallback == "sync" and not handlers:
-        raise InvalidSetting("fallback is sync, and there are no handlers", hint="handlers={'https://…': function}")
-    lasting = DEDUPLICATED_FOR if fallback == "spool" else None
-    backend: Backend = _backend(to, token, lasting)
-    skipped = not isinstance(backend, Embedded) and os.environ.get("SKIP_QSTASH_IN_TEST", "").strip().lower() in _TRUE
-    kept = Spool(spool, backend, within=_FORWARDED_WITHIN) if fallback == "spool" and not skipped else None
+        raise InvalidSetting('fallback="sync" needs handlers', hint="pass handlers={'https://…': function}")
+    deduplicated_for = DEDUPLICATED_FOR if fallback == "spool" else None
+    backend: Backend = _backend(to, token, deduplicated_for)
+    is_embedded = isinstance(backend, EmbeddedBackend)
+    skips_queue = not is_embedded and os.environ.get("SKIP_QSTASH_IN_TEST", "").strip().lower() in _TRUE
+    opened_spool = Spool(spool, backend, within=_FORWARD_TIMEOUT) if fallback == "spool" and not skips_queue else None
     return Queue(
         backend,
         fallback=fallback,
         within=limit,
         handlers=handlers or {},
-        spool=kept,
-        telemetry=_telemetry(backend, kept),
-        alarm=Alarm(backend.box.settings if isinstance(backend, Embedded) else load_settings()),
-        always_here=skipped,
+        spool=opened_spool,
+        telemetry=_telemetry(backend, opened_spool),
+        alarm=Alarm(backend.box.settings if isinstance(backend, EmbeddedBackend) else load_settings()),
+        skips_queue=skips_queue,
     )
 
 
-def spool_of(to: str | None, token: str | None, place: str) -> Spool:
-    """A spool by itself, forwarding: for one that its program left behind."""
-    return Spool(place, _backend(to, token, DEDUPLICATED_FOR), within=_FORWARDED_WITHIN)
+def open_spool(to: str | None, token: str | None, place: str) -> Spool:
+    """Opens the spool of a program that no longer runs, and starts forwarding it."""
+    return Spool(place, _backend(to, token, DEDUPLICATED_FOR), within=_FORWARD_TIMEOUT)
 
 
-def _backend(to: str | App | None, token: str | None, lasting: float | None) -> Backend:
+def _backend(to: str | App | None, token: str | None, deduplicated_for: float | None) -> Backend:
     if isinstance(to, App):
-        return Embedded(to, deduplicated_for=lasting)
+        return EmbeddedBackend(to, deduplicated_for=deduplicated_for)
     url = to or os.environ.get("QSTASH_URL", "").strip()
     if not url:
         raise InvalidSetting("there is no queue to connect to", hint="pass an App or a URL, or set QSTASH_URL")
     if not url.startswith(("http://", "https://")):
-        raise InvalidSetting(f"a queue cannot be at {url!r}", hint="an App, or a URL: https://queue.example.com")
-    return Remote(url, token or os.environ.get("QSTASH_TOKEN", "").strip(), deduplicated_for=lasting)
+        raise InvalidSetting(
+            f"a queue cannot be at {url!r}", hint="pass an App, or a URL such as https://queue.example.com"
+        )
+    return RemoteBackend(url, token or os.environ.get("QSTASH_TOKEN", "").strip(), deduplicated_for=deduplicated_for)
 
 
 def _telemetry(backend: Backend, spool: Spool | None) -> Telemetry:
-    if isinstance(backend, Embedded):
+    if isinstance(backend, EmbeddedBackend):
         return backend.box.telemetry
     return Telemetry() if spool is None else spool.box.telemetry

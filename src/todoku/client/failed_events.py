@@ -1,6 +1,6 @@
-"""`failed_webhook_events`: the dead letters of a queue in a table of the application, to look at and to run again.
+"""`failed_webhook_events`: a table with the dead letters of a queue, to inspect and to send again.
 
-Of a queue elsewhere it is filled by looking (`todoku dlq-sync`), of an App by a hook, in the transaction of the hook.
+For a remote queue, `todoku dlq-sync` fills it. For an App, a hook does, in the transaction of the hook.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from todoku.app import App
 from todoku.client.answers import DeadLetter
-from todoku.client.embedded_queue import Embedded
+from todoku.client.embedded_queue import EmbeddedBackend
 from todoku.client.queue import Queue
 from todoku.core.ending import Ending
 from todoku.core.errors import InvalidAct, NoSuchMessage, QueueRefused
@@ -31,16 +31,16 @@ from todoku.store.publish import Publishing
 from todoku.store.statements import Steps
 
 EventId = Callable[[DeadLetter], str]
-"""Which event a dead letter is about."""
+"""Returns the id of the event that a dead letter carries."""
 
 T = TypeVar("T")
 _HOOK: Final = "todoku-failed-events"
-_NAMED: Final = ("X-Event-Id", "Idempotency-Key", "Webhook-Id")
-_LONGEST: Final = 512
+_ID_HEADERS: Final = ("X-Event-Id", "Idempotency-Key", "Webhook-Id")
+_MAX_ID_LENGTH: Final = 512
 
 
 class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How to publish an event anew. `coded`: its payload is base64, because it is no text."""
+    """How to publish an event again. `coded`: the payload is base64, because it is not text."""
 
     to: str
     method: str = "POST"
@@ -52,15 +52,15 @@ class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
 learned(_Request)
 
 
-def usual_id(letter: DeadLetter) -> str:
-    """The id its publisher gave it, as it travels in the headers; else the message's own."""
+def default_event_id(letter: DeadLetter) -> str:
+    """The id that the publisher put into a header, else the id of the message."""
     named = {name.lower(): value for name, value in letter.message.headers.items()}
-    found = next((value for name in _NAMED if (value := named.get(name.lower()))), letter.message.id)
-    return found[:_LONGEST]
+    found = next((value for name in _ID_HEADERS if (value := named.get(name.lower()))), letter.message.id)
+    return found[:_MAX_ID_LENGTH]
 
 
-def event_of(letter: DeadLetter, event_id: EventId = usual_id) -> FailedEvent:
-    """A dead letter as a row. Secrets among its headers are left out, and what its publisher redacted."""
+def build_event(letter: DeadLetter, event_id: EventId = default_event_id) -> FailedEvent:
+    """Converts a dead letter into a row, without secret headers and those that the publisher redacted."""
     message = letter.message
     text = _text(message.body)
     headers = {
@@ -88,81 +88,82 @@ def _text(body: bytes) -> str | None:
 
 
 class FailedEvents:
-    """The table, in the database of an App; which need not be a todoku database."""
+    """The table, in the database of an App. That database needs no other table of todoku."""
 
-    def __init__(self, box: App, table: str = TABLE, *, event_id: EventId = usual_id) -> None:
+    def __init__(self, box: App, table: str = TABLE, *, event_id: EventId = default_event_id) -> None:
         self._box = box
         self._table = checked_table(table)
         self._event_id = event_id
 
     def sync(self, queue: Queue) -> Iterator[tuple[FailedEvent, bool]]:
-        """Look at all dead letters of a queue, and keep them: each with whether it was new, or had died again."""
+        """Stores all dead letters of a queue. Yields each, and whether it is new or has failed again."""
         self._run(lambda to: failed_event_table.made(to, self._table))
         cursor: str | None = None
         while True:
-            looked_at = self._run(lambda to: failed_event_table.clock(to, self._table))
+            read_at = self._run(lambda to: failed_event_table.clock(to, self._table))
             page = queue.dlq.list(cursor=cursor)
-            yield from self._kept([event_of(letter, self._event_id) for letter in page.items], looked_at)
+            yield from self._store([build_event(letter, self._event_id) for letter in page.items], read_at)
             if (cursor := page.cursor) is None:
                 return
 
     def get(self, event_id: str) -> FailedEvent:
-        """An event by its id, or NoSuchMessage."""
+        """Returns an event by its id. NoSuchMessage: there is none."""
         self._run(lambda to: failed_event_table.made(to, self._table))
         event = self._run(lambda to: failed_event_table.found(to, self._table, event_id))
         if event is None:
-            raise NoSuchMessage(f"there is no failed event {event_id}", hint=f"todoku dlq-sync fills {self._table}")
+            hint = f"run `todoku dlq-sync` to update {self._table}"
+            raise NoSuchMessage(f"there is no failed event {event_id}", hint=hint)
         return event
 
     def rerun(self, queue: Queue, event_id: str, *, by: str, why: str, publish: bool = False) -> str:
-        """Have an event sent again, then note who and why; returns the id of the message that is.
+        """Sends an event again, then records who did it and why; returns the id of the message that is sent.
 
-        Its dead letter is sent again. `publish`: it is published anew, which works when that is gone, too; the same
-        failure is published anew once, however often this is called.
+        Replays its dead letter. `publish`: publishes a new message instead, which also works if the dead letter is
+        gone; the same failure is published once, however often this is called.
         """
         event = self.get(event_id)
-        id = self._published(queue, event) if publish else self._retried(queue, event, by, why)
+        id = self._publish(queue, event) if publish else self._retry(queue, event, by, why)
         self._run(lambda to: failed_event_table.rerun(to, self._table, event, by=by, why=why))
         return id
 
     def note(self, tx: Any, letter: DeadLetter) -> None:
-        """Keep a dead letter in a transaction that is open."""
+        """Stores a dead letter in the caller's transaction."""
         to = self._box.outbox.publishing()
-        event = event_of(letter, self._event_id)
+        event = build_event(letter, self._event_id)
         run(tx, to.dialect, failed_event_table.made(to, self._table))
-        looked_at = run(tx, to.dialect, failed_event_table.clock(to, self._table))
-        run(tx, to.dialect, failed_event_table.added(to, self._table, event, looked_at=looked_at))
+        read_at = run(tx, to.dialect, failed_event_table.clock(to, self._table))
+        run(tx, to.dialect, failed_event_table.added(to, self._table, event, looked_at=read_at))
 
     # ------------------------------------------------------------------------------------------- inside
 
     def _run(self, steps: Callable[[Publishing], Steps[T]]) -> T:
         return self._box.store.run(steps(self._box.outbox.publishing()))
 
-    def _kept(self, events: Sequence[FailedEvent], looked_at: str) -> list[tuple[FailedEvent, bool]]:
-        """A page in one transaction."""
+    def _store(self, events: Sequence[FailedEvent], read_at: str) -> list[tuple[FailedEvent, bool]]:
+        """Stores a page of events in one transaction."""
 
         def steps(to: Publishing) -> Steps[list[tuple[FailedEvent, bool]]]:
-            kept = []
+            stored = []
             for event in events:
-                new = yield from failed_event_table.added(to, self._table, event, looked_at=looked_at)
-                kept.append((event, new))
-            return kept
+                new = yield from failed_event_table.added(to, self._table, event, looked_at=read_at)
+                stored.append((event, new))
+            return stored
 
         return self._run(steps) if events else []
 
-    def _retried(self, queue: Queue, event: FailedEvent, by: str, why: str) -> str:
+    def _retry(self, queue: Queue, event: FailedEvent, by: str, why: str) -> str:
         try:
             return queue.dlq.retry(event.dlq_id, by=by, why=why)
         except QueueRefused as error:
             if error.status != 404:
                 raise
-            hint = "somebody has sent it again, or deleted it; to publish it anew: --publish"
-            raise InvalidAct(f"the queue has no dead letter {event.dlq_id} any more", hint=hint) from error
+            hint = "it was sent again or deleted; to publish a new message, use --publish"
+            raise InvalidAct(f"the queue no longer has the dead letter {event.dlq_id}", hint=hint) from error
 
-    def _published(self, queue: Queue, event: FailedEvent) -> str:
+    def _publish(self, queue: Queue, event: FailedEvent) -> str:
         request = msgspec.json.decode(event.request, type=_Request)
         body = base64.b64decode(event.payload) if request.coded else event.payload.encode()
-        # Not the event's own id: its first publish may still be remembered by that, and this one be taken for it.
+        # Not the event's id: the queue may still know it from the first publish, and would call this one a duplicate.
         id = f"rerun:{event.dlq_id}:{event.message_id}"
         if request.queue is None:
             done = queue.publish(request.to, body, method=request.method, headers=request.headers, deduplication_id=id)
@@ -174,36 +175,36 @@ class FailedEvents:
 
 
 def failed_events(
-    box: App, *, table: str = TABLE, topic: str = "**", name: str = _HOOK, event_id: EventId = usual_id
+    box: App, *, table: str = TABLE, topic: str = "**", name: str = _HOOK, event_id: EventId = default_event_id
 ) -> Job[..., Any]:
-    """Let an App fill the table by itself: whatever of `topic` becomes a dead letter is in it, once (S4-31)."""
+    """Adds a hook to an App that stores each dead letter of `topic` in the table, once (S4-31)."""
     events = FailedEvents(box, table, event_id=event_id)
-    queue = Embedded(box)
+    queue = EmbeddedBackend(box)
 
     @box.after("aborted", topic=topic, name=name, transactional=True)
     def note(ctx: Context, ending: Ending) -> None:
-        letter = queue.ended(ending)
+        letter = queue.dead_letter_of(ending)
         if letter is None:
-            return ctx.log.warning("FAILED_EVENT_GONE")  # pruned or purged before anybody looked
+            return ctx.log.warning("FAILED_EVENT_GONE")  # pruned or purged before the hook ran
         return events.note(ctx.tx, letter)
 
     return note
 
 
-def chosen_id(rule: str) -> EventId:
-    """`header:NAME` or `body:FIELD`, as the command line says it; what has neither is known by the usual id."""
+def parse_event_id_rule(rule: str) -> EventId:
+    """Parses `header:NAME` or `body:FIELD`. Dead letters without it get the default id."""
     kind, _, name = rule.partition(":")
     if kind not in ("header", "body") or not name:
-        raise InvalidAct(f"event-id cannot be {rule!r}", hint="header:X-Event-Id, or body:id")
+        raise InvalidAct(f"event-id cannot be {rule!r}", hint="write header:NAME or body:FIELD, such as body:id")
 
-    def of(letter: DeadLetter) -> str:
+    def event_id(letter: DeadLetter) -> str:
         try:
             if kind == "header":
                 named = {key.lower(): value for key, value in letter.message.headers.items()}
-                return named[name.lower()][:_LONGEST]
+                return named[name.lower()][:_MAX_ID_LENGTH]
             value = json.loads(letter.message.body)[name]
-            return str(value)[:_LONGEST] if value else usual_id(letter)
+            return str(value)[:_MAX_ID_LENGTH] if value else default_event_id(letter)
         except (ValueError, KeyError, TypeError):
-            return usual_id(letter)
+            return default_event_id(letter)
 
-    return of
+    return event_id

@@ -1,8 +1,8 @@
-"""HTTP to one server: kept connections, and one deadline over everything, the look-up of its name included.
+"""HTTP to one server: persistent connections, and one deadline for everything, including the DNS lookup.
 
-The standard library's client, so that a program that only publishes needs nothing else installed. No part of it has a
-deadline for the whole, and a look-up has none at all: so each request runs in a thread of its own, and who asked leaves
-when the time is over. Redirects are not followed and no proxy of the environment is used.
+It uses the client of the standard library, so that a program that only publishes needs no other package. That client
+has no deadline for a whole request, and a DNS lookup has none at all: so each request runs in a thread, and the caller
+stops waiting at the deadline. It follows no redirects, and uses no proxy from the environment.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting, QueueUnavailable
 
-_MOST_AT_ONCE: Final = 256
-"""Requests in flight. A look-up that hangs cannot be ended: it may not collect threads without end."""
+_MAX_RUNNING: Final = 256
+"""Running requests. A DNS lookup that hangs cannot be ended, so the number of threads must be limited."""
 
-_MOST_KEPT: Final = 8
-_LARGEST: Final = 32 << 20
+_MAX_IDLE: Final = 8
+_MAX_BODY: Final = 32 << 20
 
 
 class ServerAnswer(msgspec.Struct, frozen=True):
-    """What a server answered. Names of headers are in lower case."""
+    """The answer of the server. Header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -39,36 +39,36 @@ class ServerAnswer(msgspec.Struct, frozen=True):
 
 
 class TransportRequest(msgspec.Struct, frozen=True):
-    """One request. `again`: to make it twice does no harm."""
+    """One request. `is_repeatable`: sending it twice does no harm."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes = b""
-    again: bool = True
+    is_repeatable: bool = True
 
 
 class _Call:
-    """A request under way, and what it came to."""
+    """A running request, and its answer or error."""
 
     def __init__(self) -> None:
-        self.over = threading.Event()
+        self.done = threading.Event()
         self.answer: ServerAnswer | None = None
         self.error: Exception | None = None
         self.connection: HTTPConnection | None = None
-        self.left = False
+        self.is_abandoned = False
 
-    def leave(self) -> None:
-        """Who asked has gone: the thread may end, too."""
-        self.left = True
+    def abandon(self) -> None:
+        """Ends the thread's work: the caller no longer waits."""
+        self.is_abandoned = True
         connection = self.connection
-        if connection is not None and (opened := connection.sock) is not None:
+        if connection is not None and (open_socket := connection.sock) is not None:
             with suppress(OSError):  # it may be closing at this moment
-                opened.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
 
 
 class Transport:
-    """Connections to one server. From any thread; a forked child has its own."""
+    """Connections to one server. Any thread may use it; a forked process opens its own connections."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -77,74 +77,78 @@ class Transport:
         except ValueError:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise InvalidSetting(f"url cannot be {url!r}", hint="the address of the queue: https://qstash.example.com")
+            raise InvalidSetting(
+                f"url cannot be {url!r}", hint="give the address of the queue, such as https://qstash.example.com"
+            )
         self.url = url
         self._host, self._port = parts.hostname, port
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._lock = threading.Lock()
-        self._kept: deque[HTTPConnection] = deque()
+        self._idle: deque[HTTPConnection] = deque()
         self._running = 0
         self._pid = os.getpid()
 
-    def ask(self, request: TransportRequest, *, within: float) -> ServerAnswer:
-        """The server's answer, within so many seconds, or QueueUnavailable. Whether it took effect is unknown then."""
-        self._forget_parents()
+    def send(self, request: TransportRequest, *, within: float) -> ServerAnswer:
+        """Returns the answer of the server. QueueUnavailable: none came `within` seconds; the effect is unknown."""
+        self._reset_after_fork()
         with self._lock:
-            if self._running >= _MOST_AT_ONCE:
-                raise QueueUnavailable(f"{self.url} leaves {self._running} requests unanswered", hint="is it well?")
+            if self._running >= _MAX_RUNNING:
+                raise QueueUnavailable(
+                    f"{self.url} has not answered {self._running} requests", hint="check that the queue is running"
+                )
             self._running += 1
         call = _Call()
         try:
             threading.Thread(target=self._run, args=(call, request, within), name="todoku-client", daemon=True).start()
-        except RuntimeError as error:  # no thread is to be had, or the program is ending
+        except RuntimeError as error:  # no more threads, or the interpreter is shutting down
             with self._lock:
                 self._running -= 1
-            raise QueueUnavailable(f"{self.url} could not be asked: {error}") from error
-        in_time = call.over.wait(within)
-        if not in_time or isinstance(call.error, TimeoutError):  # a socket has the same limit, and may come first
-            call.leave()
-            raise QueueUnavailable(f"{self.url} gave no answer in {within * 1000:.0f} ms")
+            raise QueueUnavailable(f"cannot send a request to {self.url}: {error}") from error
+        in_time = call.done.wait(within)
+        if not in_time or isinstance(call.error, TimeoutError):  # the socket has the same timeout, and may be first
+            call.abandon()
+            raise QueueUnavailable(f"{self.url} did not answer within {within * 1000:.0f} ms")
         if isinstance(call.error, OSError | HTTPException):
             raise QueueUnavailable(f"{self.url}: {type(call.error).__name__}: {call.error}") from call.error
         if call.error is not None:
             raise call.error
-        assert call.answer is not None  # noqa: S101 - there is an answer, or an error
+        assert call.answer is not None  # noqa: S101 - without an error there is an answer
         return call.answer
 
     def close(self) -> None:
-        """Give back the connections; the next request makes another."""
-        for connection in self._all_kept():
+        """Closes idle connections; the next request opens a new one."""
+        for connection in self._take_all_idle():
             connection.close()
 
     # ------------------------------------------------------------------------------------------- inside
 
     def _run(self, call: _Call, request: TransportRequest, within: float) -> None:
         try:
-            call.answer = self._answered(call, request, within)
-        except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+            call.answer = self._request(call, request, within)
+        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
             call.error = error
         finally:
             with self._lock:
                 self._running -= 1
-            call.over.set()
+            call.done.set()
 
-    def _answered(self, call: _Call, request: TransportRequest, within: float) -> ServerAnswer:
-        kept = self._take()
-        if kept is not None:
+    def _request(self, call: _Call, request: TransportRequest, within: float) -> ServerAnswer:
+        idle = self._take_idle()
+        if idle is not None:
             try:
-                return self._spoken(call, kept, request, within)
+                return self._exchange(call, idle, request, within)
             except (OSError, HTTPException):
-                # A server may close an idle connection at the moment it is used.
-                if not request.again or call.left:
+                # The server may close an idle connection at the moment it is used.
+                if not request.is_repeatable or call.is_abandoned:
                     raise
-        return self._spoken(call, self._made(within), request, within)
+        return self._exchange(call, self._connect(within), request, within)
 
-    def _made(self, within: float) -> HTTPConnection:
+    def _connect(self, within: float) -> HTTPConnection:
         if self._tls is None:
             return HTTPConnection(self._host, self._port, timeout=within)
         return HTTPSConnection(self._host, self._port, timeout=within, context=self._tls)
 
-    def _spoken(
+    def _exchange(
         self, call: _Call, connection: HTTPConnection, request: TransportRequest, within: float
     ) -> ServerAnswer:
         call.connection = connection
@@ -153,45 +157,45 @@ class Transport:
             if connection.sock is not None:
                 connection.sock.settimeout(within)
             connection.request(request.method, request.path, request.body or None, request.headers)
-            answered = connection.getresponse()
-            body = answered.read(_LARGEST + 1)
-            if len(body) > _LARGEST:
-                raise HTTPException(f"an answer of more than {_LARGEST} bytes")
-            keep = not answered.will_close and answered.isclosed() and not call.left
-            return ServerAnswer(answered.status, _lower(answered.getheaders()), body)
+            response = connection.getresponse()
+            body = response.read(_MAX_BODY + 1)
+            if len(body) > _MAX_BODY:
+                raise HTTPException(f"the answer has more than {_MAX_BODY} bytes")
+            keep = not response.will_close and response.isclosed() and not call.is_abandoned
+            return ServerAnswer(response.status, _lower(response.getheaders()), body)
         finally:
             call.connection = None
-            if not (keep and self._keep(connection)):
+            if not (keep and self._keep_idle(connection)):
                 connection.close()
 
-    def _take(self) -> HTTPConnection | None:
+    def _take_idle(self) -> HTTPConnection | None:
         while True:
             with self._lock:
-                if not self._kept:
+                if not self._idle:
                     return None
-                connection = self._kept.pop()
+                connection = self._idle.pop()
             if connection.sock is not None and not _is_readable(connection.sock):
                 return connection
-            connection.close()  # nothing was asked, so what can be read is the end
+            connection.close()  # no request is running, so readable means that the server closed it
 
-    def _keep(self, connection: HTTPConnection) -> bool:
+    def _keep_idle(self, connection: HTTPConnection) -> bool:
         with self._lock:
-            if len(self._kept) >= _MOST_KEPT or connection.sock is None:
+            if len(self._idle) >= _MAX_IDLE or connection.sock is None:
                 return False
-            self._kept.append(connection)
+            self._idle.append(connection)
             return True
 
-    def _all_kept(self) -> list[HTTPConnection]:
+    def _take_all_idle(self) -> list[HTTPConnection]:
         with self._lock:
-            kept = list(self._kept)
-            self._kept.clear()
-            return kept
+            idle = list(self._idle)
+            self._idle.clear()
+            return idle
 
-    def _forget_parents(self) -> None:
-        """Two processes must not speak on one connection. Closing it here leaves the parent's as it is."""
+    def _reset_after_fork(self) -> None:
+        """Drops connections of the parent process, which must not be shared. The parent's stay open."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._lock = threading.Lock()  # another thread of the parent may have held it
+            self._lock = threading.Lock()  # a thread of the parent may have held it during the fork
             self._running = 0
             self.close()
 
@@ -200,7 +204,7 @@ def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers}
 
 
-def _is_readable(opened: socket.socket) -> bool:
+def _is_readable(open_socket: socket.socket) -> bool:
     poller = select.poll()
-    poller.register(opened, select.POLLIN | select.POLLHUP | select.POLLERR)
+    poller.register(open_socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poller.poll(0))

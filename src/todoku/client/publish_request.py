@@ -1,4 +1,4 @@
-"""What a caller asks a queue to send, checked: the same for every queue, and as it is kept while a queue is away."""
+"""A checked request to publish: the same for every backend, and as it is stored in the spool."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from todoku.engine.publish import check_text, encode
 
 CONTENT_TYPE: Final = "Content-Type"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-"""The header by which a receiver tells a repetition, whichever way a message came to it."""
+"""The header by which a receiver recognises a repetition, by whichever way the message reached it."""
 
-MOST_RETRIES: Final = 1_000
+MAX_RETRIES: Final = 1_000
 
 
 class Sending(TypedDict, total=False):
-    """How something is sent: the keywords of `publish` and `enqueue`.
+    """The options of `publish` and `enqueue`.
 
     `retries` after the first attempt (default: the queue's, 3); `retry_delay`: an expression in milliseconds;
-    `delay`, or `at`: not before; `deduplication_id`: within the queue's window a repetition is a duplicate;
-    `timeout` of one attempt; `method` and `headers` of the request; `callback`, `failure_callback`: URLs that are told
-    how it ended; `labels`; `flow`: a key with so many at once, so many a period.
+    `delay` or `at`: send no earlier; `deduplication_id`: within the queue's window, a repetition is a duplicate;
+    `timeout` of one attempt; `method` and `headers` of the request; `callback`, `failure_callback`: URLs that receive
+    the outcome; `labels`; `flow`: a key with a limit of concurrent requests and of requests per period.
     """
 
     retries: int | None
@@ -48,16 +48,16 @@ class Sending(TypedDict, total=False):
     flow: Flow | None
 
 
-class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of it but the body. `to` is a URL, or a topic."""
+class PublishRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything but the body. `to` is a URL or a topic."""
 
     to: str
     id: str
-    """The deduplication id: the caller's, or one made for it. It stays the same however often this is sent."""
+    """The deduplication id: the caller's, or a generated one. It stays the same however often this is sent."""
     queue: str | None = None
     method: str = "POST"
     headers: dict[str, str] = {}
-    """The receiver's, with the content type."""
+    """Headers for the receiver, with the content type."""
     retries: int | None = None
     retry_delay: str | None = None
     delay: float | None = None
@@ -68,21 +68,24 @@ class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
     flow: Flow | None = None
     trace: dict[str, str] = {}
-    """The headers of the trace it was published in."""
+    """Headers of the trace it was published in."""
 
     @property
     def is_url(self) -> bool:
-        """Whether it goes to a URL, and not to a topic."""
+        """Whether `to` is a URL; else it is a topic."""
         return "://" in self.to
 
 
-learned(Posted)
+learned(PublishRequest)
 
 
-def posted(
+def check_publish(
     to: str, queue: str | None, payload: object, given: Sending, *, new_id: str, trace: Mapping[str, str]
-) -> tuple[Posted, bytes]:
-    """What is asked for, and its body: bytes as they are, anything else as JSON. InvalidMessage names what is wrong."""
+) -> tuple[PublishRequest, bytes]:
+    """Checks a publish. Returns the request and its body: bytes unchanged, anything else as JSON.
+
+    InvalidMessage names the option that is wrong.
+    """
     check_text(to, "destination", 4096)
     if queue is not None:
         check_text(queue, "queue", MAX_TOPIC_LENGTH)
@@ -92,18 +95,18 @@ def posted(
     id = given.get("deduplication_id")
     if id is not None:
         check_text(id, "deduplication_id", MAX_KEY_LENGTH)
-        checked({"deduplication_id": id})  # it travels in a header
+        checked({"deduplication_id": id})  # it is sent in a header
     id = id or new_id
-    usual = {CONTENT_TYPE: "application/octet-stream" if raw else "application/json", IDEMPOTENCY_KEY: id}
+    defaults = {CONTENT_TYPE: "application/octet-stream" if raw else "application/json", IDEMPOTENCY_KEY: id}
     at, delay = given.get("at"), given.get("delay")
     if at is not None and delay is not None:
-        raise InvalidMessage("delay and at cannot both be given", hint="keep one of them")
-    return Posted(
+        raise InvalidMessage("delay and at cannot both be given", hint="pass only one of them")
+    return PublishRequest(
         to=to,
         id=id,
         queue=queue,
         method=_method(given.get("method", "POST")),
-        headers=usual | _headers(given.get("headers")),
+        headers=defaults | _headers(given.get("headers")),
         retries=_retries(given.get("retries")),
         retry_delay=given.get("retry_delay"),
         delay=None if delay is None else seconds(delay, what="delay"),
@@ -117,11 +120,11 @@ def posted(
     ), body
 
 
-def waiting(asked: Posted, now: float) -> Posted:
-    """The same, to be sent later by somebody else: a delay counts from now on, not from then."""
-    if asked.delay is None:
-        return asked
-    return msgspec.structs.replace(asked, delay=None, at=now + asked.delay)
+def with_fixed_time(request: PublishRequest, now: float) -> PublishRequest:
+    """The same request with its delay turned into a time: the delay counts from now, not from when it is forwarded."""
+    if request.delay is None:
+        return request
+    return msgspec.structs.replace(request, delay=None, at=now + request.delay)
 
 
 def _destination(to: str) -> str:
@@ -130,7 +133,7 @@ def _destination(to: str) -> str:
     try:
         return check_topic(to)
     except InvalidMessage:
-        hint = "a URL (https://…), or a topic: words of letters, digits, - _ : with dots between them"
+        hint = "give a URL (https://…), or a topic: words of letters, digits, - _ : separated by dots"
         raise InvalidMessage(f"the destination cannot be {to[:200]!r}", hint=hint) from None
 
 
@@ -141,22 +144,22 @@ def _url(url: str | None, what: str) -> str | None:
 def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
     found = checked(given or {})
     if wrong := [name for name in found if not forwardable(name)]:
-        hint = "leave it out: a connection's own headers, and Upstash-*, Webhook-*, are not a sender's to give"
+        hint = "leave it out: headers of the connection, Upstash-* and Webhook-* are set by the queue"
         raise InvalidMessage(f"the header {wrong[0]} cannot be forwarded", hint=hint)
     return found
 
 
 def _method(method: object) -> str:
     if not isinstance(method, str) or not method.isalpha() or not method.isascii() or len(method) > 16:
-        raise InvalidMessage(f"method cannot be {method!r}", hint="POST, PUT, PATCH, DELETE or GET")
+        raise InvalidMessage(f"method cannot be {method!r}", hint="use POST, PUT, PATCH, DELETE or GET")
     return method.upper()
 
 
 def _retries(retries: object) -> int | None:
     if retries is None:
         return None
-    if type(retries) is not int or not 0 <= retries <= MOST_RETRIES:
-        raise InvalidMessage(f"retries cannot be {retries!r}", hint=f"a whole number from 0 to {MOST_RETRIES}")
+    if type(retries) is not int or not 0 <= retries <= MAX_RETRIES:
+        raise InvalidMessage(f"retries cannot be {retries!r}", hint=f"give a whole number from 0 to {MAX_RETRIES}")
     return retries
 
 
@@ -168,10 +171,10 @@ def _moment(at: datetime) -> float:
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:
     if isinstance(labels, str):
-        raise InvalidMessage(f"labels cannot be {labels!r}", hint='a list of texts: labels=["payments"]')
+        raise InvalidMessage(f"labels cannot be {labels!r}", hint='give a list of strings: labels=["payments"]')
     for label in labels:
         check_text(label, "label", MAX_TOPIC_LENGTH)
         if "," in label:
-            raise InvalidMessage(f"a label cannot be {label!r}", hint="a comma is what stands between labels")
+            raise InvalidMessage(f"a label cannot be {label!r}", hint="leave out the comma: it separates labels")
         checked({"labels": label})
     return tuple(labels)

@@ -1,4 +1,4 @@
-"""A queue as a program uses it: publish and enqueue, the same wherever it is, and what to do while it is away."""
+"""The queue that programs use: publish and enqueue on any backend, and the fallback while it is unavailable."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, Unpack
 import msgspec
 
 from todoku.app import new_id
-from todoku.client.answers import Backend, DeadLetter, DeadLetters, Published, Queued, Which
-from todoku.client.embedded_queue import Embedded
-from todoku.client.publish_request import Posted, Sending, posted
+from todoku.client.answers import Backend, DeadLetter, DeadLetterFilter, DeadLetters, Published, Queued
+from todoku.client.embedded_queue import EmbeddedBackend
+from todoku.client.publish_request import PublishRequest, Sending, check_publish
 from todoku.client.spool import Spool
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidAct, InvalidMessage, QueueUnavailable
@@ -25,17 +25,17 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import refuse_in_event_loop
 
-_MOST: Final = 100
+_MAX_PAGE: Final = 100
 
 
 class MessageCalls:
-    """`queue.messages`: those that wait, and for a while those that were sent."""
+    """`queue.messages`: messages that wait and, for a while, those that were sent."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def get(self, id: str) -> Queued:
-        """A message by its id; QueueRefused with status 404: there is none."""
+        """Returns a message by its id. QueueRefused with status 404: there is none."""
         refuse_in_event_loop("queue.messages.aget(…)")
         return self._backend.message(id)
 
@@ -44,17 +44,17 @@ class MessageCalls:
         return await asyncio.to_thread(self._backend.message, id)
 
     def cancel(self, id: str, *, by: str, why: str) -> None:
-        """Let it not be sent; what runs at this moment goes on."""
+        """Cancels a message. An attempt that is running continues."""
         refuse_in_event_loop("queue.messages.acancel(…)")
-        self._backend.cancel(id, **_signed(by, why))
+        self._backend.cancel(id, **_check_signature(by, why))
 
     async def acancel(self, id: str, *, by: str, why: str) -> None:
         """As `cancel`, for async code."""
-        await asyncio.to_thread(self._backend.cancel, id, **_signed(by, why))
+        await asyncio.to_thread(self._backend.cancel, id, **_check_signature(by, why))
 
 
 class DeadLetterCalls:
-    """`queue.dlq`: the dead letters. An App audits who and why; a queue elsewhere names the token's owner."""
+    """`queue.dlq`: dead letters. An App audits `by` and `why`; a remote queue audits the owner of the token."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -67,19 +67,19 @@ class DeadLetterCalls:
         since: datetime | None = None,
         until: datetime | None = None,
         cursor: str | None = None,
-        count: int = _MOST,
+        count: int = _MAX_PAGE,
     ) -> DeadLetters:
-        """A page of at most 100 dead letters: of a queue, to a URL or topic, that died in this time."""
+        """Returns a page of at most 100 dead letters: of a queue, to a URL or topic, that failed in this time."""
         refuse_in_event_loop("queue.dlq.alist(…)")
-        which = Which(queue=queue, to=to, since=since, until=until)
-        return self._backend.dead_letters(which, cursor=cursor, count=_count(count))
+        filters = DeadLetterFilter(queue=queue, to=to, since=since, until=until)
+        return self._backend.dead_letters(filters, cursor=cursor, count=_check_count(count))
 
-    async def alist(self, **which: Any) -> DeadLetters:
+    async def alist(self, **filters: Any) -> DeadLetters:
         """As `list`, for async code, with the same keywords."""
-        return await asyncio.to_thread(self.list, **which)
+        return await asyncio.to_thread(self.list, **filters)
 
     def get(self, id: str) -> DeadLetter:
-        """One of them; QueueRefused with status 404: there is none."""
+        """Returns a dead letter by its id. QueueRefused with status 404: there is none."""
         refuse_in_event_loop("queue.dlq.aget(…)")
         return self._backend.dead_letter(id)
 
@@ -88,60 +88,60 @@ class DeadLetterCalls:
         return await asyncio.to_thread(self._backend.dead_letter, id)
 
     def retry(self, id: str, *, by: str, why: str) -> str:
-        """Let it be sent again, with all its attempts; returns the id of the message that is."""
+        """Sends it again with a full set of attempts; returns the id of the message that is sent."""
         refuse_in_event_loop("queue.dlq.aretry(…)")
-        return self._backend.retry(id, **_signed(by, why))
+        return self._backend.retry(id, **_check_signature(by, why))
 
     async def aretry(self, id: str, *, by: str, why: str) -> str:
         """As `retry`, for async code."""
-        return await asyncio.to_thread(self._backend.retry, id, **_signed(by, why))
+        return await asyncio.to_thread(self._backend.retry, id, **_check_signature(by, why))
 
     def delete(self, id: str, *, by: str, why: str) -> None:
-        """Remove it for good."""
+        """Deletes it."""
         refuse_in_event_loop("queue.dlq.adelete(…)")
-        self._backend.delete(id, **_signed(by, why))
+        self._backend.delete(id, **_check_signature(by, why))
 
     async def adelete(self, id: str, *, by: str, why: str) -> None:
         """As `delete`, for async code."""
-        await asyncio.to_thread(self._backend.delete, id, **_signed(by, why))
+        await asyncio.to_thread(self._backend.delete, id, **_check_signature(by, why))
 
 
-def _signed(by: str, why: str) -> dict[str, str]:
-    for name, said in (("by", by), ("why", why)):
-        if not str(said or "").strip():
+def _check_signature(by: str, why: str) -> dict[str, str]:
+    for name, value in (("by", by), ("why", why)):
+        if not str(value or "").strip():
             raise InvalidAct(f"{name} cannot be empty", hint="it goes into the audit")
     return {"by": by.strip(), "why": why.strip()}
 
 
-def _count(count: int) -> int:
-    if type(count) is not int or not 1 <= count <= _MOST:
-        raise InvalidAct(f"count cannot be {count!r}", hint=f"1 to {_MOST}; the cursor leads to the next page")
+def _check_count(count: int) -> int:
+    if type(count) is not int or not 1 <= count <= _MAX_PAGE:
+        raise InvalidAct(f"count cannot be {count!r}", hint=f"give 1 to {_MAX_PAGE}; get the next page by the cursor")
     return count
 
 
 Fallback = Literal["raise", "sync", "spool"]
 Handler = Callable[[Outgoing], Any]
-"""Does here what the receiver would have done; plain or async. What it raises, the caller sees."""
+"""Does in this process what the receiver would do; sync or async. Its exceptions reach the caller."""
 
-_RESTS: Final = 1.0
-"""Seconds that a queue which was away is not asked again: its callers need not each wait for it."""
+_PAUSE: Final = 1.0
+"""Seconds without a request after the queue did not answer, so that not every caller waits for the timeout."""
 
 _ALARM_EVERY: Final = 1.0
 
 
-class _Here(msgspec.Struct, frozen=True):
-    """To be run by the caller itself."""
+class _LocalRun(msgspec.Struct, frozen=True):
+    """A handler for the caller to run, with its message."""
 
     handler: Handler
     message: Outgoing
 
 
 class Queue:
-    """Made by `todoku.client.connect`. From any thread; the calls that begin with `a` are for async code."""
+    """Created by `todoku.client.connect`. Any thread may use it; calls that begin with `a` are for async code."""
 
     def __init__(
         self, backend: Backend, *, fallback: Fallback, within: float, handlers: Mapping[str, Handler],
-        spool: Spool | None, telemetry: Telemetry, alarm: Alarm, always_here: bool,
+        spool: Spool | None, telemetry: Telemetry, alarm: Alarm, skips_queue: bool,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._fallback = fallback
@@ -150,43 +150,43 @@ class Queue:
         self._spool = spool
         self.telemetry = telemetry
         self._alarm = alarm
-        self._always_here = always_here
-        self._rests_until = 0.0
+        self._skips_queue = skips_queue
+        self._paused_until = 0.0
         self._alarm_at = 0.0
         self.dlq = DeadLetterCalls(backend)
         self.messages = MessageCalls(backend)
 
     def publish(self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]) -> Published:
-        """Have `payload` sent to a URL or a topic: bytes as they are, anything else as JSON.
+        """Publishes `payload` to a URL or a topic: bytes unchanged, anything else as JSON.
 
-        `tx` is for an App: your own transaction, as in `box.publish`. For the rest see `Sending`.
+        `tx` works with an App only: your own transaction, as in `box.publish`. For the other options see `Sending`.
         """
-        return self._now(*self._posted(to, None, payload, sending), tx)
+        return self._publish(*self._check(to, None, payload, sending), tx)
 
     async def apublish(
         self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
         """As `publish`, for async code."""
-        return await self._soon(*self._posted(to, None, payload, sending), tx)
+        return await self._apublish(*self._check(to, None, payload, sending), tx)
 
     def enqueue(
         self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
-        """As `publish`, through a queue: one after the other, in the order they came."""
-        return self._now(*self._posted(to, queue, payload, sending), tx)
+        """As `publish`, through a queue, which delivers its messages one by one in their order."""
+        return self._publish(*self._check(to, queue, payload, sending), tx)
 
     async def aenqueue(
         self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
         """As `enqueue`, for async code."""
-        return await self._soon(*self._posted(to, queue, payload, sending), tx)
+        return await self._apublish(*self._check(to, queue, payload, sending), tx)
 
     def spooled(self) -> int:
-        """How many messages wait on this disk."""
+        """The number of messages that wait in the spool."""
         return 0 if self._spool is None else self._spool.number()
 
     def close(self) -> None:
-        """Give back connections and stop forwarding; what is spooled stays where it is. An App stays open."""
+        """Closes connections and stops forwarding. Spooled messages stay in the spool; an App stays open."""
         if self._spool is not None:
             self._spool.close()
         self._backend.close()
@@ -199,73 +199,74 @@ class Queue:
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _posted(self, to: str, queue: str | None, payload: object, sending: Sending) -> tuple[Posted, bytes]:
+    def _check(self, to: str, queue: str | None, payload: object, sending: Sending) -> tuple[PublishRequest, bytes]:
         if unknown := sending.keys() - Sending.__annotations__.keys():
             known = ", ".join(Sending.__annotations__)
-            raise InvalidMessage(f"there is no option {sorted(unknown)[0]!r}", hint=f"known: {known}")
-        return posted(to, queue, payload, sending, new_id=str(new_id()), trace=inject(None) or {})
+            raise InvalidMessage(f"there is no option {sorted(unknown)[0]!r}", hint=f"the options are {known}")
+        return check_publish(to, queue, payload, sending, new_id=str(new_id()), trace=inject(None) or {})
 
-    def _now(self, asked: Posted, body: bytes, tx: Any) -> Published:
+    def _publish(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
         if tx is not None:
-            return self._app().join(asked, body, tx)
+            return self._embedded().join(request, body, tx)
         refuse_in_event_loop("queue.apublish(…), or queue.aenqueue(…)")
-        done = self._stored(asked, body)
+        done = self._send(request, body)
         if isinstance(done, Published):
             return done
         returned = done.handler(done.message)
         if inspect.isawaitable(returned):
-            asyncio.run(_awaited(returned))
-        return _ran(asked)
+            asyncio.run(_await(returned))
+        return _published_locally(request)
 
-    async def _soon(self, asked: Posted, body: bytes, tx: Any) -> Published:
+    async def _apublish(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
         if tx is not None:
-            return await self._app().ajoin(asked, body, tx)
-        done = await asyncio.to_thread(self._stored, asked, body)
+            return await self._embedded().ajoin(request, body, tx)
+        done = await asyncio.to_thread(self._send, request, body)
         if isinstance(done, Published):
             return done
         if is_async(done.handler):
             await done.handler(done.message)
         else:
             await asyncio.to_thread(done.handler, done.message)
-        return _ran(asked)
+        return _published_locally(request)
 
-    def _app(self) -> Embedded:
-        if not isinstance(self._backend, Embedded):
+    def _embedded(self) -> EmbeddedBackend:
+        if not isinstance(self._backend, EmbeddedBackend):
             raise InvalidMessage(
-                "tx= is for an App: a queue elsewhere cannot join your transaction",
-                hint="publish to an App in your database, and let it deliver; or leave tx= out",
+                "tx= works with an App only: a remote queue cannot join your transaction",
+                hint="publish through an App in your database, or leave tx= out",
             )
         return self._backend
 
-    def _stored(self, asked: Posted, body: bytes) -> Published | _Here:
-        """Have the queue take it, or do what is done instead. Blocks."""
-        if self._always_here:
-            return self._here(asked, body, None)
-        if self._spool is not None and self._spool.holds(asked.queue):
-            return self._instead(asked, body, QueueUnavailable("messages of this queue still wait to be forwarded"))
-        if time.monotonic() < self._rests_until:
-            return self._instead(asked, body, QueueUnavailable("it gave no answer a moment ago"))
+    def _send(self, request: PublishRequest, body: bytes) -> Published | _LocalRun:
+        """Sends the request to the queue, or falls back. Blocks."""
+        if self._skips_queue:
+            return self._local_run(request, body, None)
+        if self._spool is not None and self._spool.has_waiting(request.queue):
+            error = QueueUnavailable("earlier messages of this queue are still in the spool")
+            return self._fall_back(request, body, error)
+        if time.monotonic() < self._paused_until:
+            return self._fall_back(request, body, QueueUnavailable("the queue did not answer a moment ago"))
         try:
-            return self._backend.publish(asked, body, within=self._within)
-        except QueueUnavailable as error:
+            return self._backend.publish(request, body, within=self._within)
+        except QueueUnavailable as unavailable:
             if self._fallback != "raise":
-                self._rests_until = time.monotonic() + _RESTS
-            return self._instead(asked, body, error)
+                self._paused_until = time.monotonic() + _PAUSE
+            return self._fall_back(request, body, unavailable)
 
-    def _instead(self, asked: Posted, body: bytes, error: QueueUnavailable) -> Published | _Here:
-        self._tell(asked, error)
+    def _fall_back(self, request: PublishRequest, body: bytes, error: QueueUnavailable) -> Published | _LocalRun:
+        self._report_fallback(request, error)
         match self._fallback:
             case "raise":
                 raise error
             case "sync":
-                return self._here(asked, body, error)
+                return self._local_run(request, body, error)
             case "spool":
-                assert self._spool is not None  # noqa: S101 - `connect` made one
-                return self._spool.put(asked, body)
+                assert self._spool is not None  # noqa: S101 - `connect` opened it
+                return self._spool.put(request, body)
 
-    def _tell(self, asked: Posted, error: QueueUnavailable) -> None:
+    def _report_fallback(self, request: PublishRequest, error: QueueUnavailable) -> None:
         self.telemetry.fell_back(mode=self._fallback)
-        Log(message_id=asked.id).warning(
+        Log(message_id=request.id).warning(
             "QUEUE_FALLBACK", mode=self._fallback, queue=self._backend.name, error_type=type(error).__name__,
             error=str(error),
         )  # fmt: skip
@@ -273,37 +274,37 @@ class Queue:
             self._alarm_at = now + _ALARM_EVERY
             self._alarm.raised("queue_fallback", 1.0)
 
-    def _here(self, asked: Posted, body: bytes, error: QueueUnavailable | None) -> _Here:
-        handler = _handler(self._handlers, asked.to)
+    def _local_run(self, request: PublishRequest, body: bytes, error: QueueUnavailable | None) -> _LocalRun:
+        handler = _find_handler(self._handlers, request.to)
         if handler is None:
             raise QueueUnavailable(
-                f"nobody here handles {asked.to}", hint=f"add it: connect(…, handlers={{{asked.to!r}: …}})"
+                f"there is no handler for {request.to}", hint=f"add one: connect(…, handlers={{{request.to!r}: …}})"
             ) from error
         message = Outgoing(
-            message_id=asked.id,
-            idempotency_key=asked.id,
-            topic=asked.to,
-            key=asked.queue,
+            message_id=request.id,
+            idempotency_key=request.id,
+            topic=request.to,
+            key=request.queue,
             payload=body,
-            content_type=asked.headers["Content-Type"],
-            headers={**asked.trace, **asked.headers},
+            content_type=request.headers["Content-Type"],
+            headers={**request.trace, **request.headers},
             attempt=1,
             created_at=time.time(),
         )
-        return _Here(handler, message)
+        return _LocalRun(handler, message)
 
 
-async def _awaited(returned: Any) -> None:
+async def _await(returned: Any) -> None:
     await returned
 
 
-def _ran(asked: Posted) -> Published:
-    return Published(id=asked.id, deduplication_id=asked.id, how="ran")
+def _published_locally(request: PublishRequest) -> Published:
+    return Published(id=request.id, deduplication_id=request.id, how="ran")
 
 
-def _handler(handlers: Mapping[str, Handler], to: str) -> Handler | None:
-    """That of exactly this URL or topic; else of the longest beginning that somebody handles, `https://worker/*`."""
+def _find_handler(handlers: Mapping[str, Handler], to: str) -> Handler | None:
+    """The handler of exactly this URL or topic, else of the longest matching prefix, such as `https://worker/*`."""
     if to in handlers:
         return handlers[to]
-    fitting = [name for name in handlers if name.endswith("*") and to.startswith(name[:-1])]
-    return handlers[max(fitting, key=len)] if fitting else None
+    prefixes = [name for name in handlers if name.endswith("*") and to.startswith(name[:-1])]
+    return handlers[max(prefixes, key=len)] if prefixes else None

@@ -1,4 +1,4 @@
-"""A queue elsewhere: a todoku server, or QStash. Requests out, answers in, as QStash's HTTP API has them."""
+"""The backend for a remote queue: a todoku server or QStash, by the HTTP API of QStash."""
 
 from __future__ import annotations
 
@@ -13,93 +13,95 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued, Which
+from todoku.client.answers import DeadLetter, DeadLetterFilter, DeadLetters, Published, Queued
 from todoku.client.http_transport import ServerAnswer, Transport, TransportRequest
-from todoku.client.publish_request import CONTENT_TYPE, Posted
+from todoku.client.publish_request import CONTENT_TYPE, PublishRequest
 from todoku.core.errors import InvalidMessage, InvalidSetting, QueueRefused, QueueUnavailable
 from todoku.core.http_request import Flow, origin
 from todoku.core.msgspec_warmup import learned
 
 _URL_CHARACTERS: Final = ":/?[]@!$&'()*+,;=%~"
-_SHOWN: Final = 300
-"""So much of an error's text is passed on."""
+_ERROR_LENGTH: Final = 300
+"""How many characters of an error text are passed on."""
+
+_CHECK_URL: Final = "check that the URL is that of a queue"
 
 
-def publish_request(asked: Posted, body: bytes, *, deduplicated_for: float | None) -> TransportRequest:
-    """The request that has a message sent. Its id makes it harmless to repeat."""
-    where = quote(asked.to, safe=_URL_CHARACTERS)
-    path = f"/v2/publish/{where}" if asked.queue is None else f"/v2/enqueue/{quote(asked.queue, safe='')}/{where}"
+def encode_publish(request: PublishRequest, body: bytes, *, deduplicated_for: float | None) -> TransportRequest:
+    """The HTTP request that publishes a message. Its deduplication id makes it harmless to repeat."""
+    target = quote(request.to, safe=_URL_CHARACTERS)
+    path = f"/v2/publish/{target}" if request.queue is None else f"/v2/enqueue/{quote(request.queue, safe='')}/{target}"
     headers = {
-        CONTENT_TYPE: asked.headers[CONTENT_TYPE],
-        "Upstash-Method": asked.method,
-        "Upstash-Deduplication-Id": asked.id,
-        **{f"Upstash-Forward-{name}": value for name, value in asked.headers.items() if name != CONTENT_TYPE},
-        **asked.trace,
-        **{f"Upstash-Forward-{name}": value for name, value in asked.trace.items()},
-        **_options(asked),
+        CONTENT_TYPE: request.headers[CONTENT_TYPE],
+        "Upstash-Method": request.method,
+        "Upstash-Deduplication-Id": request.id,
+        **{f"Upstash-Forward-{name}": value for name, value in request.headers.items() if name != CONTENT_TYPE},
+        **request.trace,
+        **{f"Upstash-Forward-{name}": value for name, value in request.trace.items()},
+        **_options(request),
     }
     if deduplicated_for is not None:
         headers["Todoku-Deduplicated-For"] = f"{deduplicated_for:.0f}"
     return TransportRequest("POST", path, headers, body)
 
 
-def _options(asked: Posted) -> dict[str, str]:
-    said = {
-        "Retries": None if asked.retries is None else str(asked.retries),
-        "Retry-Delay": asked.retry_delay,
-        "Delay": None if asked.delay is None else _interval(asked.delay),
-        "Not-Before": None if asked.at is None else str(math.ceil(asked.at)),
-        "Timeout": None if asked.timeout is None else _interval(asked.timeout),
-        "Callback": asked.callback,
-        "Failure-Callback": asked.failure_callback,
-        "Label": ",".join(asked.labels) or None,
-        "Flow-Control-Key": None if asked.flow is None else asked.flow.key,
-        "Flow-Control-Value": None if asked.flow is None else _flow(asked.flow),
+def _options(request: PublishRequest) -> dict[str, str]:
+    options = {
+        "Retries": None if request.retries is None else str(request.retries),
+        "Retry-Delay": request.retry_delay,
+        "Delay": None if request.delay is None else _interval(request.delay),
+        "Not-Before": None if request.at is None else str(math.ceil(request.at)),
+        "Timeout": None if request.timeout is None else _interval(request.timeout),
+        "Callback": request.callback,
+        "Failure-Callback": request.failure_callback,
+        "Label": ",".join(request.labels) or None,
+        "Flow-Control-Key": None if request.flow is None else request.flow.key,
+        "Flow-Control-Value": None if request.flow is None else _flow(request.flow),
     }
-    return {f"Upstash-{name}": value for name, value in said.items() if value is not None}
+    return {f"Upstash-{name}": value for name, value in options.items() if value is not None}
 
 
 def _interval(seconds: float) -> str:
-    """Never earlier than asked for: what is less than a millisecond is one."""
+    """Formats an interval, rounded up: never earlier than requested."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{math.ceil(seconds * 1000)}ms"
 
 
 def _flow(flow: Flow) -> str:
-    said = {"parallelism": flow.parallelism, "rate": flow.rate}
-    parts = [f"{name}={value}" for name, value in said.items() if value is not None]
+    limits = {"parallelism": flow.parallelism, "rate": flow.rate}
+    parts = [f"{name}={value}" for name, value in limits.items() if value is not None]
     return ", ".join([*parts, f"period={_interval(flow.period)}"])
 
 
-def request(method: str, *parts: str) -> TransportRequest:
-    """A request about what is there. Only to let something happen again is not to be repeated."""
+def build_request(method: str, *parts: str) -> TransportRequest:
+    """An HTTP request about messages or dead letters. Only POST, which sends a dead letter again, is not repeatable."""
     path = "/v2/" + "/".join(quote(part, safe="") for part in parts)
-    return TransportRequest(method, path, {}, again=method != "POST")
+    return TransportRequest(method, path, {}, is_repeatable=method != "POST")
 
 
-def dead_request(which: Which, cursor: str | None, count: int) -> TransportRequest:
-    """The request for a page of dead letters."""
-    said = {
+def build_dead_letter_request(filters: DeadLetterFilter, cursor: str | None, count: int) -> TransportRequest:
+    """The HTTP request for a page of dead letters."""
+    parameters = {
         "count": str(count),
         "cursor": cursor,
-        "queueName": which.queue,
-        None if which.to is None else "url" if "://" in which.to else "topicName": which.to,
-        "fromDate": None if which.since is None else f"{which.since.timestamp() * 1000:.0f}",
-        "toDate": None if which.until is None else f"{which.until.timestamp() * 1000:.0f}",
+        "queueName": filters.queue,
+        None if filters.to is None else "url" if "://" in filters.to else "topicName": filters.to,
+        "fromDate": None if filters.since is None else f"{filters.since.timestamp() * 1000:.0f}",
+        "toDate": None if filters.until is None else f"{filters.until.timestamp() * 1000:.0f}",
     }
-    query = urlencode({name: value for name, value in said.items() if name is not None and value is not None})
+    query = urlencode({name: value for name, value in parameters.items() if name is not None and value is not None})
     return TransportRequest("GET", f"/v2/dlq?{query}", {})
 
 
 # --------------------------------------------------------------------------------------------------- answers
 
 
-def accepted(answer: ServerAnswer) -> Any:
-    """What an answer says. QueueRefused: no. QueueUnavailable: whoever answered is not able to."""
+def read_answer(answer: ServerAnswer) -> Any:
+    """Returns the JSON of a successful answer. QueueRefused: 3xx, 4xx. QueueUnavailable: 5xx, or no JSON."""
     if 200 <= answer.status < 300:
         try:
             return json.loads(answer.body) if answer.body.strip() else {}
         except ValueError as error:
-            raise QueueUnavailable(f"the answer is no JSON: {error}", hint="does the URL name a queue?") from error
+            raise QueueUnavailable(f"the answer is not JSON: {error}", hint=_CHECK_URL) from error
     text = _error(answer)
     if answer.status >= 500:
         raise QueueUnavailable(f"the queue answered {answer.status}: {text}")
@@ -111,36 +113,36 @@ def _error(answer: ServerAnswer) -> str:
         text = json.loads(answer.body)["error"]
     except (ValueError, KeyError, TypeError):
         text = answer.body.decode("utf-8", "replace")
-    return str(text).strip()[:_SHOWN] or "no reason given"
+    return str(text).strip()[:_ERROR_LENGTH] or "no reason given"
 
 
 def _hint(answer: ServerAnswer) -> str:
     match answer.status:
         case 401 | 403:
-            return "is the token right, and may it do this?"
+            return "check the token and its scopes"
         case 429:
             after = answer.headers.get("retry-after")
-            return "too much at once" if after is None else f"too much at once; again in {after} s"
+            return "too many requests; send fewer" if after is None else f"too many requests; try again in {after} s"
         case status if status < 400:
-            return "redirects are not followed: give the address itself"
+            return "redirects are not followed: give the final address"
         case _:
             return ""
 
 
-def published(said: Any, asked: Posted) -> Published:
-    """What became of a publish: one message, or one for each receiver of a topic."""
-    each = said if isinstance(said, list) else [said]
+def read_published(answer: Any, request: PublishRequest) -> Published:
+    """Reads the answer to a publish: one message, or one per receiver of a topic."""
+    each = answer if isinstance(answer, list) else [answer]
     ids = tuple(str(one["messageId"]) for one in each if isinstance(one, dict) and "messageId" in one)
     if not ids:
-        raise QueueUnavailable("the answer has no messageId", hint="does the URL name a queue?")
+        raise QueueUnavailable("the answer has no messageId", hint=_CHECK_URL)
     duplicate = all(one.get("deduplicated") is True for one in each)
-    return Published(id=ids[0], ids=ids, duplicate=duplicate, deduplication_id=asked.id)
+    return Published(id=ids[0], ids=ids, duplicate=duplicate, deduplication_id=request.id)
 
 
 class _Message(msgspec.Struct):
-    """A message on the wire; of a dead one, also its number and the last answer."""
+    """A message as the API returns it; for a dead letter, also its id and the receiver's last response."""
 
-    messageId: str  # noqa: N815 - the wire's own names
+    messageId: str  # noqa: N815 - names of the API
     createdAt: int  # noqa: N815
     url: str = ""
     method: str = "POST"
@@ -158,35 +160,35 @@ class _Message(msgspec.Struct):
 learned(_Message)
 
 
-def queued(said: Any) -> Queued:
-    """A message, as the queue tells of it."""
-    return _queued(_read(said))
+def read_message(answer: Any) -> Queued:
+    """Reads a message."""
+    return _queued(_decode(answer))
 
 
-def dead(said: Any) -> DeadLetter:
-    """A dead letter, as the queue tells of it."""
-    found = _read(said)
+def read_dead_letter(answer: Any) -> DeadLetter:
+    """Reads a dead letter."""
+    found = _decode(answer)
     answered = _bytes(found.responseBody, found.responseBodyBase64).decode("utf-8", "replace")
     text = f"HTTP {found.responseStatus}" if found.responseStatus else "no answer"
     return DeadLetter(
         id=found.dlqId,
         message=_queued(found),
         status=found.responseStatus,
-        error=f"{text}: {answered[:_SHOWN]}" if answered else text,
+        error=f"{text}: {answered[:_ERROR_LENGTH]}" if answered else text,
     )
 
 
-def dead_letters(said: Any) -> DeadLetters:
-    """A page of them."""
-    items: Iterable[Any] = said.get("messages") or () if isinstance(said, dict) else ()
-    return DeadLetters(tuple(dead(one) for one in items), (said.get("cursor") or None) if items else None)
+def read_dead_letters(answer: Any) -> DeadLetters:
+    """Reads a page of dead letters."""
+    items: Iterable[Any] = answer.get("messages") or () if isinstance(answer, dict) else ()
+    return DeadLetters(tuple(read_dead_letter(one) for one in items), (answer.get("cursor") or None) if items else None)
 
 
-def _read(said: Any) -> _Message:
+def _decode(answer: Any) -> _Message:
     try:
-        return msgspec.convert(said, _Message, strict=False)
+        return msgspec.convert(answer, _Message, strict=False)
     except msgspec.ValidationError as error:
-        raise QueueUnavailable(f"the answer is no message: {error}", hint="does the URL name a queue?") from error
+        raise QueueUnavailable(f"the answer is not a message: {error}", hint=_CHECK_URL) from error
 
 
 def _queued(found: _Message) -> Queued:
@@ -208,19 +210,20 @@ def _bytes(text: str | None, coded: str | None) -> bytes:
         return (coded or "").encode()
 
 
-_PATIENCE: Final = 30.0
-"""Seconds for what is only looked up: nobody's request waits for it."""
+_TIMEOUT: Final = 30.0
+"""Seconds for all calls but publish: no request of the application waits for them."""
 
 
-class Remote:
-    """Speaks to it, with a token. Every call blocks."""
+class RemoteBackend:
+    """A remote queue, by its URL and a token. Every call blocks."""
 
     def __init__(self, url: str, token: str | None, *, deduplicated_for: float | None = None) -> None:
         if not token:
             raise InvalidSetting("token is missing", hint="pass token=…, or set QSTASH_TOKEN")
         if not token.isascii() or not token.isprintable() or " " in token:
             raise InvalidSetting(
-                "the token holds what no header can", hint="was it copied whole, without a line break?"
+                "the token has characters that are not allowed in a header",
+                hint="copy it again, without spaces or line breaks",
             )
         base = url.rstrip("/").removesuffix("/v2")
         self._transport = Transport(base)
@@ -229,63 +232,63 @@ class Remote:
         self._deduplicated_for = deduplicated_for
         self.name = f"queue:{origin(base)}{'/' + self._path if self._path else ''}"
 
-    def publish(self, asked: Posted, body: bytes, *, within: float) -> Published:
-        """Have it sent; QueueUnavailable: it may or may not be there, and can be published again."""
-        request = publish_request(asked, body, deduplicated_for=self._deduplicated_for)
-        return published(self._ask(request, within), asked)
+    def publish(self, request: PublishRequest, body: bytes, *, within: float) -> Published:
+        """Publishes. QueueUnavailable: the queue may or may not have the message; it is safe to publish again."""
+        http_request = encode_publish(request, body, deduplicated_for=self._deduplicated_for)
+        return read_published(self._send(http_request, within), request)
 
     def ping(self, *, within: float) -> None:
-        """Whether somebody answers at all; that this token may not look is an answer, too."""
+        """Raises QueueUnavailable unless the queue answers. A refusal is an answer, too."""
         try:
-            self._ask(request("GET", "keys"), within)
+            self._send(build_request("GET", "keys"), within)
         except QueueRefused:
             return
 
     def message(self, id: str) -> Queued:
-        """A message by its id; QueueRefused with status 404: there is none."""
-        return queued(self._ask(request("GET", "messages", _id(id))))
+        """Returns a message by its id. QueueRefused with status 404: there is none."""
+        return read_message(self._send(build_request("GET", "messages", _id(id))))
 
     def cancel(self, id: str, *, by: str, why: str) -> None:  # noqa: ARG002 - the queue's audit names the token
-        """Let it not be sent."""
-        self._ask(request("DELETE", "messages", _id(id)))
+        """Cancels a message that has not been sent."""
+        self._send(build_request("DELETE", "messages", _id(id)))
 
-    def dead_letters(self, which: Which, *, cursor: str | None, count: int) -> DeadLetters:
-        """A page of dead letters."""
-        return dead_letters(self._ask(dead_request(which, cursor, count)))
+    def dead_letters(self, filters: DeadLetterFilter, *, cursor: str | None, count: int) -> DeadLetters:
+        """Returns a page of dead letters."""
+        return read_dead_letters(self._send(build_dead_letter_request(filters, cursor, count)))
 
     def dead_letter(self, id: str) -> DeadLetter:
-        """One of them; QueueRefused with status 404: there is none."""
-        return dead(self._ask(request("GET", "dlq", _id(id))))
+        """Returns a dead letter by its id. QueueRefused with status 404: there is none."""
+        return read_dead_letter(self._send(build_request("GET", "dlq", _id(id))))
 
     def retry(self, id: str, *, by: str, why: str) -> str:  # noqa: ARG002 - as cancel
-        """Let a dead letter be sent again, as a new message; returns its id."""
-        said = self._ask(request("POST", "dlq", "retry", _id(id)))
-        found = said.get("responses") or [said] if isinstance(said, dict) else []
+        """Sends a dead letter again as a new message; returns its id."""
+        answer = self._send(build_request("POST", "dlq", "retry", _id(id)))
+        found = answer.get("responses") or [answer] if isinstance(answer, dict) else []
         return str(found[0].get("messageId", "")) if found and isinstance(found[0], dict) else ""
 
     def delete(self, id: str, *, by: str, why: str) -> None:  # noqa: ARG002 - as cancel
-        """Remove a dead letter for good."""
-        self._ask(request("DELETE", "dlq", _id(id)))
+        """Deletes a dead letter."""
+        self._send(build_request("DELETE", "dlq", _id(id)))
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Closes idle connections."""
         self._transport.close()
 
-    def _ask(self, request: TransportRequest, within: float = _PATIENCE) -> Any:
+    def _send(self, request: TransportRequest, within: float = _TIMEOUT) -> Any:
         path = f"/{self._path}{request.path}" if self._path else request.path
         headers = {**request.headers, "Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         coded = {name: value.encode().decode("latin-1") for name, value in headers.items()}  # UTF-8, byte for byte
-        answer = self._transport.ask(
-            TransportRequest(request.method, path, coded, request.body, request.again), within=within
+        answer = self._transport.send(
+            TransportRequest(request.method, path, coded, request.body, request.is_repeatable), within=within
         )
         try:
-            return accepted(answer)
+            return read_answer(answer)
         except QueueUnavailable as error:
             raise QueueUnavailable(f"{self._transport.url}: {error}") from error
 
 
 def _id(id: str) -> str:
-    """An empty one would stand for all of them: `DELETE /v2/messages/` has cancelled everything before."""
+    """Refuses an empty id: `DELETE /v2/messages/` would cancel every message."""
     if not str(id or "").strip():
-        raise InvalidMessage(f"id cannot be {id!r}", hint="the id of one message, or of one dead letter")
+        raise InvalidMessage(f"id cannot be {id!r}", hint="give the id of one message or of one dead letter")
     return id

@@ -1,4 +1,4 @@
-"""A thread of a daemon that looks for what is wrong, and tells people."""
+"""The daemon's thread that checks for problems and sends alerts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from todoku.engine.observability.alerts import Alerts
 from todoku.engine.observability.log import Log
 
 
-def alert_thread(supervisor: Supervisor, box: App) -> AlertThread:
-    """The thread of a daemon. CannotStart: a sink that was set needs a part that is not installed."""
+def create_alert_thread(supervisor: Supervisor, box: App) -> AlertThread:
+    """Creates the thread from the settings. CannotStart: a configured sink needs a package that is not installed."""
     settings = box.settings
     alerts = Alerts(
         box.store,
@@ -29,25 +29,25 @@ def alert_thread(supervisor: Supervisor, box: App) -> AlertThread:
 
 
 class AlertThread:
-    """Looks every few seconds. A look that fails is logged, and the next one comes."""
+    """Checks every few seconds. A check that fails is logged, and the next one runs as usual."""
 
-    def __init__(self, look: Callable[[], None], every: float) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[], None], every: float) -> None:
+        self._check = check
         self._every = every
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin; the first look is now."""
+        """Starts the thread; the first check is immediate."""
         threading.Thread(target=self._run, name="todoku-alerts", daemon=True).start()
 
     def stop(self) -> None:
-        """End after the look in flight, which is not waited for."""
+        """Ends the thread after the running check, without waiting for it."""
         self._stopped.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may tell somebody
+                self._check()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next check may succeed
                 Log().error("ALERTS_FAILED", error_type=type(error).__name__, exc_info=True)
-            self._stopped.wait(self._every * (0.9 + 0.2 * random.random()))  # noqa: S311 - daemons apart, no secret
+            self._stopped.wait(self._every * (0.9 + 0.2 * random.random()))  # noqa: S311 - keeps daemons out of step; no secret

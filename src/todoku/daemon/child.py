@@ -1,6 +1,7 @@
-"""One worker process: `python -m todoku.daemon.child`, started by a supervisor and never by hand.
+"""One worker process: `python -m todoku.daemon.child`, started by the supervisor, never by hand.
 
-It says who it is before it claims, how it is every second and when that changes, and drains by itself when it is alone.
+It reports the id of its lease before it claims, and its health every second and at each change. It drains by itself
+when the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
 from todoku.daemon.app_loader import load_app
-from todoku.daemon.demo import demonstration
-from todoku.daemon.pipe import Incarnation, Measured, Report, Speaker
+from todoku.daemon.demo import create_demo_app
+from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, ReportPipe
 from todoku.daemon.supervisor import MARGIN
 from todoku.engine.observability.log import Log, Style, configure_logging
 from todoku.engine.worker.worker import Worker
@@ -32,14 +33,14 @@ T = TypeVar("T")
 
 REPORT_EVERY: Final = 1.0
 LOOK_EVERY: Final = 0.1
-"""How often the worker is looked at: a change is reported at once."""
+"""Seconds between two looks at the worker's health: a change is reported at the next look."""
 MEASURE_EVERY: Final = 1.0
-STUCK: Final = 70
-"""The exit code of a worker whose event loop did not turn for `max_processing_sec`."""
+STUCK_EXIT_CODE: Final = 70
+"""Exit code of a worker whose event loop was blocked for `max_processing_sec`."""
 
 
 def main() -> None:
-    """Work until told to stop, or until the supervisor is gone."""
+    """Runs one worker until SIGTERM, or until the supervisor is gone."""
     parser = argparse.ArgumentParser(prog="python -m todoku.daemon.child")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--started", type=int, required=True)
@@ -50,63 +51,63 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
     configure_logging(given.log)
     try:
-        work(given.number, given.app, given.log, Speaker(given.fd), given.started)
+        run_worker(given.number, given.app, given.log, ReportPipe(given.fd), given.started)
     except TodokuError as error:
         Log(number=given.number).error("WORKER_CANNOT_WORK", error=str(error))
         sys.exit(1)
 
 
-def work(number: int, app: str | None, style: Style, speaker: Speaker, started: int) -> None:
-    """Everything between the first word and the last. `started`: the memory shared with the supervisor."""
-    box = demonstration() if app is None else load_app(app)
+def run_worker(number: int, app: str | None, style: Style, pipe: ReportPipe, started: int) -> None:
+    """Runs the worker until it has drained. `started`: descriptor of the memory shared with the supervisor."""
+    box = create_demo_app() if app is None else load_app(app)
     configure_logging(style, masked=box.settings.mask_fields)
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # of a database that is gone the heartbeat tells
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the heartbeat reports a lost database
     worker = box.worker()
     worker.share(started)
-    worker.on_incarnation = lambda worker_id: speaker.say(Incarnation(worker_id))
-    worker.on_stuck = lambda: os._exit(STUCK)  # our lease ends; the supervisor replaces us
-    stopping = Stopping(worker, number)
-    _in_thread(lambda: _leave_when_alone(speaker, worker, box.settings))
-    _in_thread(lambda: _report(speaker, worker, box))
+    worker.on_incarnation = lambda worker_id: pipe.send(Incarnation(worker_id))
+    worker.on_stuck = lambda: os._exit(STUCK_EXIT_CODE)  # the lease ends, and the supervisor starts another process
+    stop_signal = StopSignal(worker, number)
+    _in_thread(lambda: _exit_when_alone(pipe, worker, box.settings))
+    _in_thread(lambda: _report(pipe, worker, box))
     Log().info(f"Worker {number} started")
     gc.collect()
-    gc.freeze()  # what is loaded stays: a full collection stops every thread, and need not walk it
+    gc.freeze()  # a full collection stops every thread; it need not visit what is loaded for good
     try:
         run_loop(worker.run())
     finally:
-        stopping.told()
-        speaker.say(Measured(box.telemetry.dump()))
-        speaker.say(Report(worker.health()))
+        stop_signal.wait_logged()
+        pipe.send(MetricsReport(box.telemetry.dump()))
+        pipe.send(HealthReport(worker.health()))
         box.close()
     Log().info(f"Worker {number} stopped")
 
 
-class Stopping:
-    """SIGTERM drains the worker. It is told by a thread: a signal handler must not log."""
+class StopSignal:
+    """Drains the worker on SIGTERM. A thread logs it, because a signal handler must not log."""
 
     def __init__(self, worker: Worker, number: int) -> None:
         self._worker = worker
         self._number = number
         self._signalled = threading.Event()
-        self._telling = _in_thread(self._tell)
+        self._logger = _in_thread(self._log)
         signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._worker.drain()
         self._signalled.set()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         self._signalled.wait()
         Log().info(f"Worker {self._number} received stop signal")
 
-    def told(self) -> None:
-        """Return when a signal that came has been told."""
+    def wait_logged(self) -> None:
+        """Returns when a signal that was received has been logged."""
         if self._signalled.is_set():
-            self._telling.join(1.0)
+            self._logger.join(1.0)
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop: uvloop's where it is installed."""
+    """Runs a coroutine in a new event loop: uvloop's, if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - the extra `server`
     except ImportError:
@@ -121,24 +122,24 @@ def _in_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _leave_when_alone(speaker: Speaker, worker: Worker, settings: Settings) -> None:
-    speaker.until_alone()
+def _exit_when_alone(pipe: ReportPipe, worker: Worker, settings: Settings) -> None:
+    pipe.wait_until_alone()
     Log(pid=os.getpid()).warning("SUPERVISOR_GONE")
     worker.drain()
     time.sleep(settings.drain_grace_sec + MARGIN)
-    os._exit(1)  # blocked, and nobody is left who would end us: our lease is
+    os._exit(1)  # a blocked handler; no supervisor is left to kill this process, and its lease has ended
 
 
-def _report(speaker: Speaker, worker: Worker, box: App) -> None:
-    said, said_at, measured_at = worker.health(), 0.0, 0.0
+def _report(pipe: ReportPipe, worker: Worker, box: App) -> None:
+    reported, reported_at, measured_at = worker.health(), 0.0, 0.0
     while True:
         health, now = worker.health(), time.monotonic()
         if now - measured_at >= MEASURE_EVERY:
             measured_at = now
-            speaker.say(Measured(box.telemetry.dump()))
-        if now - said_at >= REPORT_EVERY or health != said:
-            said, said_at = health, now
-            speaker.say(Report(health))
+            pipe.send(MetricsReport(box.telemetry.dump()))
+        if now - reported_at >= REPORT_EVERY or health != reported:
+            reported, reported_at = health, now
+            pipe.send(HealthReport(health))
         time.sleep(LOOK_EVERY)
 
 

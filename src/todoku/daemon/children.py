@@ -1,4 +1,4 @@
-"""A worker process as its supervisor sees it: started in a group of its own, listened to, waited for."""
+"""A worker process as its supervisor sees it: started in its own process group, monitored, waited for."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.daemon.pipe import Incarnation, Measured, Report, Said, heard
+from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, Notice, read_notices
 from todoku.engine.worker.started_deliveries import may_have_started, shared_memory
 from todoku.engine.worker.worker import Health
 
-AT_ONCE: Final = 2.0
-"""A worker process that lives shorter than this died at once."""
+QUICK_DEATH: Final = 2.0
+"""Seconds. A worker process that ends sooner counts as a quick death."""
 
 _LONGEST_PAUSE: Final = 30.0
 
 
 class Child:
-    """One worker process. Its state is changed only by the thread that handles the supervisor's events."""
+    """One worker process. Only the thread that handles the supervisor's events changes its state."""
 
     def __init__(self, number: int, command: Callable[[int, int], Sequence[str]], events: SimpleQueue[Any]) -> None:
         self.number = number
-        self.began = self.heard_at = time.monotonic()
+        self.started_at = self.last_notice_at = time.monotonic()
         self.incarnations: list[UUID] = []
         self.health: Health | None = None
         self.dump = b""
-        self.condemned = False
+        self.was_killed = False
         self._started = shared_memory()
         ours, theirs = socket.socketpair()
         with theirs:
-            # A group of its own: Ctrl-C reaches the supervisor alone, and a kill reaches what handlers started.
+            # Its own process group: Ctrl-C reaches only the supervisor, and a kill also reaches what handlers started.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 list(command(theirs.fileno(), self._started)),
                 pass_fds=(theirs.fileno(), self._started),
@@ -52,73 +52,73 @@ class Child:
         threading.Thread(target=self._wait, args=(listener, ours, events), daemon=True).start()
 
     def _listen(self, ours: socket.socket, events: SimpleQueue[Any]) -> None:
-        for said in heard(ours):
-            events.put(Heard(self, said))
+        for notice in read_notices(ours):
+            events.put(NoticeReceived(self, notice))
 
     def _wait(self, listener: threading.Thread, ours: socket.socket, events: SimpleQueue[Any]) -> None:
         code = self._process.wait()
-        self.kill()  # what its handlers started must not go on while somebody else runs the same messages again
-        listener.join(1.0)  # its last words first: they name the lease to end
+        self.kill()  # programs that its handlers started must not go on while another worker runs the same messages
+        listener.join(1.0)  # read its last notices first: they name the lease to end
         with suppress(OSError):
             ours.shutdown(socket.SHUT_RDWR)
         ours.close()
-        events.put(Died(self, code))
+        events.put(ChildDied(self, code))
 
-    def hear(self, said: Said) -> None:
-        """Take note of what it said."""
-        self.heard_at = time.monotonic()
-        match said:
+    def record(self, notice: Notice) -> None:
+        """Updates the state from a notice of the process."""
+        self.last_notice_at = time.monotonic()
+        match notice:
             case Incarnation(worker_id):
                 self.incarnations.append(worker_id)
-            case Measured(dump):
+            case MetricsReport(dump):
                 self.dump = dump
-            case Report(health):
+            case HealthReport(health):
                 self.health = health
 
     @property
-    def works(self) -> bool:
-        """Whether it may take work."""
-        return self.health is not None and self.health.state == "running" and not self.condemned
+    def is_working(self) -> bool:
+        """Whether it claims deliveries."""
+        return self.health is not None and self.health.state == "running" and not self.was_killed
 
-    def last_started(self) -> frozenset[int]:
-        """Once it is dead: the deliveries it may have started. Asked once."""
+    def started_deliveries(self) -> frozenset[int]:
+        """The deliveries it may have started. Call it once, after the process has died."""
         try:
             return may_have_started(self._started)
         finally:
             os.close(self._started)
 
     def drain(self) -> None:
-        """Ask it to finish and leave."""
+        """Asks the process to finish its attempts and exit."""
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and everything it started, now."""
+        """Kills the process and everything it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """A worker process said something."""
+class NoticeReceived(msgspec.Struct, frozen=True):
+    """A worker process sent a notice."""
 
     child: Child
-    said: Said
+    notice: Notice
 
 
-class Died(msgspec.Struct, frozen=True):
-    """A worker process ended: by itself with a code, or by a signal (negative)."""
+class ChildDied(msgspec.Struct, frozen=True):
+    """A worker process ended: with an exit code, or by a signal (negative)."""
 
     child: Child
     code: int
 
 
-def how_it_ended(code: int) -> str:
-    """An exit code in words."""
+def describe_exit(code: int) -> str:
+    """Describes an exit code in words."""
     if code >= 0:
         return f"exited with {code}"
     return f"was killed by {signal.Signals(-code).name}" if -code in signal.valid_signals() else f"was killed ({-code})"
 
 
-def pause_before(quick_deaths: int) -> float:
-    """How long to wait with the next start after so many deaths in a row that came at once."""
+def restart_delay(quick_deaths: int) -> float:
+    """Seconds before the next start, after this many quick deaths in a row."""
     return 0.0 if quick_deaths <= 1 else min(_LONGEST_PAUSE, 0.5 * 2 ** (quick_deaths - 2))

@@ -1,4 +1,4 @@
-"""Start-up: the database migrated (or found migrated), waited for if it does not answer yet."""
+"""Start-up of the database: migrates it or checks its schema, and waits for it if it does not answer yet."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ import msgspec
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, SchemaError, TodokuError
 from todoku.engine.observability.log import Log
 
-_AGAIN_AFTER: Final = 0.5
-_SAY_EVERY: Final = 10.0
+_RETRY_AFTER: Final = 0.5
+_LOG_EVERY: Final = 10.0
 
 
 class DatabaseOpened(msgspec.Struct, frozen=True):
-    """The database is there and has our schema."""
+    """The database answers and has the schema that this version needs."""
 
 
 class DatabaseRefused(msgspec.Struct, frozen=True):
-    """It is there, and waiting would not help."""
+    """The database cannot be used, and waiting would not help."""
 
     error: TodokuError
 
 
 class Opening:
-    """Tries until it works, in a thread, so that a signal is heard meanwhile. `waits_for` says why it is not open."""
+    """Tries in a thread until the database can be used. `waits_for` is the last error, None if there is none.
+
+    A thread, so that the supervisor can handle signals meanwhile.
+    """
 
     def __init__(self, prepare: Callable[[], None], *, waits_for_schema: bool, waits_for_server: bool) -> None:
         self._prepare = prepare
-        self._patient: tuple[type[TodokuError], ...] = (DatabaseBusy,)
-        self._patient += (SchemaError,) if waits_for_schema else ()
-        self._patient += (DatabaseUnavailable,) if waits_for_server else ()
+        self._retried: tuple[type[TodokuError], ...] = (DatabaseBusy,)
+        self._retried += (SchemaError,) if waits_for_schema else ()
+        self._retried += (DatabaseUnavailable,) if waits_for_server else ()
         self.waits_for: TodokuError | None = None
 
     def start(self, events: SimpleQueue[Any]) -> None:
-        """Begin; the end is an event, Opened or Refused."""
+        """Starts the thread, which puts one DatabaseOpened or DatabaseRefused into `events`."""
         threading.Thread(target=self._run, args=(events,), name="todoku-opening", daemon=True).start()
 
     def _run(self, events: SimpleQueue[Any]) -> None:
-        said = -math.inf
+        logged_at = -math.inf
         while True:
             try:
                 self._prepare()
-            except self._patient as error:
+            except self._retried as error:
                 self.waits_for = error
-                if time.monotonic() - said >= _SAY_EVERY:
-                    said = time.monotonic()
+                if time.monotonic() - logged_at >= _LOG_EVERY:
+                    logged_at = time.monotonic()
                     Log(part="supervisor").warning("WAITING_FOR_DATABASE", error=str(error))
-                time.sleep(_AGAIN_AFTER)
+                time.sleep(_RETRY_AFTER)
             except TodokuError as error:
                 events.put(DatabaseRefused(error))
                 return

@@ -1,4 +1,4 @@
-"""A small demonstration for newcomers: a few messages arrive, one is in two places, one fails on purpose."""
+"""The demonstration of `todoku up`: orders with two destinations each, greetings, and one failure on purpose."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from todoku.core.errors import TodokuError
 from todoku.engine.context import Context
 
 LIVELY: Final = 60
-"""So many messages come one a second, then it gets quiet."""
+"""The first messages are published at one a second, later ones more slowly."""
 
 LAST: Final = 120
 _SECOND: Final = 1.0
 _QUIET: Final = 10.0
 
 
-def demonstration() -> App:
-    """An App with destinations `demo.*`, on the database that the settings name."""
+def create_demo_app() -> App:
+    """Creates an App with destinations `demo.*` on the configured database."""
     box = App()
 
     @box.on("demo.greeting", name="demo.greeter")
@@ -44,18 +44,18 @@ def demonstration() -> App:
     return box
 
 
-class Demonstration:
-    """Publishes: every second for a while, then slower, then no more."""
+class DemoPublisher:
+    """Publishes `LAST` messages: every second at first, then more slowly."""
 
     def __init__(self, box: App) -> None:
         self._box = box
 
     def run(self) -> None:
-        """All of it; call it in a thread that ends with the process."""
+        """Publishes them all. It takes minutes: call it in a daemon thread."""
         for number, (topic, payload) in zip(range(LAST), _messages(), strict=False):
-            with suppress(TodokuError):  # stopping, or the database is gone: the guardrail tells
+            with suppress(TodokuError):  # stopping, or the database is gone: the guardrail reports it
                 self._box.publish(topic, payload, tx=None)
-            if number > 1:  # the first ones at once: something to see when the browser opens
+            if number > 1:  # the first ones at once, so that the page is not empty
                 time.sleep(_SECOND if number < LIVELY else _QUIET)
 
 

@@ -1,6 +1,6 @@
-"""What `todoku dev` runs, as its worker process imports it: the App that is named, or none of one's own.
+"""The App that `todoku dev` runs, as its worker process imports it: the user's App, or an empty one.
 
-Of every attempt to send a request there is one line on the terminal, for a person.
+It prints one line on the terminal for each attempt to send a request.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import CALLBACK_TOPIC, TOPIC, request_of
 from todoku.core.message import Claimed
 from todoku.core.status import Status
-from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.engine.observability.log import LOGGER, LogEvent
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 
 _TOPICS: Final = (TOPIC, CALLBACK_TOPIC)
 
 
-class Lines(Telemetry):
-    """Telemetry that also tells a person, on standard output."""
+class TerminalTelemetry(Telemetry):
+    """Telemetry that also prints settled attempts on standard output."""
 
     def settled(self, ended: Sequence[EndedAttempt], *, seconds: float) -> None:
-        """These were settled."""
+        """Records and prints these settled attempts."""
         super().settled(ended, seconds=seconds)
-        told = [told_line(one) for one in ended if one.claim.topic in _TOPICS]
-        with suppress(OSError, ValueError):  # nobody reads any more: not a reason to stop
-            sys.stdout.write("".join(f"{_clock()} {escape_controls(line)}\n" for line in told))
+        lines = [describe_attempt(one) for one in ended if one.claim.topic in _TOPICS]
+        with suppress(OSError, ValueError):  # the reader of the pipe has gone: no reason to stop working
+            sys.stdout.write("".join(f"{_clock()} {escape_controls(line)}\n" for line in lines))
             sys.stdout.flush()
 
 
-def told_line(one: EndedAttempt) -> str:
+def describe_attempt(one: EndedAttempt) -> str:
     """`POST http://127.0.0.1:8081/500  HTTP_5XX, again in 12 s  (attempt 1 of 4, 3 ms)`."""
     claim, took = one.claim, round((one.ended - one.started) * 1000)
-    return f"{_where(claim)}  {_what(one)}  (attempt {claim.attempt} of {claim.max_attempts}, {took} ms)"
+    number = f"attempt {claim.attempt} of {claim.max_attempts}"
+    return f"{_describe_request(claim)}  {_describe_outcome(one)}  ({number}, {took} ms)"
 
 
-def _where(claim: Claimed) -> str:
+def _describe_request(claim: Claimed) -> str:
     try:
         request = request_of(claim.headers)
     except InvalidMessage:
@@ -54,7 +55,7 @@ def _where(claim: Claimed) -> str:
     return f"{request.method} {request.url}{callback}"
 
 
-def _what(one: EndedAttempt) -> str:
+def _describe_outcome(one: EndedAttempt) -> str:
     settlement = one.settlement
     match settlement.status:
         case Status.SUCCEEDED:
@@ -73,18 +74,18 @@ def _clock() -> str:
     return datetime.now(UTC).astimezone().strftime("%H:%M:%S")
 
 
-def _told_otherwise(record: logging.LogRecord) -> bool:
-    """Whether a line of the log is not the one that `Lines` tells better."""
+def _is_not_printed(record: logging.LogRecord) -> bool:
+    """Whether a log record is not about an attempt that `TerminalTelemetry` prints."""
     event = record.msg
     return not (isinstance(event, LogEvent) and event.name == "settled" and event.fields.get("topic") in _TOPICS)
 
 
-def _made() -> App:
-    name = named_app()
+def _load() -> App:
+    name = find_app_name()
     box = App() if name is None else load_app(name)
-    box.telemetry = Lines(span_ratio=box.settings.span_ratio)
-    LOGGER.addFilter(_told_otherwise)
+    box.telemetry = TerminalTelemetry(span_ratio=box.settings.span_ratio)
+    LOGGER.addFilter(_is_not_printed)
     return box
 
 
-box: Final = _made()
+box: Final = _load()

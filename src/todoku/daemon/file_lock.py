@@ -1,4 +1,4 @@
-"""One `todoku up` a SQLite file: an OS lock beside it, which the kernel releases however its holder ends."""
+"""Allows one `todoku up` per SQLite file, by a lock file beside it. The kernel releases it however the holder ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from todoku.core.errors import CannotStart, DatabaseUnavailable
 
 
-class OnlyOne:
-    """Holds `<file>.up.lock` for as long as it is not released. Its text says who holds it."""
+class FileLock:
+    """Holds `<file>.up.lock` until released. The text of the lock file names the holder."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._path = file.with_name(f"{file.name}.up.lock")
-        self._descriptor = self._taken()
+        self._descriptor = self._acquire()
 
-    def _taken(self) -> int:
+    def _acquire(self) -> int:
         while True:
             try:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
-                hint = f"does {self._path.parent} exist, and may this user write there?"
+                hint = f"check that {self._path.parent} exists and that this user may write there"
                 raise DatabaseUnavailable(f"{self._file} cannot be opened: {error.strerror}", hint=hint) from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,25 +30,25 @@ class OnlyOne:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 raise CannotStart(
-                    f"{self._file} is served by another `todoku up`" + (f": {holder}" if holder else ""),
-                    hint="stop that one, or use another file with --db",
+                    f"{self._file} is in use by another `todoku up`" + (f": {holder}" if holder else ""),
+                    hint="stop that one, or name another file with --db",
                 ) from None
-            if _is_still(self._path, descriptor):
+            if _is_file_at(self._path, descriptor):
                 return descriptor
             os.close(descriptor)  # its last holder removed it between our open and our lock
 
-    def say(self, holder: str) -> None:
-        """Write down who holds it, for the one who comes second."""
+    def write_holder(self, holder: str) -> None:
+        """Writes who holds the lock, for the error message of the next `todoku up`."""
         os.truncate(self._descriptor, 0)
         os.pwrite(self._descriptor, holder.encode(), 0)
 
     def release(self) -> None:
-        """Let the next one in, and leave no file behind."""
+        """Releases the lock and removes its file."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _is_file_at(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The guardrail: so many failed pings of the database in a row, and the daemon is not ready until one succeeds.
+"""The guardrail: after `limit` failed pings of the database in a row the daemon is not ready, until one succeeds.
 
-It says so with a bounded number of lines: the first failure, the trip, one a minute while it lasts, the recovery.
+It logs a bounded number of lines: the first failure, the trip, one a minute while it lasts, the recovery.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from todoku.core.errors import DatabaseBusy, TodokuError
 from todoku.engine.observability.log import Log
 
 PING_EVERY: Final = 1.0
-UNANSWERED: Final = 6.0
-"""A ping that hangs for so long counts as `limit` failed ones: nobody is there."""
+PING_TIMEOUT: Final = 6.0
+"""Seconds. A ping that hangs longer counts as `limit` failed ones."""
 
 _REMIND_EVERY: Final = 60.0
 
 
 class Guardrail:
-    """Counts failures; thread-safe. `limit` in a row trip it, one answer resets it."""
+    """Counts failed pings; thread-safe. `limit` failures in a row trip it, one answer resets it."""
 
     def __init__(self, limit: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
@@ -34,24 +34,24 @@ class Guardrail:
 
     @property
     def tripped(self) -> bool:
-        """Whether the database counts as gone."""
+        """Whether the database counts as unavailable."""
         return self._failures >= self._limit
 
     @property
     def why(self) -> str:
-        """What the last failed ping said; empty if the last one was answered."""
+        """The error of the last ping; empty if it was answered."""
         return self._why
 
-    def answered(self) -> None:
-        """A ping came back."""
+    def record_answer(self) -> None:
+        """Resets the count: a ping was answered."""
         with self._lock:
             if self._failures:
                 gone = self._monotonic() - self._first
                 Log(part="supervisor").warning("DATABASE_RECOVERED", seconds=round(gone, 1), failures=self._failures)
             self._failures, self._why = 0, ""
 
-    def failed(self, why: str, *, counts: int = 1) -> None:
-        """A ping did not."""
+    def record_failure(self, why: str, *, counts: int = 1) -> None:
+        """Adds `counts` failures: a ping failed."""
         now = self._monotonic()
         with self._lock:
             before, self._failures, self._why = self._failures, self._failures + counts, why
@@ -67,40 +67,40 @@ class Guardrail:
 
 
 class Pinger:
-    """A thread that pings, and a look at it that notices a ping which never comes back."""
+    """A thread that pings the database. `check` notices a ping that does not return."""
 
     def __init__(self, ping: Callable[[], object], guardrail: Guardrail, limit: int) -> None:
         self._ping = ping
         self._guardrail = guardrail
         self._limit = limit
-        self._asked: float | None = None
+        self._pinged_at: float | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="todoku-ping", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the ping in flight, which is not waited for."""
+        """Ends the thread after the running ping, without waiting for it."""
         self._stopped.set()
 
-    def look(self) -> None:
-        """Called often by somebody else: a ping in flight for too long is a failure."""
-        asked = self._asked
-        if asked is not None and time.monotonic() - asked > UNANSWERED and not self._guardrail.tripped:
-            self._guardrail.failed(f"a ping has been waiting for {UNANSWERED:.0f} s", counts=self._limit)
+    def check(self) -> None:
+        """Counts a ping that hangs as failed. Another thread calls this often."""
+        pinged_at = self._pinged_at
+        if pinged_at is not None and time.monotonic() - pinged_at > PING_TIMEOUT and not self._guardrail.tripped:
+            self._guardrail.record_failure(f"a ping has been waiting for {PING_TIMEOUT:.0f} s", counts=self._limit)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._asked = time.monotonic()
+            self._pinged_at = time.monotonic()
             try:
                 self._ping()
             except DatabaseBusy:
-                self._guardrail.answered()  # somebody holds a lock: it is there
+                self._guardrail.record_answer()  # the database answers: another transaction holds a lock
             except TodokuError as error:
-                self._guardrail.failed(str(error))
+                self._guardrail.record_failure(str(error))
             else:
-                self._guardrail.answered()
-            self._asked = None
+                self._guardrail.record_answer()
+            self._pinged_at = None
             self._stopped.wait(PING_EVERY)

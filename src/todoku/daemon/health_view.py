@@ -1,4 +1,4 @@
-"""What the health endpoints show of a supervisor. Reads memory for health, the database for the rest."""
+"""The state of a supervisor for the health endpoints. Health is read from memory, all else from the database."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from todoku.store.deliveries import Delivery
 from todoku.store.filter import Filter
 from todoku.store.statistics import Counts
 
-_ASLEEP: Final = 10.0
-"""A supervisor that handled no event for so long does not live."""
+_STALLED: Final = 10.0
+"""Seconds. A supervisor whose last tick is older counts as dead."""
 
-_COUNTED_EVERY: Final = 1.0
+_COUNTS_MAX_AGE: Final = 1.0
 
 
-class View:
-    """`Watched`, of a supervisor and its store."""
+class HealthView:
+    """Implements `Watched` for a supervisor and its store."""
 
     def __init__(self, supervisor: Supervisor, box: App, title: str) -> None:
         self.title = title
         self._supervisor = supervisor
         self._store = box.store
         self._telemetry = box.telemetry
-        self._looking = CachedGauges(box.store, stuck_after=supervisor.settings.max_processing_sec)
+        self._gauges = CachedGauges(box.store, stuck_after=supervisor.settings.max_processing_sec)
 
     def condition(self) -> Condition:
-        """How it is now; never blocks."""
+        """The present condition; never blocks."""
         supervisor, now = self._supervisor, time.monotonic()
         health = [child.health for child in supervisor.children if child.health is not None]
         return Condition(
-            live=now - supervisor.ticked < _ASLEEP,
+            live=now - supervisor.ticked_at < _STALLED,
             state=supervisor.state,
             checks=self._checks(),
             workers=tuple(_worker(place, now) for place in supervisor.places),
@@ -49,7 +49,7 @@ class View:
         waits_for, guardrail, children = supervisor.opening.waits_for, supervisor.guardrail, supervisor.children
         unmigrated = isinstance(waits_for, SchemaError)
         why = "" if waits_for is None else str(waits_for)
-        works = sum(child.works for child in children)
+        working = sum(child.is_working for child in children)
         tripped = [child for child in children if child.health is not None and child.health.tripped]
         all_tripped = bool(tripped) and len(tripped) == len(children)
         return (
@@ -58,21 +58,23 @@ class View:
             Check("not_migrated", not unmigrated, why if unmigrated else ""),
             Check("tripped", not guardrail.tripped and not all_tripped, guardrail.why),
             Check("draining", supervisor.state != "draining"),
-            Check("no_worker", works > 0 or not supervisor.settings.enabled, f"{works} of {len(supervisor.places)}"),
+            Check(
+                "no_worker", working > 0 or not supervisor.settings.enabled, f"{working} of {len(supervisor.places)}"
+            ),
         )
 
     def metrics(self) -> bytes:
-        """Prometheus text; without the database's numbers while it does not answer."""
+        """Metrics as Prometheus text, without those of the database while it does not answer."""
         answers = self._supervisor.state != "starting" and not self._supervisor.guardrail.tripped
         dumps = (self._telemetry.dump(), *self._supervisor.metrics.dumps())
-        return render(dumps, self._looking.look() if answers else None)
+        return render(dumps, self._gauges.look() if answers else None)
 
     def counts(self) -> Counts:
-        """Deliveries by status."""
-        return self._store.statistics.counts(max_age=_COUNTED_EVERY)
+        """The number of deliveries by status."""
+        return self._store.statistics.counts(max_age=_COUNTS_MAX_AGE)
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
-        """What changed last among the newest of both kinds: unfinished, and succeeded."""
+        """The deliveries that changed last, among the newest unfinished and the newest succeeded ones."""
         found = [
             *self._store.deliveries.find(Filter(), limit=limit).items,
             *self._store.deliveries.find(Filter(status="succeeded"), limit=limit).items,
@@ -84,7 +86,7 @@ def _worker(place: WorkerPlace, now: float) -> WorkerProcess:
     child, restarts = place.child, max(0, place.starts - 1)
     if child is None:
         return WorkerProcess(number=place.number, pid=0, state="restarting", restarts=restarts)
-    health, silent = child.health, round(now - child.heard_at, 1)
+    health, silent = child.health, round(now - child.last_notice_at, 1)
     if health is None:
         return WorkerProcess(number=place.number, pid=child.pid, state="starting", restarts=restarts, silent_sec=silent)
     return WorkerProcess(

@@ -1,4 +1,4 @@
-"""HTTP in a thread of its own, on a socket that is bound before anything else starts."""
+"""Serves HTTP in a thread, on a socket that is bound before anything else starts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from todoku.api.ingest_fast_path import Served
 
 _THREADS: Final = 32
-"""Requests that wait for the database at the same time; more wait for a thread, and health for none."""
+"""Requests that can wait for the database at once. More wait for a thread; health checks need none."""
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A listening socket; CannotStart if the port is taken or the host is not ours."""
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket. CannotStart: the port is taken, or the host is not an address of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise CannotStart(f"{host!r} is no address here: {error.strerror}", hint="pass --host 127.0.0.1") from error
+        raise CannotStart(
+            f"{host!r} is not an address of this machine: {error.strerror}", hint="pass --host 127.0.0.1"
+        ) from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -39,47 +41,47 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise CannotStart(
-            f"port {port} of {host} cannot be used: {(error.strerror or str(error)).lower()}",
-            hint="stop what uses it, or take another with --port or TODOKU_PORT",
+            f"cannot listen on port {port} of {host}: {(error.strerror or str(error)).lower()}",
+            hint="stop the program that uses it, or choose another port with --port or TODOKU_PORT",
         ) from error
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
-    """The address for a browser."""
+def listening_url(listening: socket.socket) -> str:
+    """The URL of the socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Whether only this machine can ask."""
+    """Whether only programs on this machine can connect."""
     return ip_address(listening.getsockname()[0]).is_loopback
 
 
 class HttpThread:
-    """A server of one application, made by `make`. Serves until it is stopped, also while draining."""
+    """Serves the application that `create` returns until stopped, also while the daemon drains."""
 
-    def __init__(self, make: Callable[[], ASGIApp | Served], listening: socket.socket) -> None:
+    def __init__(self, create: Callable[[], ASGIApp | Served], listening: socket.socket) -> None:
         try:
             import uvicorn  # noqa: PLC0415 - the extra `server`
 
             from todoku.api.ingest_fast_path import Served, protocol_options  # noqa: PLC0415
             from todoku.api.uvicorn_protocol import is_tested  # noqa: PLC0415
 
-            made = make()
-            served = made if isinstance(made, Served) else Served(made)
+            application = create()
+            served = application if isinstance(application, Served) else Served(application)
         except ImportError as error:
             raise CannotStart(
                 f"HTTP needs {error.name}, which is not installed",
-                hint='pip install "todoku[server]", or todoku run --no-http',
+                hint='run pip install "todoku[server]", or use todoku run --no-http',
             ) from error
         if not is_tested():
             Log(part="http", library="uvicorn", version=uvicorn.__version__).warning("LIBRARY_NOT_TESTED")
-        # No logging of its own, no lifespan, and no signal handlers: those are only set in the main thread.
+        # uvicorn sets up no logging and no lifespan; it sets signal handlers only in the main thread.
         config = uvicorn.Config(
             served.app, log_config=None, access_log=False, lifespan="off", ws="none",
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
-            timeout_keep_alive=served.bounds.idle,  # type: ignore[arg-type]  # it is handed to call_later
+            timeout_keep_alive=served.bounds.idle,  # type: ignore[arg-type]  # passed to call_later, which takes a float
             backlog=served.bounds.backlog, **protocol_options(served),
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -88,12 +90,12 @@ class HttpThread:
         self._thread = threading.Thread(target=self._run, name="todoku-http", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
-        gc.freeze()  # what is loaded stays: a full collection stops every thread, and need not walk it
+        """Starts the thread."""
+        gc.freeze()  # a full collection stops every thread; it need not visit what is loaded for good
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering; waits a moment for answers in flight."""
+        """Stops serving. Waits up to three seconds for running requests."""
         self._server.should_exit = True
         self._thread.join(3.0)
 

@@ -1,4 +1,4 @@
-"""Ending the leases of worker processes that died, so that what they held runs again at once."""
+"""Ends the leases of worker processes that died, so that their deliveries run again at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.lease import bury_dead
 from todoku.store.store import Store
 
-_AGAIN_AFTER: Final = 0.5
+_RETRY_AFTER: Final = 0.5
 
 
-class Undertaker:
-    """A thread of its own, because the database may be slow or gone while the supervisor must go on."""
+class LeaseCleanup:
+    """A thread, because the database may be slow or gone while the supervisor must go on."""
 
     def __init__(self, store: Store, settings: Settings, telemetry: Telemetry) -> None:
         self._store = store
@@ -29,12 +29,12 @@ class Undertaker:
         self._dead: SimpleQueue[tuple[int, UUID, Collection[int]]] = SimpleQueue()
         self._waiting = 0
         self._lock = threading.Lock()
-        threading.Thread(target=self._run, name="todoku-burial", daemon=True).start()
+        threading.Thread(target=self._run, name="todoku-lease-cleanup", daemon=True).start()
 
-    def bury(self, pid: int, worker_ids: Sequence[UUID], started: Collection[int]) -> None:
-        """End these leases of a dead process: soon, and again and again until it is done or they ran out.
+    def end_leases(self, pid: int, worker_ids: Sequence[UUID], started: Collection[int]) -> None:
+        """Queues the leases of a dead process. The thread retries until each has been ended or has run out.
 
-        What it held and had not `started` is nobody's suspect (H6).
+        Deliveries that the process held but had not `started` do not become suspects (H6).
         """
         with self._lock:
             self._waiting += len(worker_ids)
@@ -42,8 +42,8 @@ class Undertaker:
             self._dead.put((pid, worker_id, started))
 
     @property
-    def idle(self) -> bool:
-        """Whether everybody is buried."""
+    def is_idle(self) -> bool:
+        """Whether every queued lease has been ended or has run out."""
         return self._waiting == 0
 
     def _run(self) -> None:
@@ -58,8 +58,8 @@ class Undertaker:
         while time.monotonic() < runs_out:
             try:
                 found = bury_dead(self._store, worker_id, started, max_lost=self._settings.max_lost)
-            except TodokuError:  # the guardrail tells about the database
-                time.sleep(_AGAIN_AFTER)
+            except TodokuError:  # the guardrail reports the database
+                time.sleep(_RETRY_AFTER)
                 continue
             if found.workers or found.freed or found.aborted:
                 self._telemetry.reclaimed(found)

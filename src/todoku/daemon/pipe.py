@@ -1,6 +1,6 @@
-"""The line between a worker process and its supervisor: JSON lines upwards, nothing downwards.
+"""The pipe from a worker process to its supervisor: notices as JSON lines; nothing goes the other way.
 
-The supervisor's end is open in no other process, so a worker that reads end-of-file knows that it is alone.
+No other process has the supervisor's end open, so end-of-file means to the worker that the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from todoku.engine.worker.worker import Health
 
 
 class Incarnation(msgspec.Struct, frozen=True, tag="incarnation"):
-    """A new lease, said before anything is claimed under it: what to bury should this process die."""
+    """A new lease, sent before anything is claimed under it: the one to end if this process dies."""
 
     worker_id: UUID
 
 
-class Report(msgspec.Struct, frozen=True, tag="report"):
-    """How the worker is."""
+class HealthReport(msgspec.Struct, frozen=True, tag="report"):
+    """The health of the worker."""
 
     health: Health
 
 
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """The metrics of this process, so far."""
+class MetricsReport(msgspec.Struct, frozen=True, tag="measured"):
+    """The metrics of this process since its start."""
 
     dump: bytes
 
 
-Said = Incarnation | Report | Measured
+Notice = Incarnation | HealthReport | MetricsReport
 
-_DECODER: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Incarnation | Report | Measured)
+_DECODER: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Incarnation | HealthReport | MetricsReport)
 
 
-class Speaker:
-    """The worker's end. Any thread may speak; nobody listening any more is not its problem."""
+class ReportPipe:
+    """The worker's end. Any thread may send; without a supervisor, notices are dropped."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.set_inheritable(False)  # what a handler starts must not keep the line open
+        self._socket.set_inheritable(False)  # programs that handlers start must not keep the pipe open
         self._lock = threading.Lock()
 
-    def say(self, said: Said) -> None:
-        """Send one line; returns when the system has it."""
-        with self._lock, suppress(OSError):  # the supervisor is gone: `until_alone` says so
-            self._socket.sendall(msgspec.json.encode(said) + b"\n")
+    def send(self, notice: Notice) -> None:
+        """Sends one notice; returns when the operating system has taken it."""
+        with self._lock, suppress(OSError):  # the supervisor is gone: `wait_until_alone` returns
+            self._socket.sendall(msgspec.json.encode(notice) + b"\n")
 
-    def until_alone(self) -> None:
-        """Block until the supervisor is gone."""
+    def wait_until_alone(self) -> None:
+        """Blocks until the supervisor is gone."""
         with suppress(OSError):
             while self._socket.recv(1024):
                 pass
 
 
-def heard(ours: socket.socket) -> Iterator[Said]:
-    """The supervisor's end: what is said, until the line is closed. Half a line of a killed process is dropped."""
+def read_notices(ours: socket.socket) -> Iterator[Notice]:
+    """The supervisor's end: yields notices until the pipe is closed. Drops the incomplete line of a killed process."""
     with ours.makefile("rb") as lines:
         try:
             for line in lines:

@@ -1,4 +1,4 @@
-"""Putting a daemon together: `todoku up` and `todoku run`."""
+"""Puts the daemon of `todoku up` and `todoku run` together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from todoku.app import App
 from todoku.core.development_credentials import is_public
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
 from todoku.core.settings import Settings
-from todoku.daemon.alert_thread import alert_thread
-from todoku.daemon.app_loader import load_app, named_app
+from todoku.daemon.alert_thread import create_alert_thread
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.database_start import Opening
-from todoku.daemon.demo import Demonstration, demonstration
-from todoku.daemon.file_lock import OnlyOne
-from todoku.daemon.health_view import View
-from todoku.daemon.http_thread import HttpThread, bound, is_local, url_of
+from todoku.daemon.demo import DemoPublisher, create_demo_app
+from todoku.daemon.file_lock import FileLock
+from todoku.daemon.health_view import HealthView
+from todoku.daemon.http_thread import HttpThread, is_local, listen, listening_url
 from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
@@ -37,19 +37,19 @@ from todoku.store.store import Store
 
 
 def refuse_public_credentials(settings: Settings, listening: socket.socket) -> None:
-    """CannotStart if the token or a signing key is a public one, and others can reach the server."""
+    """Raises CannotStart if the token or a signing key is public and other machines can reach the server."""
     if is_public(settings.token, settings.signing_keys) and not is_local(listening):
         listening.close()
         raise CannotStart(
-            "the credentials of development are known to everybody, and others could reach this server",
-            hint="listen on 127.0.0.1, or set TODOKU_TOKEN and TODOKU_SIGNING_KEYS of your own",
+            "this server would be reachable by other machines with the public credentials of development",
+            hint="listen on 127.0.0.1, or set your own TODOKU_TOKEN and TODOKU_SIGNING_KEYS",
         )
 
 
-def made_credentials(store: Store, settings: Settings, address: str) -> list[str]:
-    """Lines that say what was made now: the first token, the signing keys. Nothing, if they were there.
+def create_credentials(store: Store, settings: Settings, address: str) -> list[str]:
+    """Creates the first token and the signing keys unless they exist. Returns the lines that show the new ones.
 
-    What cannot be made is logged; everything that needs none works without.
+    If that fails it is logged, and everything that needs no credentials works.
     """
     try:
         token, keys = first(store, settings), signing_keys(store, settings)
@@ -59,18 +59,18 @@ def made_credentials(store: Store, settings: Settings, address: str) -> list[str
     lines = [] if token is None else [f"  QSTASH_URL={address}", f"  QSTASH_TOKEN={token}"]
     if keys.made:
         lines += [f"  QSTASH_CURRENT_SIGNING_KEY={keys.current}", f"  QSTASH_NEXT_SIGNING_KEY={keys.next}"]
-    return ["todoku made these, and says them only now:", *lines] if lines else []
+    return ["todoku created these credentials. Copy them now, they are not shown again:", *lines] if lines else []
 
 
 if TYPE_CHECKING:
     from todoku.api.ingest_fast_path import Served
 
 _FOREVER: Final = 100 * 365 * 86_400.0
-_LEAVES_WITHIN: Final = 10.0
+_EXIT_WITHIN: Final = 10.0
 
 
 class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asked for; None: the settings decide."""
+    """Options of the command line. None: the settings decide."""
 
     database: str | None = None
     schema: str | None = None
@@ -82,76 +82,77 @@ class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
     log: Style = "auto"
 
 
-def hand_down(wanted: DaemonOptions) -> None:
-    """Put what the command line said where the App of the user, and worker processes, read it: the environment."""
-    said = {"DATABASE": wanted.database, "SCHEMA": wanted.schema}
-    os.environ.update({f"TODOKU_{name}": value for name, value in said.items() if value is not None})
-    if wanted.database is not None:
-        os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would come before what the command line says
+def export_options(options: DaemonOptions) -> None:
+    """Writes options into the environment, where the user's App and worker processes read them."""
+    given = {"DATABASE": options.database, "SCHEMA": options.schema}
+    os.environ.update({f"TODOKU_{name}": value for name, value in given.items() if value is not None})
+    if options.database is not None:
+        os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would take precedence over the command line
 
 
-def checked_app(wanted: DaemonOptions) -> tuple[str, App] | None:
-    """The App to run with its name, or None if nobody named one. Its database is the one asked for, or an error."""
-    hand_down(wanted)
-    if (name := named_app(wanted.app)) is None:
+def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
+    """The App to run with its name, or None if none is named. CannotStart: it uses another database than --db."""
+    export_options(options)
+    if (name := find_app_name(options.app)) is None:
         return None
     box = load_app(name)
-    if wanted.database is not None and box.settings.database != wanted.database:
+    if options.database is not None and box.settings.database != options.database:
         raise CannotStart(
-            f"{name} is on {without_password(box.settings.database)}, --db says {without_password(wanted.database)}",
-            hint="make it with todoku.App() without a database, or leave out --db",
+            f"{name} uses {without_password(box.settings.database)}, but --db is {without_password(options.database)}",
+            hint="create it by todoku.App() without a database, or leave out --db",
         )
     return name, box
 
 
-def up(wanted: DaemonOptions, say: Callable[..., None]) -> int:
-    """Everything by one command: migrate, worker processes, HTTP. Without an App, the demonstration."""
-    found = checked_app(wanted)
-    if found is None:  # others' messages are not the demonstration's to give up on
+def up(options: DaemonOptions, say: Callable[..., None]) -> int:
+    """Migrates the database, runs worker processes and serves HTTP. Without an App, runs the demonstration."""
+    found = load_named_app(options)
+    if found is None:  # the demonstration must not abort messages of destinations it does not know
         os.environ["TODOKU_UNKNOWN_AFTER_SEC"] = str(_FOREVER)
-    name, box = found or (None, demonstration())
+    name, box = found or (None, create_demo_app())
     file = sqlite_file(box.settings.database)
     with ExitStack() as stack:
-        lock = None if file is None else OnlyOne(file)
+        lock = None if file is None else FileLock(file)
         if lock is not None:
             stack.callback(lock.release)
         is_new = file is not None and not file.exists()
-        daemon = Daemon(wanted, name, box, migrates=True)
+        daemon = Daemon(options, name, box, migrates=True)
         if lock is not None:
-            lock.say(f"pid {os.getpid()}, {daemon.address}")
-        if found is None and is_new:
-            daemon.when_opened(Demonstration(box).run)
-        daemon.when_opened(lambda: say(*greeting(daemon, file, demo=found is None, new=is_new), *daemon.made))
+            lock.write_holder(f"pid {os.getpid()}, {daemon.address}")
+        is_demo = found is None
+        if is_demo and is_new:
+            daemon.when_opened(DemoPublisher(box).run)
+        daemon.when_opened(lambda: say(*greeting(daemon, file, demo=is_demo, new=is_new), *daemon.credential_lines))
         return daemon.run()
 
 
-def run(wanted: DaemonOptions) -> int:
-    """Worker processes for an App, and HTTP; the database must have been migrated, or is waited for."""
-    found = checked_app(wanted)
+def run(options: DaemonOptions) -> int:
+    """Runs worker processes for an App and serves HTTP. Waits until the database has been migrated."""
+    found = load_named_app(options)
     if found is None:
         raise CannotStart(
             "there is no app to run", hint="pass --app module:attribute, or set TODOKU_APP or [tool.todoku] app"
         )
-    daemon = Daemon(wanted, *found, migrates=False)
-    daemon.when_opened(lambda: _say_made(daemon))
+    daemon = Daemon(options, *found, migrates=False)
+    daemon.when_opened(lambda: _print_credentials(daemon))
     return daemon.run()
 
 
 class Daemon:
-    """A supervisor with what is around it: HTTP, statistics, systemd."""
+    """A supervisor with its HTTP server, statistics, alerts and systemd notification."""
 
     child: ClassVar[tuple[str, ...]] = ("todoku.daemon.child",)
-    """What `python -m` runs as a worker process; the testing kit starts its own, with failpoints armed."""
+    """The module that `python -m` runs as a worker process. The testing kit starts its own, with failpoints armed."""
 
-    def __init__(self, wanted: DaemonOptions, name: str | None, box: App, *, migrates: bool) -> None:
+    def __init__(self, options: DaemonOptions, name: str | None, box: App, *, migrates: bool) -> None:
         settings = box.settings
-        self.name, self.box, self._log = name, box, wanted.log
-        configure_logging(wanted.log, masked=settings.mask_fields)
-        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # of a database that is gone the guardrail tells
+        self.name, self.box, self._log = name, box, options.log
+        configure_logging(options.log, masked=settings.mask_fields)
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the guardrail reports a lost database
         self._when_opened: list[Callable[[], None]] = []
-        self.made: list[str] = []
-        """What is to be said once, because it was made now."""
-        self.processes = wanted.workers or settings.processes or _processes(box)
+        self.credential_lines: list[str] = []
+        """Lines that show credentials created by this start; to be printed once."""
+        self.processes = options.workers or settings.processes or _default_processes(box)
         prepare = self._migrate if migrates else self._check
         self.supervisor = Supervisor(
             box.store,
@@ -159,33 +160,33 @@ class Daemon:
             box.telemetry,
             processes=self.processes,
             command=self._command,
-            # A SQLite file that cannot be opened will not appear by itself; a server may.
+            # Waiting helps with a server that does not answer, not with a SQLite file that cannot be opened.
             opening=Opening(
                 prepare, waits_for_schema=not migrates, waits_for_server=sqlite_file(settings.database) is None
             ),
-            opened=self._opened,
+            opened=self._on_opened,
             notify=Notify(os.environ),
         )
         self._statistics = StatisticsThread(
             lambda: box.store.statistics.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
         )
-        self._alerts = alert_thread(self.supervisor, box)
+        self._alerts = create_alert_thread(self.supervisor, box)
         self._http: HttpThread | None = None
         self.address = "no HTTP"
-        if wanted.http:
-            host = settings.host if wanted.host is None else wanted.host
-            listening = bound(host, settings.port if wanted.port is None else wanted.port)
+        if options.http:
+            host = settings.host if options.host is None else options.host
+            listening = listen(host, settings.port if options.port is None else options.port)
             refuse_public_credentials(settings, listening)
-            self.address = url_of(listening)
-            view = View(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(lambda: served(box, view, local=is_local(listening)), listening)
+            self.address = listening_url(listening)
+            view = HealthView(self.supervisor, box, without_password(settings.database))
+            self._http = HttpThread(lambda: create_http_app(box, view, local=is_local(listening)), listening)
 
     def when_opened(self, act: Callable[[], None]) -> None:
-        """Do this once the database is there, in a thread of its own."""
+        """Registers `act` to run in a thread once the database can be used."""
         self._when_opened.append(act)
 
     def run(self) -> int:
-        """Until it is stopped; returns the exit code."""
+        """Runs until stopped; returns the exit code."""
         if self._http is not None:
             self._http.start()
         code = 1
@@ -193,14 +194,14 @@ class Daemon:
             code = self.supervisor.run()
             return code
         finally:
-            _in_thread(lambda: _insist(code))
+            _in_thread(lambda: _exit_later(code))
             self._statistics.stop()
             self._alerts.stop()
             if self._http is not None:
                 self._http.stop()
-            _in_thread(self.box.close).join(2.0)  # a database that is gone may take long
+            _in_thread(self.box.close).join(2.0)  # it may hang if the database is gone
 
-    def _opened(self) -> None:
+    def _on_opened(self) -> None:
         Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
         self._statistics.start()
         self._alerts.start()
@@ -210,16 +211,16 @@ class Daemon:
     def _migrate(self) -> None:
         if (done := self.box.store.migrate()).applied:
             Log(version=done.version).info("MIGRATED")
-        self._make_credentials()
+        self._create_credentials()
 
     def _check(self) -> None:
         check_migrated(self.box)
-        self._make_credentials()
+        self._create_credentials()
 
-    def _make_credentials(self) -> None:
-        """Before any worker could make them, who would not say so."""
+    def _create_credentials(self) -> None:
+        """Creates credentials before a worker does: a worker would not print them."""
         if self._http is not None:
-            self.made = made_credentials(self.box.store, self.box.settings, self.address)
+            self.credential_lines = create_credentials(self.box.store, self.box.settings, self.address)
 
     def _command(self, number: int, line: int, memory: int) -> list[str]:
         app = [] if self.name is None else ["--app", self.name]
@@ -228,18 +229,20 @@ class Daemon:
 
 
 def check_migrated(box: App) -> None:
-    """SchemaError unless the database has what this program needs. Looking makes no SQLite file."""
+    """Raises SchemaError unless the schema is up to date. Creates no SQLite file."""
     file = sqlite_file(box.settings.database)
     if file is not None and not file.exists():
-        raise SchemaError(f"there is no database {file}", hint="`todoku migrate` makes it")
+        raise SchemaError(f"there is no database {file}", hint="create it with `todoku migrate`")
     facts = box.store.facts()
     if facts.version is None or facts.version < facts.latest:
         found = "is not migrated" if facts.version is None else f"is at version {facts.version}"
-        raise SchemaError(f"the database {found}, this todoku needs {facts.latest}", hint="run `todoku migrate`")
+        raise SchemaError(
+            f"the database {found}; this todoku needs version {facts.latest}", hint="run `todoku migrate`"
+        )
 
 
 def greeting(daemon: Daemon, file: Path | None, *, demo: bool, new: bool) -> list[str]:
-    """What `up` says once it runs."""
+    """The lines that `up` prints once it runs."""
     box = daemon.box
     try:
         detail = f" ({box.about().detail})"
@@ -249,9 +252,9 @@ def greeting(daemon: Daemon, file: Path | None, *, demo: bool, new: bool) -> lis
     if not demo:
         runs = f"{daemon.name} in {daemon.processes} worker process{'es' if daemon.processes > 1 else ''}"
     elif new:
-        runs = "a small demonstration (topics demo.*, one message fails on purpose); your own: --app module:attribute"
+        runs = "a demonstration (topics demo.*, one message fails on purpose); run yours with --app module:attribute"
     else:
-        runs = "nothing of yours: name your App with --app module:attribute"
+        runs = "no App; name yours with --app module:attribute"
     return [
         f"todoku is running on {daemon.address}",
         f"  database    {without_password(box.settings.database)}{detail}",
@@ -262,27 +265,27 @@ def greeting(daemon: Daemon, file: Path | None, *, demo: bool, new: bool) -> lis
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a `sqlite:///…` URL; None for a server."""
+    """The file of a `sqlite:///…` URL; None for another database."""
     rest = url.removeprefix("sqlite:///")
     return None if rest == url else Path(os.path.realpath(rest.split("?", 1)[0]))
 
 
-def _processes(box: App) -> int:
-    """How many there are when nobody says: SQLite has one writer anyway, else one for each core we may use."""
+def _default_processes(box: App) -> int:
+    """The default number of processes: 1 on SQLite, which has one writer; else one per available core."""
     if sqlite_file(box.settings.database) is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def served(box: App, watched: View, *, local: bool) -> Served:
-    """Everything a daemon serves. Imported late: it is an extra."""
+def create_http_app(box: App, watched: HealthView, *, local: bool) -> Served:
+    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
     from todoku.api.server import server_app  # noqa: PLC0415
 
     return server_app(box, watched, local=local)
 
 
-def _say_made(daemon: Daemon) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in daemon.made)
+def _print_credentials(daemon: Daemon) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in daemon.credential_lines)
     sys.stdout.flush()
 
 
@@ -292,7 +295,7 @@ def _in_thread(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _insist(code: int) -> None:
-    """A thread that the user's module started must not keep us once everything is done."""
-    time.sleep(_LEAVES_WITHIN)
+def _exit_later(code: int) -> None:
+    """Ends the process even if a thread of the user's module still runs."""
+    time.sleep(_EXIT_WITHIN)
     os._exit(code)

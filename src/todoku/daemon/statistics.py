@@ -1,4 +1,4 @@
-"""`Job Stats - …`, every 30 seconds, in the words of the job system this line comes from."""
+"""Logs `Job Stats - …` at intervals, in the words of the job system that this line was taken from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from todoku.engine.observability.log import Log
 from todoku.store.statistics import Counts
 
 
-def job_stats(counts: Counts) -> str:
-    """One line. What waits for its back-off is pending there, and failed means for good."""
+def format_job_stats(counts: Counts) -> str:
+    """Formats the line. There, Pending includes deliveries that wait for a retry, and Failed means dead letters."""
     pending = counts.of("pending") + counts.of("failed")
     return (
         f"Job Stats - Pending: {pending}, Processing: {counts.of('sending')}, "
@@ -20,7 +20,7 @@ def job_stats(counts: Counts) -> str:
 
 
 class StatisticsThread:
-    """A thread that counts and logs; silent while the database is."""
+    """A thread that counts deliveries and logs the line; logs nothing while the database does not answer."""
 
     def __init__(self, counts: Callable[[], Counts], every: float) -> None:
         self._counts = counts
@@ -28,16 +28,16 @@ class StatisticsThread:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin; the first line comes after one interval."""
+        """Starts the thread; the first line comes after one interval."""
         threading.Thread(target=self._run, name="todoku-stats", daemon=True).start()
 
     def stop(self) -> None:
-        """End."""
+        """Ends the thread."""
         self._stopped.set()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every):
             try:
-                Log().info(job_stats(self._counts()))
-            except TodokuError:  # the guardrail tells about the database
+                Log().info(format_job_stats(self._counts()))
+            except TodokuError:  # the guardrail reports the database
                 continue

@@ -1,7 +1,7 @@
-"""The supervisor: starts worker processes, replaces those that die, drains them, and knows how everything is.
+"""The supervisor: starts worker processes, replaces those that die, drains them, and tracks their state.
 
-One thread handles events one after the other and never waits for the database: what has to, has a thread of its own.
-Nobody else changes its state; the HTTP thread only reads it.
+One thread handles events one after the other and never waits for the database; whatever has to wait runs in another
+thread. Only this thread changes the supervisor's state; the HTTP thread reads it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from todoku.core.settings import Settings
-from todoku.daemon.children import AT_ONCE, Child, Died, Heard, how_it_ended, pause_before
+from todoku.daemon.children import QUICK_DEATH, Child, ChildDied, NoticeReceived, describe_exit, restart_delay
 from todoku.daemon.database_start import DatabaseOpened, DatabaseRefused, Opening
 from todoku.daemon.guardrail import Guardrail, Pinger
-from todoku.daemon.lease_cleanup import Undertaker
-from todoku.daemon.pipe import Measured
+from todoku.daemon.lease_cleanup import LeaseCleanup
+from todoku.daemon.pipe import MetricsReport
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Children
@@ -29,36 +29,36 @@ from todoku.store.store import Store
 
 TICK: Final = 0.25
 MARGIN: Final = 5.0
-"""Worker processes end by themselves within the grace; so much later they are ended."""
+"""Seconds. Worker processes exit by themselves within `drain_grace_sec`; this much later they are killed."""
 
-LAST_ACTS: Final = 3.0
-"""How long burials may take before the supervisor leaves."""
+CLEANUP_SEC: Final = 3.0
+"""Seconds that ending the leases of dead processes may take before the supervisor exits."""
 
 State = Literal["starting", "running", "draining"]
 
 
-class Signalled(msgspec.Struct, frozen=True):
-    """Somebody wants us to stop."""
+class SignalReceived(msgspec.Struct, frozen=True):
+    """The supervisor received SIGTERM or SIGINT."""
 
     number: int
 
 
-Event = Signalled | DatabaseOpened | DatabaseRefused | Heard | Died
+Event = SignalReceived | DatabaseOpened | DatabaseRefused | NoticeReceived | ChildDied
 
 
 class WorkerPlace:
-    """One of the N places for a worker process: who is in it, and when the next one may be started."""
+    """One of the N places for a worker process: the process in it, and when the next one may start."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.child: Child | None = None
         self.starts = 0
         self.quick_deaths = 0
-        self.due = 0.0
+        self.next_start_at = 0.0
 
 
 class Supervisor:
-    """See the module. `command(number, line, memory)` is how a worker process is started; both are descriptors."""
+    """See the module. `command(number, pipe, memory)` returns the command of a worker process; both are descriptors."""
 
     def __init__(
         self,
@@ -78,27 +78,27 @@ class Supervisor:
         self.places = tuple(WorkerPlace(number) for number in range(1, processes + 1)) if settings.enabled else ()
         self.metrics = Children()
         self.state: State = "starting"
-        self.ticked = time.monotonic()
+        self.ticked_at = time.monotonic()
         self._command = command
         self._opened = opened
         self._notify = notify
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._pinger = Pinger(store.ping, self.guardrail, settings.guardrail_db_failures)
-        self._undertaker = Undertaker(store, settings, telemetry)
-        self._code: int | None = None
-        self._ends = 0.0
+        self._lease_cleanup = LeaseCleanup(store, settings, telemetry)
+        self._exit_code: int | None = None
+        self._deadline = 0.0
 
     def run(self) -> int:
-        """Until somebody sends SIGTERM or SIGINT; returns the exit code. A second signal ends everything now."""
+        """Runs until SIGTERM or SIGINT; returns the exit code. A second signal kills everything at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._receive_signal)
         self.opening.start(self._events)
         try:
             while True:
                 self._next_event()
                 self._tick()
                 if self.state == "draining" and self._has_ended():
-                    return self._code or 0
+                    return self._exit_code or 0
         finally:
             self._pinger.stop()
             for child in self.children:
@@ -106,11 +106,11 @@ class Supervisor:
 
     @property
     def children(self) -> list[Child]:
-        """The worker processes there are."""
+        """The worker processes that exist now."""
         return [child for place in self.places if (child := place.child) is not None]
 
-    def _signalled(self, number: int, _: FrameType | None) -> None:
-        self._events.put(Signalled(number))  # may interrupt anything, even another put
+    def _receive_signal(self, number: int, _: FrameType | None) -> None:
+        self._events.put(SignalReceived(number))  # safe in a signal handler, even during another put
 
     def _next_event(self) -> None:
         try:
@@ -118,18 +118,18 @@ class Supervisor:
         except Empty:
             return
         match event:
-            case Signalled(number):
+            case SignalReceived(number):
                 self._stop(number)
             case DatabaseOpened():
                 self._begin()
             case DatabaseRefused(error):
                 raise error
-            case Heard(child, said):
-                child.hear(said)
-                if isinstance(said, Measured):
-                    self.metrics.heard(child.pid, said.dump)
-            case Died(child, code):
-                self._mourn(child, code)
+            case NoticeReceived(child, notice):
+                child.record(notice)
+                if isinstance(notice, MetricsReport):
+                    self.metrics.heard(child.pid, notice.dump)
+            case ChildDied(child, code):
+                self._handle_death(child, code)
             case _:
                 assert_never(event)
 
@@ -142,47 +142,47 @@ class Supervisor:
             self._opened()
 
     def _tick(self) -> None:
-        now = self.ticked = time.monotonic()
-        self._pinger.look()
+        now = self.ticked_at = time.monotonic()
+        self._pinger.check()
         if self.state == "running":
             for place in self.places:
-                self._keep_filled(place, now)
-            if not self.places or any(child.works for child in self.children):
+                self._check_place(place, now)
+            if not self.places or any(child.is_working for child in self.children):
                 self._notify.ready()
         self._notify.status(self._status())
-        self._notify.alive()
+        self._notify.feed_watchdog()
 
-    def _keep_filled(self, place: WorkerPlace, now: float) -> None:
+    def _check_place(self, place: WorkerPlace, now: float) -> None:
         child = place.child
         if child is None:
-            if now >= place.due:
+            if now >= place.next_start_at:
                 place.child = self._start(place)
                 place.starts += 1
-        elif not child.condemned and (silent := now - child.heard_at) > self.settings.lease_sec + MARGIN:
+        elif not child.was_killed and (silent := now - child.last_notice_at) > self.settings.lease_sec + MARGIN:
             Log(pid=child.pid, number=child.number).error("WORKER_SILENT", seconds=round(silent))
-            child.condemned = True  # its lease has ended, and it will not take another
+            child.was_killed = True  # its lease has ended, and it cannot get another
             child.kill()
 
     def _start(self, place: WorkerPlace) -> Child:
-        return Child(place.number, lambda line, memory: self._command(place.number, line, memory), self._events)
+        return Child(place.number, lambda pipe, memory: self._command(place.number, pipe, memory), self._events)
 
-    def _mourn(self, child: Child, code: int) -> None:
+    def _handle_death(self, child: Child, code: int) -> None:
         place = next(place for place in self.places if place.child is child)
         place.child = None
         self.metrics.died(child.pid)
-        started = child.last_started()
-        if code != 0:  # one that drained has ended its lease itself
-            self._undertaker.bury(child.pid, child.incarnations, started)
+        started = child.started_deliveries()
+        if code != 0:  # a process that drained has ended its own lease
+            self._lease_cleanup.end_leases(child.pid, child.incarnations, started)
         now = time.monotonic()
         if self.state == "draining":
             if not self.children:
-                self._ends = min(self._ends, now + LAST_ACTS)
+                self._deadline = min(self._deadline, now + CLEANUP_SEC)
             return
-        place.quick_deaths = place.quick_deaths + 1 if now - child.began < AT_ONCE else 0
-        pause = pause_before(place.quick_deaths)
-        place.due = now + pause
+        place.quick_deaths = place.quick_deaths + 1 if now - child.started_at < QUICK_DEATH else 0
+        pause = restart_delay(place.quick_deaths)
+        place.next_start_at = now + pause
         Log(pid=child.pid, number=child.number).error(
-            "WORKER_DIED", how=how_it_ended(code), after_sec=round(now - child.began, 1), next_in_sec=pause
+            "WORKER_DIED", how=describe_exit(code), after_sec=round(now - child.started_at, 1), next_in_sec=pause
         )
 
     def _status(self) -> str:
@@ -191,8 +191,8 @@ class Supervisor:
             return "starting" if waits_for is None else f"waiting for the database: {waits_for}"
         if self.guardrail.tripped:
             return f"{self.state}; the database does not answer"
-        works = sum(child.works for child in self.children)
-        return f"{self.state}; {works} of {len(self.places)} worker processes"
+        working = sum(child.is_working for child in self.children)
+        return f"{self.state}; {working} of {len(self.places)} worker processes"
 
     # ---------------------------------------------------------------------------------------------- ending
 
@@ -200,31 +200,31 @@ class Supervisor:
         name, now = signal.Signals(number).name, time.monotonic()
         if self.state != "draining":
             self.state = "draining"
-            self._ends = now + (self.settings.drain_grace_sec + MARGIN if self.children else LAST_ACTS)
+            self._deadline = now + (self.settings.drain_grace_sec + MARGIN if self.children else CLEANUP_SEC)
             self._notify.stopping()
             Log(signal=name).warning("DRAINING", at_most_sec=self.settings.drain_grace_sec)
             for child in self.children:
                 child.drain()
-        elif self._code is None:
+        elif self._exit_code is None:
             Log(signal=name).warning("EXITING_NOW")
-            self._code = 128 + number
+            self._exit_code = 128 + number
             self._end_now(now)
 
     def _end_now(self, now: float) -> None:
-        self._ends = now + LAST_ACTS
+        self._deadline = now + CLEANUP_SEC
         for child in self.children:
-            child.condemned = True
+            child.was_killed = True
             child.kill()
 
     def _has_ended(self) -> bool:
-        """Whether there is nothing left to wait for: everybody gone and buried, or the time is over."""
+        """Whether all processes are gone and their leases ended, or the time is up. Kills those not drained in time."""
         children = self.children
-        if not children and self._undertaker.idle:
+        if not children and self._lease_cleanup.is_idle:
             return True
         now = time.monotonic()
-        if now < self._ends:
+        if now < self._deadline:
             return False
-        if left := [child for child in children if not child.condemned]:
+        if left := [child for child in children if not child.was_killed]:
             Log(pids=[child.pid for child in left]).error("NOT_DRAINED_IN_TIME")
             self._end_now(now)
             return False

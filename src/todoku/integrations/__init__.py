@@ -1,1 +1,1 @@
-"""todoku inside the frameworks people use: each in a module of its own, imported only by who has the framework."""
+"""todoku in web frameworks: one module per framework, imported only if the framework is installed."""

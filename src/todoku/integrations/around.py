@@ -1,4 +1,4 @@
-"""What a framework puts around each handler: its context, its connections."""
+"""Wraps handlers in what a framework needs around them: its context, its connections."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from todoku.engine.registry import Target
 Call = Callable[[Context], Any]
 
 
-def with_call(target: Target, plain: Callable[[Call], Call], awaits: Callable[[Call], Call]) -> Target:
-    """`target` with its handler wrapped, by `plain` or, if it is async, by `awaits`.
+def wrap_call(target: Target, wrap_sync: Callable[[Call], Call], wrap_async: Callable[[Call], Call]) -> Target:
+    """Returns `target` with its handler wrapped: by `wrap_sync` or, if it is async, by `wrap_async`.
 
-    What runs in a process of its own is not here to be wrapped, and a destination that sends is no handler.
+    Handlers that run in another process, and destinations that send, are not wrapped.
     """
     if target.call is None or target.run == "process":
         return target
-    return msgspec.structs.replace(target, call=(awaits if target.run == "loop" else plain)(target.call))
+    return msgspec.structs.replace(target, call=(wrap_async if target.run == "loop" else wrap_sync)(target.call))

@@ -1,4 +1,4 @@
-"""todoku in a FastAPI application: its lifespan beside yours, and publishing in the session of the request.
+"""todoku in a FastAPI application: its lifespan beside yours, and publishes in the session of the request.
 
 api = FastAPI(lifespan=lifespans(own_lifespan, box.lifespan))
 Outbox = Annotated[Publisher, Depends(publisher(box, get_session))]
@@ -23,8 +23,8 @@ from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Job
 from todoku.engine.ledger import Answer
-from todoku.integrations.idempotency import request_of
-from todoku.integrations.principal import Principal, asker, stated
+from todoku.integrations.idempotency import request_fields
+from todoku.integrations.principal import Principal, caller_hash, principal_or_default
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,17 +33,17 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def lifespans(*parts: Lifespan) -> Lifespan:
-    """Several lifespans as one: begun in this order, ended in the other. What they yield as state is put together."""
+    """Combines lifespans: they start in this order and end in the reverse order. The states they yield are merged."""
 
     @asynccontextmanager
-    async def together(app: Any) -> AsyncIterator[dict[str, Any]]:
+    async def combined(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
             state: dict[str, Any] = {}
             for part in parts:
                 state |= await stack.enter_async_context(part(app)) or {}
             yield state
 
-    return together
+    return combined
 
 
 class Publisher:
@@ -71,15 +71,15 @@ class Publisher:
 
 
 def publisher(box: App, session: Callable[..., Any]) -> Callable[..., Publisher]:
-    """A dependency: a Publisher in the session that the dependency `session` gives this request.
+    """Returns a dependency: a Publisher in the session that the dependency `session` provides.
 
-    FastAPI calls `session` once a request, so it is the very session of the endpoint; overriding it in tests works.
+    FastAPI calls `session` once per request, so it is the session of the endpoint; overriding it in tests works.
     """
 
-    def joined(tx: Any = Depends(session)) -> Publisher:  # noqa: B008 - as FastAPI reads it
+    def provide(tx: Any = Depends(session)) -> Publisher:  # noqa: B008 - how FastAPI declares a dependency
         return Publisher(box, tx)
 
-    return joined
+    return provide
 
 
 def once(
@@ -90,32 +90,34 @@ def once(
     principal: Principal | None = None,
     conflict: int = 422,
 ) -> Callable[..., AsyncIterator[Answer]]:
-    """A dependency: `Idempotency-Key` in the session of the request. The endpoint looks at `first`, and stores.
+    """Returns a dependency that handles `Idempotency-Key` in the session of the request.
 
-    `if not done.first: return done.response`, else do it and `done.store(response)`. Both commit with the session,
-    which its own dependency commits. 400: no key. 409: another request has it. `conflict`: it was another request's.
-    `principal`: who asks, as for `IdempotencyMiddleware`; no other caller gets the answer.
+    In the endpoint: `if not done.first: return done.response`; else do the work and call `done.store(response)`. Both
+    commit with the session, which its own dependency commits. Responds 400 without a key, 409 while another request
+    with this key runs, and `conflict` if the key was used with another request. `principal` identifies the caller, as
+    in `IdempotencyMiddleware`; no other caller gets the response.
     """
-    known = stated(principal, scope)
+    identify = principal_or_default(principal, scope)
 
-    async def answered(
+    async def provide(
         request: Request,
-        tx: Any = Depends(session),  # noqa: B008 - as FastAPI reads it
+        tx: Any = Depends(session),  # noqa: B008 - how FastAPI declares a dependency
         idempotency_key: str | None = Header(None),
     ) -> AsyncIterator[Answer]:
-        body = request_of(request.scope, await request.body())
-        where = f"{scope}:{asker(request.scope, known)}"
+        body = request_fields(request.scope, await request.body())
+        caller_scope = f"{scope}:{caller_hash(request.scope, identify)}"
         async with AsyncExitStack() as stack:
-            # Only what the key itself meets is told so: an error of the endpoint stays what it is.
+            # Only errors of the key become these responses; errors of the endpoint are raised unchanged.
             try:
-                block = box.once((idempotency_key or "").strip('"'), scope=where, tx=tx, body=body)
+                block = box.once((idempotency_key or "").strip('"'), scope=caller_scope, tx=tx, body=body)
                 done = await stack.enter_async_context(block)
             except InvalidMessage as error:
                 raise HTTPException(400, f"Idempotency-Key: {error}") from error
             except InProgress as error:
-                raise HTTPException(409, "a request with this Idempotency-Key runs", {"Retry-After": "1"}) from error
+                text = "a request with this Idempotency-Key is running"
+                raise HTTPException(409, text, {"Retry-After": "1"}) from error
             except IdempotencyConflict as error:
                 raise HTTPException(conflict, "this Idempotency-Key was used with another request") from error
             yield done
 
-    return answered
+    return provide

@@ -1,4 +1,4 @@
-"""todoku in a Flask application: configuration, commands, handlers in the application's context.
+"""todoku in a Flask application: configuration, commands, and handlers that run in the application context.
 
     box = todoku.App()
     queue = Todoku(box=box)
@@ -11,8 +11,8 @@
 
 | key | meaning |
 |---|---|
-| TODOKU_DATABASE, TODOKU_SCHEMA | where the App lives; without them, where it was made to |
-| TODOKU_WORKER | True: each process of the application runs a worker beside it, from its first request on |
+| TODOKU_DATABASE, TODOKU_SCHEMA | database of the App; without them, the one it was created with |
+| TODOKU_WORKER | True: each process of the application also runs a worker, from its first request on |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
 from todoku.engine.worker.worker import Worker
-from todoku.integrations.around import with_call
+from todoku.integrations.around import wrap_call
 from todoku.integrations.program import run_program
 
 try:
@@ -44,58 +44,58 @@ _NAME = "todoku.integrations.flask:box"
 
 
 class Todoku:
-    """The extension. `app` may come later, by `init_app`; without a `box` it makes one of its own."""
+    """The extension. `app` may be given later to `init_app`. Without a `box` it creates an App."""
 
     def __init__(self, app: Flask | None = None, box: App | None = None) -> None:
         self.box = App() if box is None else box
         self._app: Flask | None = None
-        self._beside: _Beside | None = None
+        self._worker_thread: _WorkerThread | None = None
         self._starting = threading.Lock()
         self.box.registry.wrap(self._in_context)
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Take the configuration, and give the application its commands: `flask todoku …`."""
+        """Reads the configuration, and adds the command `flask todoku …` to the application."""
         self._app = app
         url, schema = app.config.get("TODOKU_DATABASE"), app.config.get("TODOKU_SCHEMA")
         if url is not None or schema is not None:
-            here = self.box.settings
-            self.box.connect(url or here.database, schema=schema or (here.schema if url is None else None))
+            current = self.box.settings
+            self.box.connect(url or current.database, schema=schema or (current.schema if url is None else None))
         app.extensions["todoku"] = self
         app.cli.add_command(_command())
         if app.config.get("TODOKU_WORKER", False):
             app.before_request(self.start)
 
     def start(self) -> None:
-        """Run a worker beside the application, in this process, until it ends; a second call does nothing."""
-        with self._starting:  # two first requests may come at once
-            if self._beside is None or not self._beside.here:
-                self._beside = _Beside(self.box)
-                atexit.register(self._beside.stop)
+        """Starts a worker in this process, which runs until the process ends. A second call does nothing."""
+        with self._starting:  # two requests may be the first at once
+            if self._worker_thread is None or not self._worker_thread.is_own_process:
+                self._worker_thread = _WorkerThread(self.box)
+                atexit.register(self._worker_thread.stop)
 
     def stop(self) -> None:
-        """Drain that worker and wait for its end."""
-        if self._beside is not None:
-            self._beside.stop()
-            self._beside = None
+        """Drains the worker and waits for its end."""
+        if self._worker_thread is not None:
+            self._worker_thread.stop()
+            self._worker_thread = None
 
     def _in_context(self, target: Target) -> Target:
-        return with_call(target, self._plain, self._awaits)
+        return wrap_call(target, self._wrap_sync, self._wrap_async)
 
-    def _plain(self, call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-        def called(context: Context) -> Any:
+    def _wrap_sync(self, call: Callable[[Context], Any]) -> Callable[[Context], Any]:
+        def wrapped(context: Context) -> Any:
             with self._application().app_context():
                 return call(context)
 
-        return called
+        return wrapped
 
-    def _awaits(self, call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-        async def called(context: Context) -> Any:
+    def _wrap_async(self, call: Callable[[Context], Any]) -> Callable[[Context], Any]:
+        async def wrapped(context: Context) -> Any:
             with self._application().app_context():
                 return await call(context)
 
-        return called
+        return wrapped
 
     def _application(self) -> Flask:
         if self._app is None:
@@ -103,8 +103,8 @@ class Todoku:
         return self._app
 
 
-class _Beside:
-    """A worker in a thread of its own. It belongs to one process: after a fork there is none."""
+class _WorkerThread:
+    """A worker in a thread. It belongs to one process: a forked process does not have it."""
 
     def __init__(self, box: App) -> None:
         self._pid = os.getpid()
@@ -113,28 +113,28 @@ class _Beside:
         self._thread.start()
 
     @property
-    def here(self) -> bool:
-        """Whether this is the process it runs in."""
+    def is_own_process(self) -> bool:
+        """Whether it runs in this process."""
         return self._pid == os.getpid()
 
     def stop(self) -> None:
-        """Drain."""
-        if self.here:
+        """Drains the worker and waits for its end."""
+        if self.is_own_process:
             self._worker.drain()
             self._thread.join()
 
 
 def _command() -> click.Command:
-    """The program `todoku`, as a command of Flask's. Its options are its own, so everything is handed on."""
+    """The program `todoku` as a Flask command. All arguments are passed on to it."""
     settings = {"ignore_unknown_options": True, "help_option_names": []}
 
-    @click.command("todoku", context_settings=settings, short_help="The program `todoku` on this application.")
+    @click.command("todoku", context_settings=settings, short_help="Run a todoku command on this application.")
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     @click.pass_context
     def todoku(ctx: click.Context, arguments: tuple[str, ...]) -> None:
         info = ctx.ensure_object(ScriptInfo)
         application = info.load_app()
-        if info.app_import_path is not None:  # worker processes find the application by it
+        if info.app_import_path is not None:  # worker processes import the application by it
             os.environ["FLASK_APP"] = info.app_import_path
         run_program(application.extensions["todoku"].box, arguments, app=_NAME)
 
@@ -142,7 +142,7 @@ def _command() -> click.Command:
 
 
 def __getattr__(name: str) -> Any:
-    """`box`: that of the application which FLASK_APP names, or which is at work already."""
+    """`box`: the App of the current Flask application, or of the one that FLASK_APP names."""
     if name != "box":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     application = current_app if has_app_context() else ScriptInfo(os.environ.get("FLASK_APP")).load_app()

@@ -1,7 +1,7 @@
-"""`Idempotency-Key` for any ASGI application, after the IETF draft: a repeated request has the first one's answer.
+"""`Idempotency-Key` for any ASGI application, after the IETF draft: a repeated request gets the first response.
 
-The answer is stored before it is sent, so a client that lost it can ask again. While the first request runs, another
-with its key is told so (409). A server error is not stored, and frees the key: the client may try again.
+The response is stored before it is sent, so a client that lost it can repeat the request. While the first request
+runs, another one with its key gets 409. A server error is not stored and frees the key: the client may try again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from todoku.app import App
 from todoku.core.digest import digest, digest_bytes
 from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage, InvalidSetting
-from todoku.integrations.principal import Principal, Scope, asker, stated
+from todoku.integrations.principal import Principal, Scope, caller_hash, principal_or_default
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -25,26 +25,26 @@ Header = tuple[bytes, bytes]
 
 LARGEST: Final = 1 << 20
 
-_NEVER_KEPT: Final = frozenset({b"set-cookie", b"set-cookie2"})
-"""A session cookie belongs to one login: a repeated request must not be logged in by a stored answer."""
+_NOT_STORED: Final = frozenset({b"set-cookie", b"set-cookie2"})
+"""A session cookie belongs to one login: a stored response must not log another request in."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A whole HTTP answer."""
+    """A whole HTTP response."""
 
     status: int
     headers: tuple[Header, ...]
     body: bytes
 
-    def stored(self) -> dict[str, object]:
-        """As it is kept in the ledger: every byte of it, but for cookies that it sets."""
-        kept = ((name, value) for name, value in self.headers if name.lower() not in _NEVER_KEPT)
-        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in kept]
+    def as_stored(self) -> dict[str, object]:
+        """The response for the ledger: every byte, except cookies that it sets."""
+        headers_to_store = ((name, value) for name, value in self.headers if name.lower() not in _NOT_STORED)
+        headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers_to_store]
         return {"headers": headers, "body": base64.b64encode(self.body).decode()}
 
 
-class _Unfinished(Exception):
-    """The answer is a server error: the key is freed, and the answer sent all the same."""
+class _ServerError(Exception):
+    """The response is a server error: it is sent, and the key is freed."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
@@ -52,17 +52,18 @@ class _Unfinished(Exception):
 
 
 class _ClientGone(Exception):
-    """The client left before it had sent its whole request."""
+    """The client disconnected before it had sent the whole request."""
 
 
 class IdempotencyMiddleware:
     """Wraps an ASGI application: `app.add_middleware(IdempotencyMiddleware, box=box)`.
 
-    `methods`: the ones that are looked at. `paths`: only under these prefixes. `required`: a request without the header
-    is refused (400), else it goes through as it is. `principal`: who asks; no other caller gets the answer
-    (`by_credentials`, the default; `by_authorization`, `by_cookie("session")`, or a function of the ASGI scope).
-    `conflict`: the status for a key that was used with another request, 422 or 409. `hold`: seconds after which the key
-    of a request whose process died is free. Bodies and answers of more than `largest` bytes: 413, and not kept.
+    It handles requests with one of `methods` under one of the prefixes `paths`. `required`: a request without the
+    header is refused (400); if False, it passes through. `principal` identifies the caller; no other caller gets the
+    response (`by_credentials`, the default; `by_authorization`, `by_cookie("session")`, or a function of the ASGI
+    scope). `conflict`: the status for a key that was used with another request, 422 or 409. `hold`: seconds after
+    which the key of a request whose process died is free. A body of more than `largest` bytes is refused (413), and a
+    larger response is not stored.
     """
 
     def __init__(
@@ -79,19 +80,19 @@ class IdempotencyMiddleware:
         largest: int = LARGEST,
     ) -> None:
         if conflict not in (409, 422):
-            raise InvalidSetting(f"conflict cannot be {conflict!r}", hint="409 or 422")
+            raise InvalidSetting(f"conflict cannot be {conflict!r}", hint="use 409 or 422")
         self._app = app
         self._box = box
         self._methods = frozenset(method.upper() for method in methods)
         self._paths = tuple(paths)
         self._required = required
-        self._principal = stated(principal, ", ".join(self._paths))
+        self._principal = principal_or_default(principal, ", ".join(self._paths))
         self._conflict = conflict
         self._hold = hold
         self._largest = largest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI asks for."""
+        """Handles one ASGI connection."""
         if scope["type"] != "http" or scope["method"] not in self._methods or not scope["path"].startswith(self._paths):
             await self._app(scope, receive, send)
             return
@@ -100,54 +101,54 @@ class IdempotencyMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            reply = await self._answered(scope, receive, key)
+            reply = await self._respond(scope, receive, key)
         except _ClientGone:
-            return  # half a request is none, and nobody is there to be told
+            return  # an incomplete request is not processed, and there is no client to respond to
         await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
         await send({"type": "http.response.body", "body": reply.body})
 
-    async def _answered(self, scope: Scope, receive: Receive, key: str | None) -> Reply:
+    async def _respond(self, scope: Scope, receive: Receive, key: str | None) -> Reply:
         if not key:
-            return problem(400, "Idempotency-Key is missing", "Send a key of your own with this request.")
+            return problem(400, "Idempotency-Key is missing", "Send a unique key with this request.")
         body = await _body(receive, self._largest)
         if body is None:
-            return problem(413, "The body is too large", f"{self._largest} bytes are allowed.")
+            return problem(413, "The body is too large", f"At most {self._largest} bytes are allowed.")
         try:
             return await self._once(scope, body, key)
         except InvalidMessage as error:
             return problem(400, "Idempotency-Key cannot be used", str(error))
         except InProgress:
-            text = "The first request with this key has not ended. Ask again in a moment."
+            text = "The first request with this key is still running. Try again in a moment."
             return problem(409, "A request is outstanding for this Idempotency-Key", text, (b"retry-after", b"1"))
         except IdempotencyConflict:
             text = "This key was used with another request. Use a new key."
             return problem(self._conflict, "Idempotency-Key is already used", text)
-        except _Unfinished as end:
+        except _ServerError as end:
             return end.reply
 
     async def _once(self, scope: Scope, body: bytes, key: str) -> Reply:
-        where, request = f"http:{asker(scope, self._principal)}", request_of(scope, body)
-        async with self._box.ledger.once(key, scope=where, tx=None, body=request, hold=self._hold) as answer:
+        caller_scope, request = f"http:{caller_hash(scope, self._principal)}", request_fields(scope, body)
+        async with self._box.ledger.once(key, scope=caller_scope, tx=None, body=request, hold=self._hold) as answer:
             if not answer.first:
-                return _kept(answer.status or 200, answer.response)
-            reply = await self._called(scope, body)
+                return _stored_reply(answer.status or 200, answer.response)
+            reply = await self._call_app(scope, body)
             if reply.status >= 500:
-                raise _Unfinished(reply)
-            kept = reply if len(reply.body) <= self._largest else _not_kept()
-            answer.store(kept.stored(), kept.status)
+                raise _ServerError(reply)
+            stored = reply if len(reply.body) <= self._largest else _too_large_reply()
+            answer.store(stored.as_stored(), stored.status)
             return reply
 
-    async def _called(self, scope: Scope, body: bytes) -> Reply:
-        """Let the application answer, and take the answer down."""
-        given = False
+    async def _call_app(self, scope: Scope, body: bytes) -> Reply:
+        """Calls the application and collects its response."""
+        is_body_sent = False
         start: Event = {"status": 500, "headers": []}
         parts: list[bytes] = []
 
         async def receive() -> Event:
-            nonlocal given
-            if given:
+            nonlocal is_body_sent
+            if is_body_sent:
                 return {"type": "http.disconnect"}
-            given = True
+            is_body_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(event: Event) -> None:
@@ -161,32 +162,33 @@ class IdempotencyMiddleware:
         return Reply(start["status"], headers, b"".join(parts))
 
 
-def request_of(scope: Scope, body: bytes) -> dict[str, str]:
-    """What makes two requests the same one: method, path, query, and the body by its digest."""
-    where = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
-    return where | {"body": _body_digest(scope, body)}
+def request_fields(scope: Scope, body: bytes) -> dict[str, str]:
+    """The fields in which two requests must be equal: method, path, query and the digest of the body."""
+    fields = {"method": scope["method"], "path": scope["path"], "query": _text(scope["query_string"])}
+    return fields | {"body": _body_digest(scope, body)}
 
 
 def problem(status: int, title: str, detail: str, *headers: Header) -> Reply:
-    """An error as RFC 9457 wants it."""
+    """An error as problem details (RFC 9457)."""
     body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
-    sized = (b"content-length", str(len(body)).encode())
-    return Reply(status, ((b"content-type", b"application/problem+json"), sized, *headers), body)
+    length = (b"content-length", str(len(body)).encode())
+    return Reply(status, ((b"content-type", b"application/problem+json"), length, *headers), body)
 
 
-def _kept(status: int, stored: Any) -> Reply:
+def _stored_reply(status: int, stored: Any) -> Reply:
     headers = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in stored["headers"])
-    # An older todoku kept cookies, too.
-    kept = tuple((name, value) for name, value in headers if name.lower() not in _NEVER_KEPT)
-    return Reply(status, kept, base64.b64decode(stored["body"]))
+    # An older todoku also stored cookies.
+    sent_headers = tuple((name, value) for name, value in headers if name.lower() not in _NOT_STORED)
+    return Reply(status, sent_headers, base64.b64decode(stored["body"]))
 
 
-def _not_kept() -> Reply:
-    return problem(409, "This request was done", "Its answer was too large to be kept, and cannot be sent again.")
+def _too_large_reply() -> Reply:
+    text = "Its response was too large to be stored, and cannot be sent again."
+    return problem(409, "This request was already processed", text)
 
 
 def _key(scope: Scope) -> str | None:
-    """The header's value; as a structured field it is a quoted string, and many clients send it bare."""
+    """The value of the header: by the draft a quoted string, but many clients send it without quotes."""
     value = _header(scope, b"idempotency-key")
     if value is not None and len(value) >= 2 and value[0] == value[-1] == '"':
         return value[1:-1]
@@ -205,7 +207,7 @@ def _text(value: bytes) -> str:
 
 
 async def _body(receive: Receive, largest: int) -> bytes | None:
-    """The whole body of the request; None: it is too large."""
+    """The body of the request. None: it is too large."""
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -222,7 +224,7 @@ async def _body(receive: Receive, largest: int) -> bytes | None:
 
 
 def _body_digest(scope: Scope, body: bytes) -> str:
-    """JSON that is spelled differently is the same request; any other body is compared byte by byte."""
+    """The digest of the body. JSON is compared by value, any other body by its bytes."""
     if "json" in (_header(scope, b"content-type") or ""):
         try:
             return digest(msgspec.json.decode(body))

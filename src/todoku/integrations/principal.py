@@ -1,4 +1,4 @@
-"""Who asks: an answer that is kept for a repeated request belongs to the caller of the first one alone."""
+"""Identifies the caller of a request: a stored response is sent again only to the caller of the first request."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from todoku.engine.observability.log import Log
 
 Scope = MutableMapping[str, Any]
 Principal = Callable[[Scope], str]
-"""The caller of a request, as a text that is the same for all requests of a caller. Empty: unknown."""
+"""Returns a text that is the same for all requests of a caller. Empty: the caller is unknown."""
 
 _CREDENTIALS: Final = frozenset({
     "api-key", "authorization", "private-token", "proxy-authorization", "x-access-token", "x-api-key",
     "x-auth-token", "x-gitlab-token", "x-goog-api-key", "x-vault-token",
 })  # fmt: skip
-"""Headers by which a caller is known. Not all that are secret: a token against forgery is another on each page."""
+"""Headers that identify a caller. Not every secret header does: a CSRF token differs on each page."""
 
-_VOUCHED: Final = re.compile(
+_SET_BY_PROXY: Final = re.compile(
     r"(?:.+-)?client-?cert(?:-.+)?|(?:x-)?ssl-client-.+|x-amzn-mtls-clientcert.*|(?:x-)?remote-user"
     r"|x-forwarded-(?:user|email)|x-auth-request-(?:user|email)|.+-authenticated-user(?:-.+)?|x-amzn-oidc-identity"
 )
-"""Headers by which a proxy says who it let in, by a certificate or else."""
+"""Headers in which a proxy passes on the caller that it authenticated, by certificate or otherwise."""
 
 
 def by_credentials(scope: Scope) -> str:
-    """By everything in a request that says who sends it: `Authorization` and its kin, cookies, a client's certificate.
+    """Identifies callers by all credentials of a request: `Authorization` and similar headers, cookies, certificates.
 
-    A caller that changes one of them (a cookie that counts visits) is another caller, and does a repeated request
-    again. Where that can happen, say by what callers are known: `by_cookie("session")`, `by_authorization`, or a
-    function of your own.
+    If one of them changes between two requests (such as a cookie that counts visits), they count as two callers, and
+    a repeated request is processed again. If that can happen, choose `by_cookie("session")`, `by_authorization` or
+    your own function.
     """
-    found = sorted({*_named(scope), *_certificates(scope)})
+    found = sorted({*_credentials(scope), *_certificates(scope)})
     match found:
         case []:
             return ""
         case [("authorization", value)]:
-            return value  # as it was before there were others, so that what is stored is found
+            return value  # the form before other credentials were read, so that stored responses are found
         case _:
-            return "\n" + msgspec.json.encode(found).decode()  # no header has a line break in it
+            return "\n" + msgspec.json.encode(found).decode()  # a header has no line break, so it cannot equal this
 
 
 def by_authorization(scope: Scope) -> str:
-    """By the header `Authorization` alone; without one, everybody is one and the same."""
+    """Identifies callers only by the header `Authorization`; all requests without one are the same caller."""
     return "\n".join(value for name, value in _headers(scope) if name == "authorization")
 
 
 def by_cookie(*names: str) -> Principal:
-    """By the cookies of these names alone; without them, everybody is one and the same."""
+    """Identifies callers only by the cookies of these names; all requests without them are the same caller."""
     if not names or not all(names):
-        raise InvalidSetting("by_cookie needs the name of a cookie", hint='by_cookie("session")')
+        raise InvalidSetting("by_cookie needs the name of a cookie", hint='write by_cookie("session")')
 
     def principal(scope: Scope) -> str:
         found = sorted(pair for pair in _cookies(scope) if pair[0] in names)
@@ -63,26 +63,28 @@ def by_cookie(*names: str) -> Principal:
     return principal
 
 
-def stated(principal: Principal | None, where: str) -> Principal:
-    """The principal that an endpoint states. If it states none, a log line at start says so."""
+def principal_or_default(principal: Principal | None, where: str) -> Principal:
+    """Returns `principal`, or `by_credentials` with a warning in the log if there is none."""
     if principal is not None:
         return principal
-    todo = "callers without credentials are all one; state principal=by_credentials, by_cookie(…) or your own"
+    todo = "callers without credentials count as one; set principal=by_credentials, by_cookie(…) or your own"
     Log(endpoint=where).warning("PRINCIPAL_UNKNOWN", todo=todo)
     return by_credentials
 
 
-def asker(scope: Scope, principal: Principal) -> str:
-    """Who asks, as it is stored: a hash, so that no credential is."""
+def caller_hash(scope: Scope, principal: Principal) -> str:
+    """The caller as it is stored: a hash, so that no credential is stored."""
     found = principal(scope)
     if not isinstance(found, str):
-        raise InvalidSetting(f"principal gave {type(found).__name__}", hint='a text; "" if anybody may have the answer')
+        raise InvalidSetting(
+            f"principal returned {type(found).__name__}", hint='return a string; "" if any caller may get the response'
+        )
     return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _named(scope: Scope) -> Iterator[tuple[str, str]]:
+def _credentials(scope: Scope) -> Iterator[tuple[str, str]]:
     for name, value in _headers(scope):
-        if name in _CREDENTIALS or _VOUCHED.fullmatch(name):
+        if name in _CREDENTIALS or _SET_BY_PROXY.fullmatch(name):
             yield name, value
     for name, value in _cookies(scope):
         yield f"cookie {name}", value
@@ -95,16 +97,16 @@ def _headers(scope: Scope) -> Iterator[tuple[str, str]]:
 
 
 def _cookies(scope: Scope) -> Iterator[tuple[str, str]]:
-    """Each cookie by itself: browsers send them in any order, and in one header or several."""
+    """Yields each cookie: browsers send them in any order, in one header or several."""
     for name, value in _headers(scope):
         if name == "cookie":
             for part in value.split(";"):
-                key, _, held = part.strip().partition("=")
-                yield key, held
+                key, _, content = part.strip().partition("=")
+                yield key, content
 
 
 def _certificates(scope: Scope) -> Iterator[tuple[str, str]]:
-    """The client's certificate, where the server tells of it (the TLS extension of ASGI)."""
+    """Yields the client's certificates, if the server passes them on (the TLS extension of ASGI)."""
     tls = (scope.get("extensions") or {}).get("tls") or {}
     for certificate in tls.get("client_cert_chain") or ():
         yield "certificate", str(certificate)

@@ -1,4 +1,4 @@
-"""Running the program `todoku` from inside a framework's own command line, with the framework set up."""
+"""Runs the program `todoku` inside the command line of a framework, after the framework is set up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from todoku.shells import registered_shells
 
 
 def run_program(box: App, arguments: Sequence[str], *, app: str) -> None:
-    """`todoku …` on this App and its database. `app` names it, so that worker processes find it, too.
+    """Runs `todoku …` on this App and its database. Worker processes import it by the name `app`.
 
-    Raises SystemExit unless it ended well.
+    Raises SystemExit unless the program ends with status 0.
     """
-    said = {"TODOKU_APP": app, "TODOKU_DATABASE": box.settings.database, "TODOKU_SCHEMA": box.settings.schema or ""}
-    with _environment(said), _argv(["todoku", *arguments]):
+    environ = {"TODOKU_APP": app, "TODOKU_DATABASE": box.settings.database, "TODOKU_SCHEMA": box.settings.schema or ""}
+    with _environment(environ), _argv(["todoku", *arguments]):
         try:
             registered_shells().command_line()
         except SystemExit as end:
@@ -26,9 +26,9 @@ def run_program(box: App, arguments: Sequence[str], *, app: str) -> None:
 
 
 @contextmanager
-def _environment(said: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in said}
-    os.environ.update(said)
+def _environment(environ: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in environ}
+    os.environ.update(environ)
     try:
         yield
     finally:

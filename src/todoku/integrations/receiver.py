@@ -1,4 +1,4 @@
-"""The receiving side of a webhook, in its sender's words: taken, not now, never. What failed is problem details."""
+"""Responses of a webhook receiver: received, retry later, never retry. Errors are problem details."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from todoku.core.outcome import Duration, reason_code, seconds
 
 
 def ack() -> Response:
-    """It has arrived: 204. After your commit, and also for a message you have seen before."""
+    """The message was received: 204. Return it after your commit, and also for a message you have seen before."""
     return Response(status_code=204)
 
 
 def retry(after: Duration | None = None) -> Response:
-    """Not now, send it again: 503, and when, if you know."""
+    """Send it again later: 503, with `after` as Retry-After."""
     headers = {} if after is None else {"Retry-After": str(math.ceil(seconds(after, what="after")))}
     return _problem(503, {"title": "not now"}, headers)
 
 
 def dead(reason: str) -> Response:
-    """Never send this again: it is a dead letter at the sender, under this reason (489)."""
-    said = {"title": "never send this again", "reason": reason_code(reason)}
-    return _problem(NON_RETRYABLE_STATUS, said, {"Upstash-NonRetryable-Error": "true"})
+    """Never send it again: 489. The sender makes it a dead letter with this reason."""
+    fields = {"title": "never send this again", "reason": reason_code(reason)}
+    return _problem(NON_RETRYABLE_STATUS, fields, {"Upstash-NonRetryable-Error": "true"})
 
 
-def _problem(status: int, said: Mapping[str, str], headers: Mapping[str, str]) -> Response:
-    body = {"type": "about:blank", "status": status, **said}
+def _problem(status: int, fields: Mapping[str, str], headers: Mapping[str, str]) -> Response:
+    body = {"type": "about:blank", "status": status, **fields}
     return JSONResponse(body, status, dict(headers), "application/problem+json")

@@ -1,6 +1,6 @@
-"""For your own test suite: look at what was enqueued, move the clock, crash the worker, run jobs where they are called.
+"""For your test suite: assert what was enqueued, move the clock, crash the worker, run jobs inline.
 
-The pytest plugin of this package gives the fixture `todoku_box`; everything here works without pytest, too. See
+The pytest plugin of this package has the fixture `todoku_box`; everything here also works without pytest. See
 docs/testing.md.
 """
 

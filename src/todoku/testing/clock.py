@@ -1,4 +1,4 @@
-"""Time in a test: the database has a clock that stands still until the test moves it; schedules fire on request."""
+"""Time in a test: a database clock that stands still until the test moves it, and schedules that fire on request."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from todoku.store.database import Database
 
 
 def fire(box: App) -> None:
-    """Fire every schedule whose slot has come, by the database's clock: its messages are stored, and `drain` runs them.
+    """Fires every schedule that is due by the database's clock: stores its messages, which `drain` then runs.
 
-    `drain` alone fires nothing. With `frozen`, `clock.tick(86_400)` and then this is tomorrow.
+    `drain` alone fires nothing. To fire tomorrow's schedules, use `frozen`, then `clock.tick(86_400)`, then this.
     """
-    worker = Scheduling(box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raised)
-    worker.announce()  # nobody did while the clock was moved, and what nobody announces is not fired
-    worker.fire_due()
+    scheduling = Scheduling(
+        box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raise
+    )
+    scheduling.announce()  # only announced schedules fire, and no worker announced them while the clock moved
+    scheduling.fire_due()
 
 
-def _raised(error: Exception) -> None:
+def _raise(error: Exception) -> None:
     raise error
 
 
@@ -38,30 +40,30 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What the database takes for now."""
+        """The time of the database."""
         return moment(self._now)
 
     def tick(self, duration: Duration) -> None:
-        """Let so many seconds pass."""
+        """Moves the clock forward by a duration."""
         self._set(self._now + seconds(duration, what="tick(…)"))
 
     def move_to(self, at: datetime) -> None:
-        """Let time pass until `at`."""
+        """Moves the clock forward to `at`."""
         self._set(_unix(at))
 
     def _set(self, now: float) -> None:
         if now < self._now:
-            raise InvalidAct(f"{moment(now)} has passed, it is {self.now}", hint="a database's clock goes forward")
+            raise InvalidAct(f"{moment(now)} is before {self.now}", hint="the clock can only move forward")
         self._now = now
         self._database.set_clock(now)
 
 
 @contextmanager
 def frozen(box: App, at: datetime | None = None) -> Iterator[Clock]:
-    """Stop the clock of the App's database, now or `at` a moment, while the block runs: `clock.tick(3600)` moves it.
+    """Stops the clock of the App's database, now or `at` a time, while the block runs: `clock.tick(3600)` moves it.
 
-    On PostgreSQL everybody who uses the App's schema sees it, so it is for a schema that belongs to the test. What a
-    handler asks of Python's own clock is not changed.
+    On PostgreSQL this affects every user of the App's schema, so give the test its own schema. Python's clock, which
+    handlers may read, is not changed.
     """
     database = box.store.database
     clock = Clock(database, box.store.ping() if at is None else _unix(at))

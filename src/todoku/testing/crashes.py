@@ -1,4 +1,4 @@
-"""What production does to a worker, on purpose: kill -9 at a chosen point, and the end of its lease."""
+"""Crashes of a worker in a test: kill -9 at a chosen point, and the end of its lease."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from todoku.app import App
 from todoku.core.errors import InvalidSetting
 from todoku.store.failpoint import NAMES, armed, kill
 
-_LONGEST: Final = 60.0
+_TIMEOUT: Final = 60.0
 
 
 def crash(box: App, *, at: str = "settle.before_commit") -> None:
-    """Drain in a process of its own, and kill -9 that process where it first passes `at`.
+    """Drains in another process, and kills that process (-9) when it first reaches `at`.
 
-    `settle.before_commit`: the handlers ran, and nobody knows. `settle.after_commit`: it is settled, and the worker did
-    not hear it. `claim.after_commit`: it owns deliveries whose handlers never started. What it owned stays `sending`
-    under a lease that has not ended, as after any crash; `lose_lease` ends it. The process is a fork: what handlers
-    write to a database or file is there, what they change in memory is not.
+    `settle.before_commit`: the handlers ran, but it is not recorded. `settle.after_commit`: it is recorded, but the
+    worker did not receive the reply. `claim.after_commit`: the worker owns deliveries whose handlers never started.
+    These deliveries stay `sending` under a lease that has not ended, as after any crash; `lose_lease` ends it. The
+    process is a fork: what handlers write to a database or file stays, what they change in memory is lost.
     """
     if at not in NAMES:
-        raise InvalidSetting(f"{at!r} is no failpoint", hint=f"one of: {', '.join(sorted(NAMES))}")
+        raise InvalidSetting(f"{at!r} is not a failpoint", hint=f"use one of {', '.join(sorted(NAMES))}")
     child = multiprocessing.get_context("fork").Process(target=_drain, args=(box, at))
     with warnings.catch_warnings():
-        # Newer Pythons warn of forks beside threads. The child uses no lock or connection that they could hold.
+        # Newer Pythons warn of a fork in a process with threads. The child uses none of their locks and connections.
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
-    child.join(_LONGEST)
+    child.join(_TIMEOUT)
     if child.exitcode is None:
         child.kill()
         child.join()
-        raise AssertionError(f"the worker neither passed {at} nor came to an end in {_LONGEST:g} s")
+        raise AssertionError(f"the worker neither reached {at} nor ended within {_TIMEOUT:g} s")
     if child.exitcode == 0:
-        raise AssertionError(f"the worker ended well and never passed {at}: was anything due?")
+        raise AssertionError(f"the worker ended without reaching {at}: check that a delivery was due")
     if child.exitcode != -signal.SIGKILL:
-        raise AssertionError(f"the worker failed by itself before it passed {at}: its traceback is on stderr")
+        raise AssertionError(f"the worker failed before it reached {at}: see its traceback on stderr")
 
 
 def _drain(box: App, at: str) -> None:
@@ -46,11 +46,11 @@ def _drain(box: App, at: str) -> None:
 
 
 def lose_lease(box: App) -> int:
-    """End every lease there is, as if time had run out, and free what its worker held: how many deliveries.
+    """Ends every lease as if it had run out. Returns the number of deliveries that this freed.
 
-    Whoever still runs one is a zombie from here on: its settle changes nothing (I3), and the delivery runs again.
+    A worker that still runs one of them can no longer settle it (I3), and the delivery runs again.
     """
-    most = box.settings.max_lost
-    ended = [box.store.leases.end(worker.id, lost=True, max_lost=most) for worker in box.store.leases.workers()]
-    ended.append(box.store.leases.reclaim(max_lost=most))
+    max_lost = box.settings.max_lost
+    ended = [box.store.leases.end(worker.id, lost=True, max_lost=max_lost) for worker in box.store.leases.workers()]
+    ended.append(box.store.leases.reclaim(max_lost=max_lost))
     return sum(one.freed + one.aborted for one in ended)

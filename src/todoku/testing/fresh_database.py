@@ -1,4 +1,4 @@
-"""A database for one test: the App leaves its own for it, and comes back afterwards."""
+"""A database for one test: the App is connected to it, and to its own database again afterwards."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from todoku.daemon.start import sqlite_file
 
 
 def empty(box: App) -> None:
-    """Remove every message, delivery, key and lease: for suites whose database outlives a test.
+    """Removes all messages, deliveries, keys and leases: for suites that share a database between tests.
 
-    The audit stays, because nobody can delete from it. No worker may be running.
+    The audit stays, because it is append-only. No worker may be running.
     """
     box.store.database.empty()
-    box.migrate()  # what is declared is there again: schedules
+    box.migrate()  # stores the declared schedules again
 
 
 @contextmanager
 def fresh(box: App, database: str) -> Iterator[App]:
-    """Let `box` live in a fresh place of `database` while the block runs; its jobs, events and routes stay.
+    """Connects `box` to an empty database while the block runs; its jobs, events and routes stay.
 
-    SQLite: that file, removed afterwards unless it was there before, with tables of yours; one with messages in it is
-    refused. PostgreSQL: a schema of its own in that database, dropped afterwards; nothing else there is touched.
+    SQLite: the file, which may have tables of yours but none of todoku; it is removed afterwards unless it existed
+    before. PostgreSQL: a new schema in that database, dropped afterwards; nothing else in it is touched.
     """
     before, file = box.settings, sqlite_file(database)
-    was_there = file is not None and file.exists()
+    existed = file is not None and file.exists()
     box.connect(database, schema=f"todoku_test_{uuid4().hex[:16]}" if file is None else None)
     try:
         _refuse_used(box)
@@ -36,7 +36,7 @@ def fresh(box: App, database: str) -> Iterator[App]:
             box.migrate()
             yield box
         finally:
-            if not was_there:
+            if not existed:
                 box.store.database.remove()
     finally:
         box.connect(before.database, schema=before.schema)
@@ -44,4 +44,4 @@ def fresh(box: App, database: str) -> Iterator[App]:
 
 def _refuse_used(box: App) -> None:
     if box.store.facts().version is not None:
-        raise InvalidAct("this database is in use by todoku", hint="give each test a file of its own, or empty it")
+        raise InvalidAct("this database already has todoku's tables", hint="give each test its own file")

@@ -1,7 +1,6 @@
-"""Jobs that run where they are enqueued: no worker, no second process, no retries.
+"""Runs jobs where they are enqueued: no worker, no second process, no retries.
 
-What is stored in production is made here too: arguments are encoded, checked and decoded as a worker would, so a test
-that passes inline passes no argument that could not travel.
+Arguments are encoded, checked and decoded as in production, so an argument that could not be stored fails inline, too.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from todoku.store.deliveries import Standing
 from todoku.store.store import Store
 
 T = TypeVar("T")
-_LIMIT: Final = 60.0
+_TIMEOUT: Final = 60.0
 
 
 @contextmanager
 def inline(box: App) -> Iterator[None]:
     """While the block runs, enqueue and publish call their jobs and consumers at once, in this thread.
 
-    What a job raises comes out of `enqueue`, and so do the Retry, Abort or Snooze that it returns. Nothing is stored:
-    delays, keys, limits and retries mean nothing, and destinations that send elsewhere are left out.
+    `enqueue` raises the exceptions of the job, and the Retry, Abort or Snooze that it returns. Nothing is stored:
+    delays, keys, limits and retries have no effect, and destinations that send elsewhere are skipped.
     """
     before, store = box.outbox.instead, box.outbox.store
-    here = _Inline(box, store)
-    box.outbox.instead, box.outbox.store = here, cast("Store", here)
+    runner = _Inline(box, store)
+    box.outbox.instead, box.outbox.store = runner, cast("Store", runner)
     try:
         yield
     finally:
@@ -48,7 +47,7 @@ def inline(box: App) -> Iterator[None]:
 
 
 class _Inline:
-    """In the place of the outbox's store: runs what is put, and remembers how it ended for the handles."""
+    """Replaces the outbox's store: runs the drafts that are put, and stores their outcomes for the handles."""
 
     def __init__(self, box: App, store: Store) -> None:
         self._box = box
@@ -59,7 +58,7 @@ class _Inline:
         return getattr(self._store, name)
 
     def standing(self, message_id: UUID, destination: str) -> Standing | None:
-        """As Store.standing: what ran here, then what is stored."""
+        """As Store.standing, for calls that ran inline, then for stored ones."""
         return self._ended.get((message_id, destination)) or self._store.deliveries.standing(message_id, destination)
 
     def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
@@ -67,7 +66,7 @@ class _Inline:
         if any(job.target.run == "loop" for draft in drafts for job, _ in self._legs(draft)):
             refuse_in_event_loop("the a… form of this call")
             return asyncio.run(self.aput(drafts, tx))
-        return _stepped(self.aput(drafts, tx))
+        return _run_without_loop(self.aput(drafts, tx))
 
     async def aput(self, drafts: list[Draft], tx: Any) -> list[Message]:
         """As Instead.aput."""
@@ -92,14 +91,14 @@ class _Inline:
 
     @contextmanager
     def _transaction(self, job: Job[..., Any], context: Context, tx: Any) -> Iterator[None]:
-        """A transactional job works in the caller's transaction, or in one that commits with its success."""
+        """Runs a transactional job in the caller's transaction, or in one that commits if it succeeds."""
         if not job.target.transactional:
             yield
         elif tx is not None:
             _join(context, tx)
             yield
         else:
-            with self._box.store.database.opened(_LIMIT) as one:
+            with self._box.store.database.opened(_TIMEOUT) as one:
                 context.join(one.connection)
                 yield
                 one.check()
@@ -107,14 +106,14 @@ class _Inline:
 
 
 def _join(context: Context, tx: Any) -> None:
-    """The caller's transaction as the handler's; of a SQLAlchemy session, the session too."""
+    """Gives the handler the caller's transaction, and the session if it is one of SQLAlchemy."""
     connection = tx.connection() if hasattr(tx, "get_bind") else tx
     driver = getattr(getattr(connection, "connection", connection), "driver_connection", connection)
     context.join(driver, None if connection is tx else tx)
 
 
 def _claim(job: Job[..., Any], draft: Draft, leg: Leg) -> Any:
-    """The claim that a worker would have got."""
+    """The claim that a worker would have received."""
     return msgspec.structs.replace(
         here_and_now(job.handler),
         message_id=str(draft.id),
@@ -138,11 +137,11 @@ def _standing(outcome: Outcome) -> Standing:
             raise outcome
 
 
-def _stepped(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits nothing, without an event loop: plain jobs find the thread as they know it."""
+def _run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that awaits nothing, so that sync jobs run in a thread without an event loop, as usual."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise RuntimeError("a plain job awaited something")
+    raise RuntimeError("a sync job awaited something")

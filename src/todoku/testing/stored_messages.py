@@ -1,4 +1,4 @@
-"""What was enqueued and published, as the database has it: whatever became of it since."""
+"""Enqueued calls and published messages as the database has them, whatever their status."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from todoku.store.filter import Filter
 from todoku.store.store import Store
 
 _PAGE: Final = 500
-_LARGEST: Final = 1 << 30
+_MAX_BYTES: Final = 1 << 30
 
 
 class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored call of a job. `arguments` are as stored, as JSON values, with the defaults of what was not given.
+    """One stored call of a job. `arguments` are JSON values as stored, with defaults for those not given.
 
-    Of one that succeeded the history keeps less: its priority is 0, and `run_at` is when it was settled.
+    The history of a succeeded call has less: its priority is 0, and `run_at` is when it was settled.
     """
 
     id: UUID
@@ -42,7 +42,7 @@ class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored message, and where it goes. `payload` is as stored, as a JSON value."""
+    """One stored message and its destinations. `payload` is a JSON value as stored."""
 
     id: UUID
     topic: str
@@ -52,7 +52,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enqueued(job: Job[..., Any]) -> list[Enqueued]:
-    """Every committed call of the job, oldest first, whether it ran already or not."""
+    """Returns every committed call of the job, oldest first, whether or not it has run."""
     found = _deliveries(job.outbox.store, Filter(destination=job.name))
     payloads = _payloads(job.outbox, found)
     return [
@@ -72,14 +72,14 @@ def enqueued(job: Job[..., Any]) -> list[Enqueued]:
 
 
 def published(box: App, event: str | type[Any]) -> list[Published]:
-    """Every committed message of the topic, or of the event class, oldest first."""
+    """Returns every committed message of the topic or event class, oldest first."""
     topic = event if isinstance(event, str) else box.events.of(event).topic
     found = _deliveries(box.store, Filter(topic=topic))
     payloads = _payloads(box.outbox, found)
-    ways: dict[UUID, list[Delivery]] = {}
+    by_message: dict[UUID, list[Delivery]] = {}
     for each in found:
         if each.message_id is not None:
-            ways.setdefault(each.message_id, []).append(each)
+            by_message.setdefault(each.message_id, []).append(each)
     return [
         Published(
             id=id,
@@ -88,43 +88,43 @@ def published(box: App, event: str | type[Any]) -> list[Published]:
             key=legs[0].key,
             destinations=tuple(leg.destination for leg in legs),
         )
-        for id, legs in ways.items()
+        for id, legs in by_message.items()
     ]
 
 
 def parameters(job: Job[..., Any]) -> dict[str, inspect.Parameter]:
-    """What the job's function takes, without the context."""
+    """The parameters of the job's function, without the context."""
     found = list(inspect.signature(job.handler.function).parameters.values())
     return {each.name: each for each in (found[1:] if job.handler.takes_context else found)}
 
 
-def plain(value: object) -> Any:
-    """A value as it looks when it comes back from the database; InvalidMessage if it has no JSON."""
+def stored_form(value: object) -> Any:
+    """A value as it comes back from the database. InvalidMessage: it cannot be encoded as JSON."""
     return json.loads(encode(value))
 
 
 def _arguments(job: Job[..., Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """In the order of the function, defaults included, then what it takes by other names."""
+    """The arguments in the order of the function, with defaults, then those it takes by **kwargs."""
     known: dict[str, Any] = {}
     for name, parameter in parameters(job).items():
         if name in stored:
             known[name] = stored[name]
         elif parameter.default is not parameter.empty:
-            with suppress(InvalidMessage):  # a default may be anything: it is never stored
-                known[name] = plain(parameter.default)
+            with suppress(InvalidMessage):  # a default need not be JSON: it is never stored
+                known[name] = stored_form(parameter.default)
     return {**known, **stored}
 
 
-def _deliveries(store: Store, which: Filter) -> list[Delivery]:
-    unfinished = _pages(store, which)
-    done = _pages(store, msgspec.structs.replace(which, status="succeeded"))
+def _deliveries(store: Store, filters: Filter) -> list[Delivery]:
+    unfinished = _pages(store, filters)
+    done = _pages(store, msgspec.structs.replace(filters, status="succeeded"))
     return sorted((*unfinished, *done), key=lambda each: each.id)
 
 
-def _pages(store: Store, which: Filter) -> Iterator[Delivery]:
+def _pages(store: Store, filters: Filter) -> Iterator[Delivery]:
     cursor: str | None = None
     while True:
-        page = store.deliveries.find(which, cursor=cursor, limit=_PAGE)
+        page = store.deliveries.find(filters, cursor=cursor, limit=_PAGE)
         yield from page.items
         if (cursor := page.next) is None:
             return
@@ -134,14 +134,14 @@ def _payloads(outbox: Outbox, found: list[Delivery]) -> dict[UUID, Any]:
     ids = [each.message_id for each in found if each.message_id is not None]
     known: dict[UUID, Any] = {}
     for start in range(0, len(ids), _PAGE):
-        for id, inside in outbox.store.messages.previews(ids[start : start + _PAGE], largest=_LARGEST).items():
-            text = inside.payload or _opened(outbox, id)
+        for id, preview in outbox.store.messages.previews(ids[start : start + _PAGE], largest=_MAX_BYTES).items():
+            text = preview.payload or _decrypted_text(outbox, id)
             if text is not None:
                 known[id] = json.loads(text)
     return known
 
 
-def _opened(outbox: Outbox, id: UUID) -> str | None:
-    """What is no plain JSON: sealed, which the keys of this process open, or bytes."""
+def _decrypted_text(outbox: Outbox, id: UUID) -> str | None:
+    """The text of a payload that is not plain JSON: encrypted, if this process has the key; None for bytes."""
     story = outbox.store.messages.story(id)
     return None if story is None else outbox.opener.text(story.message)

@@ -1,6 +1,6 @@
 """todoku as a Django application: add "todoku.integrations.django" to INSTALLED_APPS.
 
-# shop/jobs.py: found by itself, as admin.py is
+# shop/jobs.py: imported automatically, like admin.py
 from todoku.integrations.django import box
 
 @box.job
@@ -20,9 +20,9 @@ __all__ = ["box"]
 
 
 def __getattr__(name: str) -> Any:
-    """`box`: the App of this project, made when it is first asked for, because Django's settings must be there."""
+    """`box`: the App of this project, created at the first access, because it needs Django's settings."""
     if name != "box":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from todoku.integrations.django.project import the_box  # noqa: PLC0415 - needs Django's settings
+    from todoku.integrations.django.project import get_box  # noqa: PLC0415 - needs Django's settings
 
-    return the_box()
+    return get_box()

@@ -1,4 +1,4 @@
-"""The admin: what waits, what runs, what died. Looking is Django's; what a person does goes through todoku, signed."""
+"""The admin: deliveries and dead letters. Django reads the rows; replays and cancels go through todoku, audited."""
 
 from __future__ import annotations
 
@@ -15,42 +15,43 @@ from todoku.core.masking import mask
 from todoku.core.sealed import shown
 from todoku.engine import operate
 from todoku.integrations.django.models import DeadLetter, Delivery
-from todoku.integrations.django.project import the_box
+from todoku.integrations.django.project import get_box
 from todoku.store.audit import Signed
 from todoku.store.filter import Filter
 
 
 class WhyForm(ActionForm):
-    """Every act of a person says why: it is what the audit will know."""
+    """Asks for the reason of an action, for the audit."""
 
     why = forms.CharField(required=False, label="Why", max_length=200)
 
 
-def _inert(field: str) -> Callable[[Delivery], str | None]:
-    """A column that shows the control characters of a field instead of obeying them."""
+def _escaped(field: str) -> Callable[[Delivery], str | None]:
+    """A column that escapes control characters of a field."""
 
-    def shown_field(row: Delivery) -> str | None:
+    def display(row: Delivery) -> str | None:
         value = getattr(row, field)
         return None if value is None else escape_controls(str(value))
 
-    column: Callable[[Delivery], str | None] = admin.display(description=field, ordering=field)(shown_field)
+    column: Callable[[Delivery], str | None] = admin.display(description=field, ordering=field)(display)
     return column
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Read-only, whatever the user may do elsewhere."""
+    """Shows rows read-only, whatever permissions the user has."""
 
     action_form = WhyForm
     list_display: ClassVar = [
-        "id", "topic", _inert("destination"), _inert("queue"), "status", "attempts", _inert("reason"), "next_run_at",
+        "id", "topic", _escaped("destination"), _escaped("queue"), "status", "attempts", _escaped("reason"),
+        "next_run_at",
     ]  # fmt: skip
     list_filter: ClassVar = ["status", "destination", "queue", "reason"]
     search_fields: ClassVar = ["message__topic", "message__key", "destination", "error"]
     list_select_related: ClassVar = ["message"]
     show_full_result_count = False
     fields: ClassVar = [
-        "id", "topic", "key", "inside", _inert("destination"), _inert("queue"), "priority", "status", "attempts",
-        "max_attempts", "lost", "replay_count", "next_run_at", "updated_at", _inert("reason"), _inert("error"),
+        "id", "topic", "key", "inside", _escaped("destination"), _escaped("queue"), "priority", "status", "attempts",
+        "max_attempts", "lost", "replay_count", "next_run_at", "updated_at", _escaped("reason"), _escaped("error"),
     ]  # fmt: skip
     readonly_fields = fields
 
@@ -59,11 +60,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return False
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's signature
-        """Nothing is deleted behind todoku's back."""
+        """Rows are deleted by todoku only."""
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        """Who may change deliveries may replay and cancel them; the rows themselves nobody edits."""
+        """Allows actions to users who may change deliveries; rows cannot be edited."""
         return obj is None and super().has_change_permission(request)
 
     @admin.display(ordering="message__topic")
@@ -78,8 +79,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     @admin.display(description="payload")
     def inside(self, row: Delivery) -> str:
-        """What is inside, with stars where the command line has them, too."""
-        box = the_box()
+        """The payload, masked as on the command line."""
+        box = get_box()
         found = box.store.messages.previews([row.message.id]).get(row.message.id)
         if found is None or found.payload is None:
             return "-" if found is None else shown(found.content_type, found.size)
@@ -87,33 +88,33 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         lines = json.dumps(masked, ensure_ascii=False, indent=2).split("\n")
         return "\n".join(map(escape_controls, lines))
 
-    def _acted(self, request: Any, queryset: Any, act: Any) -> operate.ActResult | operate.Replayed | None:
+    def _act(self, request: Any, queryset: Any, act: Any) -> operate.ActResult | operate.Replayed | None:
         why = request.POST.get("why", "").strip()
         if not why:
-            self.message_user(request, "Say why: it is what the audit will know.", messages.ERROR)
+            self.message_user(request, "Enter a reason: it is recorded in the audit.", messages.ERROR)
             return None
         chosen = Filter(ids=tuple(queryset.values_list("pk", flat=True)))
         done: operate.ActResult | operate.Replayed = act(
-            the_box().store, chosen, Signed(request.user.get_username(), why)
+            get_box().store, chosen, Signed(request.user.get_username(), why)
         )
         return done
 
-    def _say(self, request: Any, number: int, what: str, skipped: dict[str, int]) -> None:
-        passed = "".join(f"; {count} passed over: {reason}" for reason, count in skipped.items())
-        self.message_user(request, f"{number} {what}{passed}.", messages.SUCCESS if number else messages.WARNING)
+    def _report(self, request: Any, number: int, what: str, skipped: dict[str, int]) -> None:
+        reasons = "".join(f"; {count} skipped: {reason}" for reason, count in skipped.items())
+        self.message_user(request, f"{number} {what}{reasons}.", messages.SUCCESS if number else messages.WARNING)
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyAdmin):
-    """Everything that has not succeeded."""
+    """Deliveries that have not succeeded."""
 
     actions: ClassVar = ["cancel"]
 
     @admin.action(description="Cancel", permissions=["change"])
     def cancel(self, request: Any, queryset: Any) -> None:
-        """What waits becomes a dead letter, what runs is asked to stop."""
-        if (done := self._acted(request, queryset, operate.cancel)) is not None:
-            self._say(request, done.changed, "cancelled", done.skipped)  # type: ignore[union-attr]
+        """Cancels: a waiting delivery becomes a dead letter, a running one is asked to stop."""
+        if (done := self._act(request, queryset, operate.cancel)) is not None:
+            self._report(request, done.changed, "cancelled", done.skipped)  # type: ignore[union-attr]
 
 
 @admin.register(DeadLetter)
@@ -125,6 +126,6 @@ class DeadLetterAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Replay", permissions=["change"])
     def replay(self, request: Any, queryset: Any) -> None:
-        """They run again, from attempt 0, audited."""
-        if (done := self._acted(request, queryset, operate.replay)) is not None:
-            self._say(request, done.replayed, "replayed", done.skipped)  # type: ignore[union-attr]
+        """Replays dead letters with a full set of attempts, audited."""
+        if (done := self._act(request, queryset, operate.replay)) is not None:
+            self._report(request, done.replayed, "replayed", done.skipped)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""todoku's tables as Django sees them: to be looked at. They are made, and changed, by todoku alone."""
+"""todoku's tables as read-only Django models. Only todoku creates and changes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from todoku.store.columns import EPOCH
 
 
 def table(name: str) -> str:
-    """A table of todoku's where it is: Django has no word for schemas."""
+    """The name of one of todoku's tables, with its schema: Django has no option for that."""
     schema = option("SCHEMA")
     return name if schema is None else f'"{schema}"."{name}"'
 
@@ -21,15 +21,15 @@ class Moment(models.Field):
     """A time: `timestamptz` on PostgreSQL, microseconds since 1970 on SQLite."""
 
     def get_internal_type(self) -> str:
-        """What Django takes it for: as a DateTimeField it would read SQLite's numbers as texts."""
+        """Not DateTimeField: as such, Django would read SQLite's numbers as texts."""
         return "BigIntegerField"
 
     def from_db_value(self, value: Any, *_rest: Any) -> datetime | None:
-        """A time, whatever the database keeps."""
+        """Converts a stored value to a time."""
         return EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:  # noqa: ARG002
-        """A time to compare with."""
+        """Converts a time to compare with."""
         if isinstance(value, datetime) and connection.vendor == "sqlite":
             aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
             return (aware - EPOCH) // timedelta(microseconds=1)
@@ -37,7 +37,7 @@ class Moment(models.Field):
 
 
 class Message(models.Model):
-    """A message: topic and key; what is inside shows the admin, masked."""
+    """A message, without its payload, which the admin shows masked."""
 
     seq = models.BigIntegerField(primary_key=True)
     id = models.UUIDField(unique=True)
@@ -46,7 +46,7 @@ class Message(models.Model):
     created_at = Moment()
 
     class Meta:
-        """Not Django's to change."""
+        """Not managed by Django."""
 
         managed = False
         db_table = table("todoku_message")
@@ -56,7 +56,7 @@ class Message(models.Model):
 
 
 class Delivery(models.Model):
-    """A message on its way to a destination: what is unfinished, and dead letters."""
+    """A delivery that has not succeeded: unfinished, or a dead letter."""
 
     id = models.BigIntegerField(primary_key=True)
     message = models.ForeignKey(Message, models.DO_NOTHING, db_column="message_seq", db_constraint=False)
@@ -74,7 +74,7 @@ class Delivery(models.Model):
     error = models.TextField(null=True)
 
     class Meta:
-        """Not Django's to change."""
+        """Not managed by Django."""
 
         managed = False
         db_table = table("todoku_delivery")
@@ -85,18 +85,18 @@ class Delivery(models.Model):
         return f"{self.destination} {self.id}"
 
 
-class _Dead(models.Manager):
+class _DeadLetterManager(models.Manager):
     def get_queryset(self) -> Any:
         return super().get_queryset().filter(status="aborted")
 
 
 class DeadLetter(Delivery):
-    """A delivery that ended without success, until a person replays or purges it."""
+    """A delivery that was aborted, until an operator replays or purges it."""
 
-    objects = _Dead()
+    objects = _DeadLetterManager()
 
     class Meta:
-        """The same rows, fewer of them."""
+        """A subset of the same rows."""
 
         proxy = True
         verbose_name = "dead letter"

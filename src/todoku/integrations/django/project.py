@@ -1,4 +1,4 @@
-"""The App of a Django project: in the project's own database, wherever Django says that is."""
+"""The App of a Django project, in the database that Django uses."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from todoku.app import App
 from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
-from todoku.integrations.around import with_call
+from todoku.integrations.around import wrap_call
 
-_KNOWN: Final = {"DATABASE": "default", "SCHEMA": None, "REQUIRE_TX": False, "JOBS": "jobs"}
+_DEFAULTS: Final = {"DATABASE": "default", "SCHEMA": None, "REQUIRE_TX": False, "JOBS": "jobs"}
 _NOT_LIBPQ: Final = frozenset({
     "assume_role", "client_encoding", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold",
     "server_side_binding",
@@ -27,23 +27,24 @@ _NOT_LIBPQ: Final = frozenset({
 
 
 def option(name: str) -> Any:
-    """One key of the setting TODOKU, or its default."""
+    """The value of one key of the setting TODOKU, or its default."""
     given: Mapping[str, Any] = getattr(settings, "TODOKU", {})
-    if unknown := given.keys() - _KNOWN.keys():
-        raise InvalidSetting(f"TODOKU has no key {', '.join(sorted(unknown))}", hint=f"known: {', '.join(_KNOWN)}")
-    return given.get(name, _KNOWN[name])
+    if unknown := given.keys() - _DEFAULTS.keys():
+        hint = f"its keys are {', '.join(_DEFAULTS)}"
+        raise InvalidSetting(f"TODOKU has no key {', '.join(sorted(unknown))}", hint=hint)
+    return given.get(name, _DEFAULTS[name])
 
 
 class DjangoApp(App):
-    """An App in a Django project. Handlers find Django's connections as a view does: none that has gone stale."""
+    """An App in a Django project. Before and after each handler, stale connections are closed, as around a view."""
 
     def __init__(self) -> None:
         super().__init__(current_url(), schema=option("SCHEMA"), require_tx=option("REQUIRE_TX"))
-        self.registry.wrap(_as_in_a_request)
+        self.registry.wrap(_close_stale_connections)
 
     @property
     def alias(self) -> str:
-        """Which of DATABASES it lives in."""
+        """The alias in DATABASES of its database."""
         return str(option("DATABASE"))
 
     @property
@@ -52,32 +53,33 @@ class DjangoApp(App):
         return connections[self.alias]
 
     def follow(self) -> None:
-        """Go where Django is now: a test runner makes databases of its own, and does not say so beforehand."""
+        """Connects to the database that Django uses now: a test runner switches to another one without notice."""
         if (url := current_url()) != self.settings.database:
             self.connect(url, schema=self.settings.schema)
 
     def leave(self) -> None:
-        """Give back every connection; the next call opens one."""
+        """Closes every connection; the next call opens one."""
         self.connect(self.settings.database, schema=self.settings.schema)
 
 
-def the_box() -> DjangoApp:
-    """The one App of this project."""
-    if not (apps.ready or apps.loading):  # a worker process comes here first, and jobs ask for the App meanwhile
+def get_box() -> DjangoApp:
+    """Returns the App of this project; sets up Django if necessary."""
+    # A worker process calls this first; its setup imports jobs modules, which call it again.
+    if not (apps.ready or apps.loading):
         django.setup()
-    return _made()
+    return _create_box()
 
 
 @cache
-def _made() -> DjangoApp:
+def _create_box() -> DjangoApp:
     return DjangoApp()
 
 
 def current_url() -> str:
-    """The URL of the database that Django uses now; InvalidSetting if todoku cannot live there."""
+    """The URL of the database that Django uses now. InvalidSetting: todoku cannot use it."""
     alias = option("DATABASE")
     if alias not in connections.settings:
-        raise InvalidSetting(f"TODOKU names the database {alias!r}", hint="it must be one of DATABASES")
+        raise InvalidSetting(f"TODOKU names the database {alias!r}", hint="name one of DATABASES")
     given = connections[alias].settings_dict
     match connections[alias].vendor:
         case "sqlite":
@@ -85,60 +87,60 @@ def current_url() -> str:
         case "postgresql":
             return postgresql_url(given)
         case vendor:
-            raise InvalidSetting(f"todoku cannot live in {vendor}", hint="use SQLite or PostgreSQL")
+            raise InvalidSetting(f"todoku does not support {vendor}", hint="use SQLite or PostgreSQL")
 
 
 def _sqlite(name: str, alias: str) -> str:
     if name == ":memory:" or "mode=memory" in name:
         raise InvalidSetting(
-            f"the database {alias!r} is in memory, where no worker can see it",
+            f"the database {alias!r} is in memory, where workers cannot read it",
             hint=f'for tests, set DATABASES["{alias}"]["TEST"] = {{"NAME": "test.sqlite3"}}',
         )
     return f"sqlite:///{name}"
 
 
 def postgresql_url(given: Mapping[str, Any]) -> str:
-    """What one of DATABASES says, as a URL."""
-    who = quote(str(given.get("USER") or ""), safe="")
+    """The URL of one entry of DATABASES."""
+    user = quote(str(given.get("USER") or ""), safe="")
     if given.get("PASSWORD"):
-        who += f":{quote(str(given['PASSWORD']), safe='')}"
+        user += f":{quote(str(given['PASSWORD']), safe='')}"
     host, port = str(given.get("HOST") or ""), str(given.get("PORT") or "")
-    more = {
+    parameters = {
         name: value
         for name, value in given.get("OPTIONS", {}).items()
         if name not in _NOT_LIBPQ and isinstance(value, str | int)
     }
-    if host.startswith("/"):  # a socket's directory has no place in front of the path
-        more |= {"host": host} | ({"port": port} if port else {})
-        where = ""
+    if host.startswith("/"):  # the directory of a socket cannot stand in the host part of a URL
+        parameters |= {"host": host} | ({"port": port} if port else {})
+        address = ""
     else:
-        where = f"{host}:{port}" if port else host
+        address = f"{host}:{port}" if port else host
     name = quote(str(given.get("NAME") or ""), safe="")
-    return f"postgresql://{who}{'@' if who else ''}{where}/{name}{'?' if more else ''}{urlencode(more)}"
+    return f"postgresql://{user}{'@' if user else ''}{address}/{name}{'?' if parameters else ''}{urlencode(parameters)}"
 
 
-def _as_in_a_request(target: Target) -> Target:
-    """Puts around a handler what Django puts around a request: no connection that is too old, or broken."""
-    return with_call(target, _around, _around_async)
+def _close_stale_connections(target: Target) -> Target:
+    """Wraps a handler as Django wraps a request: closes connections that are too old or broken."""
+    return wrap_call(target, _wrap_sync, _wrap_async)
 
 
-def _around(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    def called(context: Context) -> Any:
+def _wrap_sync(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
+    def wrapped(context: Context) -> Any:
         close_old_connections()
         try:
             return call(context)
         finally:
             close_old_connections()
 
-    return called
+    return wrapped
 
 
-def _around_async(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    async def called(context: Context) -> Any:
+def _wrap_async(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
+    async def wrapped(context: Context) -> Any:
         await sync_to_async(close_old_connections)()
         try:
             return await call(context)
         finally:
             await sync_to_async(close_old_connections)()
 
-    return called
+    return wrapped

@@ -1,9 +1,9 @@
-"""The backend of Django's tasks: `django.tasks` of Django 6, or the package django-tasks on older ones.
+"""A backend for Django's tasks: `django.tasks` of Django 6, or the package django-tasks for older versions.
 
     TASKS = {"default": {"BACKEND": "todoku.integrations.django.tasks.TodokuBackend"}}
 
-A task is one message whose topic is the task's path, on its way to the destination "django.tasks". Enqueued inside
-`transaction.atomic()` it commits with it, or not at all (I2).
+A task is one message to the destination "django.tasks"; its topic is the task's path. Enqueued inside
+`transaction.atomic()`, it commits with that transaction or not at all (I2).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job, routed
 from todoku.engine.jobs.options import CallOptions
 from todoku.engine.publish import MessageOptions
-from todoku.integrations.django.project import the_box
+from todoku.integrations.django.project import get_box
 from todoku.store.attempts import Attempt
 from todoku.store.deliveries import Delivery
 from todoku.store.messages import Story
@@ -44,17 +44,17 @@ _LOWEST, _HIGHEST = -100, 100
 
 
 def _framework() -> str:
-    """Django's own, where it has one."""
+    """The module of the task framework: Django's own, if it has one."""
     for name in ("django.tasks", "django_tasks"):
         if find_spec(name) is not None:
             return name
-    raise InvalidSetting("this Django has no tasks", hint="Django 6 has; for older ones: pip install django-tasks")
+    raise InvalidSetting("this Django has no tasks", hint="use Django 6, or run pip install django-tasks")
 
 
 _TASKS: Final = _framework()
 _values = import_module(f"{_TASKS}.base")
 _signals = import_module(f"{_TASKS}.signals")
-_NoResult: type[Exception] = import_module(f"{_TASKS}.exceptions").TaskResultDoesNotExist
+_ResultDoesNotExist: type[Exception] = import_module(f"{_TASKS}.exceptions").TaskResultDoesNotExist
 _Backend: Any = import_module(f"{_TASKS}.backends.base").BaseTaskBackend
 _STATUSES: Final = {
     "pending": _values.TaskResultStatus.READY,
@@ -66,7 +66,7 @@ _STATUSES: Final = {
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as it is stored."""
+    """A task as stored in the message."""
 
     task: str
     args: list[Any]
@@ -76,9 +76,9 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     run_after: datetime | None = None
 
-    def found(self) -> Any:
-        """The Task itself, as it was when it was enqueued; Abort if there is no task of that name."""
-        return registered(self.task).using(
+    def load(self) -> Any:
+        """Returns the Task with the options it was enqueued with. Abort: there is no task of that name."""
+        return find_task(self.task).using(
             priority=self.priority, queue_name=self.queue, run_after=self.run_after, backend=self.backend
         )  # fmt: skip
 
@@ -86,30 +86,30 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 learned(StoredTask)
 
 
-def registered(path: str) -> Any:
-    """The task at a path, or Abort: only a task of this project is imported and called.
+def find_task(path: str) -> Any:
+    """Returns the task at a path. Abort: it is not a task of this project.
 
-    A name that an attacker wrote must neither load a module of their choice, for loading runs it, nor reach an object
-    that only looks like a task.
+    A name that an attacker wrote must neither import a module of their choice, because that runs it, nor reach an
+    object that only looks like a task.
     """
     module, _, _name = path.rpartition(".")
     if module in sys.modules or any(f"{module}.".startswith(f"{package}.") for package in _packages()):
         with suppress(ImportError, ValueError):
-            found = import_string(path)
-            if isinstance(found, _values.Task) and found.module_path == path:
-                return found
+            load = import_string(path)
+            if isinstance(load, _values.Task) and load.module_path == path:
+                return load
     raise Abort("UNKNOWN_TASK", f"there is no task {path!r} in this project")
 
 
 def _packages() -> set[str]:
-    """The packages that a project's tasks are in: those of its applications, and the one of its settings and URLs."""
+    """The packages that may have tasks: those of the project's applications, and that of its settings and URLs."""
     own = (os.environ.get("DJANGO_SETTINGS_MODULE", ""), getattr(settings, "ROOT_URLCONF", None) or "")
     names = {name.partition(".")[0] for name in own} | {each.name for each in apps.get_app_configs()}
     return names - {""}
 
 
 class TodokuBackend(_Backend):
-    """Tasks as messages. OPTIONS: `max_attempts` (1: a task that fails is a dead letter at once) and `timeout`."""
+    """Stores tasks as messages. OPTIONS: `max_attempts` (1: a failed task is a dead letter at once) and `timeout`."""
 
     supports_defer = True
     supports_async_task = True
@@ -119,20 +119,19 @@ class TodokuBackend(_Backend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         if unknown := self.options.keys() - {"max_attempts", "timeout"}:
-            raise InvalidSetting(
-                f"TASKS[{alias!r}] has no option {', '.join(sorted(unknown))}", hint="known: max_attempts, timeout"
-            )
+            hint = "its options are max_attempts and timeout"
+            raise InvalidSetting(f"TASKS[{alias!r}] has no option {', '.join(sorted(unknown))}", hint=hint)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Store a task: in the open transaction of the project's database, if there is one."""
+        """Stores a task: in the open transaction of the project's database, if there is one."""
         self.validate_task(task)
-        box = the_box()
+        box = get_box()
         stored = StoredTask(
             task=task.module_path, args=list(args), kwargs=dict(kwargs), backend=self.alias, queue=task.queue_name,
             priority=task.priority, run_after=_aware(task.run_after),
         )  # fmt: skip
         route = routed(runner().route, cast("CallOptions", {"queue": task.queue_name, **self.options}))
-        options = MessageOptions(priority=mapped(task.priority), at=stored.run_after)
+        options = MessageOptions(priority=map_priority(task.priority), at=stored.run_after)
         draft = box.outbox.draft(stored.task, runner().call(stored).payload, options, [route])
         tx = None if transaction.get_autocommit(box.alias) else box.connection
         (message,) = box.outbox.put([draft], tx, twin="task.aenqueue(…)")
@@ -141,44 +140,45 @@ class TodokuBackend(_Backend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """Where a task is now; TaskResultDoesNotExist if there is none of that id, or it is not committed."""
+        """Returns the state of a task. TaskResultDoesNotExist: there is no committed task with that id."""
         story = _story(result_id)
         delivery = next((each for each in story.deliveries if each.destination == DESTINATION), None) if story else None
         if story is None or delivery is None:
-            raise _NoResult(result_id)
-        opener = the_box().outbox.opener
+            raise _ResultDoesNotExist(result_id)
+        opener = get_box().outbox.opener
         stored = _decode(opener.text(story.message) or "")
         try:
-            task = stored.found()
+            task = stored.load()
         except Abort:
-            raise _NoResult(result_id) from None
-        tried = [each for each in story.attempts if each.replay == delivery.replay_count]
+            raise _ResultDoesNotExist(result_id) from None
+        attempts = [each for each in story.attempts if each.replay == delivery.replay_count]
         result = _result(
             task, result_id, stored.backend, stored,
             status=_STATUSES[delivery.status], enqueued_at=story.message.created_at,
-            errors=[_error(each) for each in tried], worker_ids=_workers(delivery, tried), **_times(delivery, tried),
+            errors=[_error(each) for each in attempts], worker_ids=_workers(delivery, attempts),
+            **_times(delivery, attempts),
         )  # fmt: skip
         if delivery.status == "succeeded":
-            returned = the_box().store.deliveries.result(delivery.id)
+            returned = get_box().store.deliveries.result(delivery.id)
             value = None if returned is None else opener.result(returned, result_id, DESTINATION)
             object.__setattr__(result, "_return_value", None if value is None else msgspec.json.decode(value))
         return result
 
 
-def mapped(priority: int) -> int:
-    """Django's -100 … 100 as todoku's 0 … 15: Django's own 0 is in the middle, and larger is sooner in both."""
+def map_priority(priority: int) -> int:
+    """Maps Django's -100 … 100 to todoku's 0 … 15. Django's default 0 is in the middle; in both, higher runs first."""
     return (priority - _LOWEST) * 16 // (_HIGHEST - _LOWEST + 1)
 
 
 @cache
 def runner() -> Job[..., Any]:
     """The job that runs tasks."""
-    return the_box().job(DESTINATION, max_attempts=1, keep_result=True)(run_task)
+    return get_box().job(DESTINATION, max_attempts=1, keep_result=True)(run_task)
 
 
 def run_task(ctx: Context, stored: StoredTask) -> Any:
-    """Run one task. What it raises is told with its full name, by which `TaskResult.errors` finds the class again."""
-    task = stored.found()
+    """Runs one task. Errors are stored with the path of their class, by which `TaskResult.errors` finds it again."""
+    task = stored.load()
     running = _result(
         task, str(ctx.message_id), stored.backend, stored, status=_STATUSES["sending"],
         started_at=timezone.now(), last_attempted_at=timezone.now(), worker_ids=[str(ctx.claim.worker)] * ctx.attempt,
@@ -189,21 +189,21 @@ def run_task(ctx: Context, stored: StoredTask) -> Any:
         first = (_values.TaskContext(task_result=running),) if task.takes_context else ()
         returned = task.call(*first, *stored.args, **stored.kwargs)
     except (Retry, Abort, Snooze):
-        raise  # it knows todoku
+        raise  # the task uses todoku's own outcomes
     except Exception as error:
-        _ended(backend, running, "aborted" if ctx.attempt >= ctx.max_attempts else "failed")
-        raise _told(error) from error
-    _ended(backend, running, "succeeded")
+        _finish(backend, running, "aborted" if ctx.attempt >= ctx.max_attempts else "failed")
+        raise _with_class_path(error) from error
+    _finish(backend, running, "succeeded")
     return returned
 
 
-def _ended(backend: type[Any], result: Any, status: str) -> None:
+def _finish(backend: type[Any], result: Any, status: str) -> None:
     object.__setattr__(result, "status", _STATUSES[status])
     object.__setattr__(result, "finished_at", timezone.now())
     _signals.task_finished.send(backend, task_result=result)
 
 
-def _told(error: Exception) -> Retry | Abort | Snooze:
+def _with_class_path(error: Exception) -> Retry | Abort | Snooze:
     outcome = classify(error)
     detail = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     match outcome:
@@ -219,16 +219,16 @@ def _told(error: Exception) -> Retry | Abort | Snooze:
 
 
 def _result(task: Any, id: str, backend: str, stored: StoredTask, **known: Any) -> Any:
-    nothing = {"enqueued_at": None, "started_at": None, "finished_at": None, "last_attempted_at": None}
-    fresh = {"status": _STATUSES["pending"], "errors": [], "worker_ids": [], **nothing}
+    times = {"enqueued_at": None, "started_at": None, "finished_at": None, "last_attempted_at": None}
+    defaults = {"status": _STATUSES["pending"], "errors": [], "worker_ids": [], **times}
     return _values.TaskResult(
-        task=task, id=id, backend=backend, args=stored.args, kwargs=stored.kwargs, **{**fresh, **known}
+        task=task, id=id, backend=backend, args=stored.args, kwargs=stored.kwargs, **{**defaults, **known}
     )
 
 
 def _story(result_id: str) -> Story | None:
     try:
-        return the_box().store.messages.story(UUID(result_id))
+        return get_box().store.messages.story(UUID(result_id))
     except ValueError:
         return None
 
@@ -243,22 +243,22 @@ def _error(attempt: Attempt) -> Any:
     return _values.TaskError(exception_class_path=known, traceback=attempt.error or attempt.reason)
 
 
-def _workers(delivery: Delivery, tried: Sequence[Attempt]) -> list[str]:
-    """Who made each attempt. Of the one that succeeded only the number is kept."""
-    named = [str(each.worker or "") for each in tried]
+def _workers(delivery: Delivery, attempts: Sequence[Attempt]) -> list[str]:
+    """The worker of each attempt. For the successful one, only the number of attempts is stored."""
+    named = [str(each.worker or "") for each in attempts]
     last = str(delivery.worker or "")
     return named + [last] * (delivery.attempts - len(named))
 
 
-def _times(delivery: Delivery, tried: Sequence[Attempt]) -> dict[str, datetime | None]:
-    """When it began and ended. A success that never failed before is known by its end alone."""
-    begun = [each.started_at or each.ended_at for each in tried]
+def _times(delivery: Delivery, attempts: Sequence[Attempt]) -> dict[str, datetime | None]:
+    """When it started and finished. For a success at the first attempt, only the end is stored."""
+    started = [each.started_at or each.ended_at for each in attempts]
     if delivery.status in ("sending", "succeeded"):
-        begun.append(delivery.updated_at)
+        started.append(delivery.updated_at)
     ended = delivery.updated_at if delivery.status in ("succeeded", "aborted") else None
     return {
-        "started_at": begun[0] if begun else None,
-        "last_attempted_at": begun[-1] if begun else None,
+        "started_at": started[0] if started else None,
+        "last_attempted_at": started[-1] if started else None,
         "finished_at": ended,
     }
 
@@ -267,4 +267,4 @@ def _aware(moment: datetime | None) -> datetime | None:
     return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
-runner()  # known to every worker of the project as soon as this module is
+runner()  # registers the job when this module is imported

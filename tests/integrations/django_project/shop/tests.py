@@ -18,7 +18,7 @@ from shop import jobs, tasks
 from shop.models import User
 from todoku.integrations.django import box
 from todoku.integrations.django.models import DeadLetter, Delivery
-from todoku.integrations.django.tasks import mapped
+from todoku.integrations.django.tasks import map_priority
 from todoku.testing import assert_enqueued, assert_not_enqueued, empty, enqueued, frozen
 from todoku.testing.stored_messages import published
 
@@ -93,7 +93,7 @@ class Tasks(Case):
         result = asyncio.run(tasks.greet_slowly.aenqueue("ada"))
         assert asyncio.run(tasks.greet_slowly.aget_result(result.id)).status == TaskResultStatus.READY
         (row,) = Delivery.objects.all()
-        assert (row.queue, row.priority) == ("slow", mapped(50))
+        assert (row.queue, row.priority) == ("slow", map_priority(50))
         self.run_through(result)
         assert result.return_value == "hello ada"
 
@@ -152,9 +152,10 @@ class Tasks(Case):
             assert box.drain() == 1
 
     def test_priorities_keep_their_order(self) -> None:
-        assert (mapped(-100), mapped(0), mapped(100)) == (0, 7, 15)
-        assert sorted({mapped(each) for each in range(-100, 101)}) == list(range(16))
-        assert [mapped(each) for each in range(-100, 101)] == sorted(mapped(each) for each in range(-100, 101))
+        assert (map_priority(-100), map_priority(0), map_priority(100)) == (0, 7, 15)
+        assert sorted({map_priority(each) for each in range(-100, 101)}) == list(range(16))
+        found = [map_priority(each) for each in range(-100, 101)]
+        assert found == sorted(found)
 
     def test_signals_are_sent(self) -> None:
         seen = []
@@ -205,7 +206,7 @@ class Admin(Case):
 
     def test_I9_a_dead_letter_is_replayed_signed(self) -> None:
         row = DeadLetter.objects.get()
-        assert "Say why" in self.act("deadletter", "replay", row, "")
+        assert "Enter a reason" in self.act("deadletter", "replay", row, "")
         assert DeadLetter.objects.exists()
         assert "1 replayed" in self.act("deadletter", "replay", row, "mended")
         assert not DeadLetter.objects.exists()

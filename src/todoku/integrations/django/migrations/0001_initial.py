@@ -1,4 +1,4 @@
-"""Make todoku's schema, by todoku's own migrations; and tell Django of the tables that people look at."""
+"""Creates todoku's schema by todoku's own migrations, and declares the tables that the admin shows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, ClassVar
 from django.db import migrations, models
 
 from todoku.integrations.django.models import Moment, table
-from todoku.integrations.django.project import the_box
+from todoku.integrations.django.project import get_box
 
 
 def migrate(_apps: Any, editor: Any) -> None:
-    """Todoku's tables, through a connection of its own."""
-    box = the_box()
+    """Creates todoku's tables, on a connection of todoku."""
+    box = get_box()
     if editor.connection.alias == box.alias:
         box.follow()
         box.migrate()
 
 
 class Migration(migrations.Migration):
-    """Not in Django's transaction: todoku has one of its own, and on SQLite there is only one writer at a time."""
+    """Not in Django's transaction: todoku uses its own, and SQLite has only one writer at a time."""
 
     initial = True
     atomic = False

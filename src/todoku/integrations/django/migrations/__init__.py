@@ -1,1 +1,1 @@
-"""Django's migrations of todoku: the first makes the schema, todoku's own migrations keep it up to date."""
+"""Django migrations: the first one creates todoku's schema; todoku's own migrations keep it up to date."""
