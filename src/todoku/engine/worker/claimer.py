@@ -1,4 +1,4 @@
-"""2a. When to claim: as much as the pools can run soon, at once when there is a notice, and by polling always."""
+"""2a. When to claim, and how much: as many as the pools can start soon, after each notice and at every poll."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
 from todoku.store.values import UNCOUNTED, Counted, WorkerState
 
-_SOONEST: Final = 0.001
-_ASLEEP: Final = 0.008
-"""Idle for so long, a worker says that it sleeps and wants to be woken."""
+_SHORTEST_WAIT: Final = 0.001
+_IDLE_AFTER: Final = 0.008
+"""Seconds without work after which the worker announces that it is idle and wants notices."""
 
-_AT_WORK: Final = 0.05
-"""Not idle for so long, a worker says that it need not be woken."""
+_BUSY_AFTER: Final = 0.05
+"""Seconds of continuous work after which the worker announces that it needs no notices."""
 
 _LANES: Final = 50
 _GATES: Final = 50
 _EMPTYING: Final = 10.0
-"""A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
+"""Seconds for which the claimer stops claiming, so that the worker holds nothing when a suspect runs. If it still holds
+something after that, the claimer tries again a minute later."""
 
 
 class Claimer:
@@ -67,7 +68,7 @@ class Claimer:
         self._on_idle = on_idle
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = self._has_room = False
-        self._wait = _SOONEST
+        self._wait = _SHORTEST_WAIT
         self._working_since: float | None = None
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
@@ -78,26 +79,26 @@ class Claimer:
         self._announces = False
 
     def start(self) -> None:
-        """Begin to claim."""
+        """Starts the thread."""
         self._thread.start()
 
     def poke(self) -> None:
-        """Something changed here: a slot is free, or an attempt was settled."""
-        if not self._event.is_set():  # cleared later than this, it is cleared before the look that sees the change
+        """Wakes the claimer: a slot is free, or an attempt was settled."""
+        if not self._event.is_set():  # if the thread clears it after this check, its next round sees the change
             self._event.set()
 
     def announce(self) -> None:
-        """Publishers give notice only to workers that say they sleep: say so from now on."""
+        """Writes this worker's state from now on: publishers send notices to idle workers only."""
         self._announces = True
         self._event.set()
 
     def notice(self) -> None:
-        """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
+        """Makes the next round scan everything once, because a publisher gave notice of new work."""
         self._noticed = True
         self._event.set()
 
     def stop(self) -> None:
-        """No claim begins after this returns; one in flight has been awaited, and given back (H10)."""
+        """Stops the thread. A claim in flight is awaited and given back; none begins afterwards (H10)."""
         self._stopping = True
         self._event.set()
         self._thread.join()
@@ -109,32 +110,33 @@ class Claimer:
             self._event.clear()
             found = self._round() if self._may_claim() else 0
             if found:
-                self._wait = _SOONEST
+                self._wait = _SHORTEST_WAIT
                 self._announce_work()
                 continue
             if self._is_idle():
                 return
-            if self._wait >= _ASLEEP and self._has_room and self._may_claim() and self._announce_sleep():
+            if self._wait >= _IDLE_AFTER and self._has_room and self._may_claim() and self._announce_sleep():
                 continue
-            woken = self._event.wait(min(self._wait, self._soonest()))
-            # A place at a limit was given back: who looks for it passes over what others hold for a moment.
-            self._wait = _SOONEST if woken and self._limited() else min(self._wait * 2, self._poll_interval)
+            woken = self._event.wait(min(self._wait, self._longest_wait()))
+            # The wake-up may mean that a place at a limit is free. The claim that looks for it skips rows that other
+            # workers have locked for a moment, so look again soon.
+            self._wait = _SHORTEST_WAIT if woken and self._has_limits() else min(self._wait * 2, self._poll_interval)
 
-    def _limited(self) -> bool:
+    def _has_limits(self) -> bool:
         return self._limiting.counts or any(claiming.sees_gates for claiming in self._claimings.values())
 
-    def _soonest(self) -> float:
-        """The longest wait: nobody gives notice when a rate allows more, or when the time of a key has come."""
+    def _longest_wait(self) -> float:
+        """Returns the longest wait. No notice comes when a rate allows more, or when a gate's time has come."""
         now, longest = time.monotonic(), OFTEN if self._limiting.paced else self._poll_interval
         coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
-        return max(_SOONEST, min([longest, *coming]))
+        return max(_SHORTEST_WAIT, min([longest, *coming]))
 
     def _round(self) -> int:
         found = 0
-        self._has_room = False  # while every pool is full, a notice would be of no use
+        self._has_room = False  # while every pool is full, notices are not wanted
         self._looking.begin()
         if self._noticed:
-            self._noticed = False  # before the look: a notice that comes later is for the next round
+            self._noticed = False  # before the scan: a notice that comes later counts for the next round
             for claiming in self._claimings.values():
                 claiming.look_everywhere()
         for pool in self._pools:
@@ -145,13 +147,13 @@ class Claimer:
                 self._has_room = True
                 found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
             elif self._limiting.most is None:
-                found += self._press(pool)
+                found += self._claim_limited(pool)
             if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
-                found += self._suspects(pool)
+                found += self._run_suspects(pool)
         return found
 
     def _claiming(self, pool: Pool) -> Claiming:
-        """What is remembered for a pool: of this incarnation only."""
+        """Returns the cursor of a pool. It belongs to one incarnation of the worker; a new one starts afresh."""
         claiming, worker = self._claimings.get(pool.name), self._lease.worker
         if claiming is None or claiming.worker != worker:
             claiming = self._claimings[pool.name] = Claiming(
@@ -161,35 +163,36 @@ class Claimer:
         return claiming
 
     def _claim(self, pool: Pool, wanted: int, *, busy: bool = False) -> int:
-        """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
+        """Claims up to `wanted`, shared between lanes, gates and other deliveries so that none of them starves."""
         claiming = self._claiming(pool)
         self._turn += 1
         parts = max(1, claiming.sees_others + claiming.sees_lanes + claiming.sees_gates)
-        laned = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
-        asked = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
-        found = laned + self._claim_gates(pool, claiming, asked)
+        from_lanes = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
+        for_gates = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
+        found = from_lanes + self._claim_gates(pool, claiming, for_gates)
         if found < wanted:
             counted = self._counted(pool)
-            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
-        if found < wanted and not laned:  # a look may have found them meanwhile
+            found += len(self._claim_and_hold(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
+        if found < wanted and not from_lanes:  # the scan above may have found lanes or gates
             found += self._claim_lanes(pool, claiming, wanted - found)
-        if found < wanted and not asked:
+        if found < wanted and not for_gates:
             found += self._claim_gates(pool, claiming, wanted - found)
         return found
 
-    def _press(self, pool: Pool) -> int:
-        """Enough is here, but what has a limit must not wait behind it: whoever else could run it may be as busy."""
+    def _claim_limited(self, pool: Pool) -> int:
+        """Claims limited deliveries although the pool is full: they must not queue behind unlimited ones, and the
+        other workers may be just as busy."""
         claiming = self._claiming(pool)
         found = self._claim_gates(pool, claiming, pool.slots)
         if self._limiting.counts and (counted := self._counted(pool)).most:
-            found += len(self._taken(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
+            found += len(self._claim_and_hold(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
         return found
 
     def _counted(self, pool: Pool) -> Counted:
         return self._limiting.counted(self._startable(pool)) if self._limiting.counts else UNCOUNTED
 
     def _startable(self, pool: Pool) -> int:
-        """How much that presses can start soon: a slot each, and one more where other work keeps all of them busy."""
+        """Returns how many limited deliveries can start soon: one per free slot, or one if no slot is free."""
         names = pool.destinations
 
         def counts(claim: Claimed) -> bool:
@@ -204,22 +207,24 @@ class Claimer:
         if not startable:
             return 0
         counted, limit = self._limiting.counted(startable), min(most, startable)
-        return len(self._taken(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
+        return len(self._claim_and_hold(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
 
     def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
         if not most or not claiming.sees_lanes:
             return 0
         counted = self._counted(pool)
-        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False)
+        claims = self._claim_and_hold(
+            pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False
+        )
         if claims and claims[0].lost and len(self._hold) > len(claims):
-            self._give_back(claims)  # its owner died: it runs when nothing else is held
+            self._give_back(claims)  # a suspect, whose owner died: it runs when nothing else is held
             self._next_suspect = 0.0
-            return self._suspects(pool)
+            return self._run_suspects(pool)
         self._feed(pool, claims)
         return len(claims)
 
-    def _taken(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
-        """Claim, and hold what came before anybody compares what is held with what is owned (H3)."""
+    def _claim_and_hold(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
+        """Claims and registers the result as held, before the heartbeat compares held with owned deliveries (H3)."""
         began = time.monotonic()
         try:
             with self._hold.claiming:
@@ -251,28 +256,28 @@ class Claimer:
         if claims:
             pool.feed(works_of(claims))
 
-    def _suspects(self, pool: Pool) -> int:
-        """Run deliveries whose owner died, each alone: this worker holds nothing else until it is settled (H6)."""
-        if not self._until_empty(_EMPTYING):
+    def _run_suspects(self, pool: Pool) -> int:
+        """Runs deliveries whose owner died, one at a time: the worker holds nothing else meanwhile (H6)."""
+        if not self._wait_until_empty(_EMPTYING):
             self._next_suspect = time.monotonic() + 60.0
             return 0
         found = 0
         while not self._stopping and self._may_claim() and self._limiting.allowed(1):
             claiming = self._claiming(pool)
             counted = self._limiting.counted(1)
-            claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
+            claims = self._claim_and_hold(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
             if not claims and claiming.sees_lanes:
-                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
+                claims = self._claim_and_hold(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
             if not claims:
                 self._next_suspect = time.monotonic() + 1.0
                 break
             found += len(claims)
-            self._until_empty(None)
+            self._wait_until_empty(None)
             if not claims[0].lost:
                 break
         return found
 
-    def _until_empty(self, seconds: float | None) -> bool:
+    def _wait_until_empty(self, seconds: float | None) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
         while len(self._hold) and not self._stopping:
             if deadline is not None and time.monotonic() >= deadline:
@@ -282,52 +287,52 @@ class Claimer:
         return not self._stopping
 
     def _is_idle(self) -> bool:
-        """For a worker that runs only until nothing is due."""
+        """Whether a worker with `until_idle` has nothing left to do; if so, calls `on_idle`."""
         if self._on_idle is None or len(self._hold) or not self._may_claim():
             return False
-        self._looking.begin()  # what ended meanwhile may have published something
+        self._looking.begin()  # an attempt that ended meanwhile may have published something
         self._unsure = False
-        if self._limiting.allowed(1) and any(self._scanned(pool) for pool in self._pools):
+        if self._limiting.allowed(1) and any(self._scan_finds_work(pool) for pool in self._pools):
             return False
-        if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
+        if len(self._hold) or self._unsure or not self._may_claim():  # a scan that failed proves nothing
             return False
         self._on_idle()
         return True
 
-    def _scanned(self, pool: Pool) -> bool:
-        """A last look at everything, past what is remembered."""
+    def _scan_finds_work(self, pool: Pool) -> bool:
+        """Scans everything once more without remembered positions. Whether anything was claimed."""
         self._claimings.pop(pool.name, None)
         self._next_suspect = 0.0
         if self._claim(pool, self._limiting.allowed(pool.slots)):
             return True
         claiming = self._claiming(pool)
-        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
+        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._run_suspects(pool))
 
     def _announce_sleep(self) -> bool:
-        """Ask publishers for notices. True: they did not know, so the claimer has to look once more before it sleeps.
+        """Announces that this worker is idle. True: the state was written, so the claimer scans once more first.
 
-        What was committed before gave no notice: look everywhere. What is committed later may have looked for sleepers
-        before: poll soon, so that it waits no longer than this worker has slept (H25).
+        Messages committed before the write gave no notice: the next round scans everything. A publisher that commits
+        after it may have looked for idle workers before: poll soon, so that its message does not wait long (H25).
         """
         self._working_since = None
         if not self._set_state("idle"):
             return False
         self._noticed = True
-        self._wait = _SOONEST
+        self._wait = _SHORTEST_WAIT
         return True
 
     def _announce_work(self) -> None:
-        """Ask publishers for no more notices, once work has come for a while: a few messages are not worth it."""
+        """Announces that this worker needs no notices, once it has worked for `_BUSY_AFTER` seconds."""
         now = time.monotonic()
         if self._working_since is None:
             self._working_since = now
-        elif now - self._working_since >= _AT_WORK:
+        elif now - self._working_since >= _BUSY_AFTER:
             self._set_state("running")
 
     def _set_state(self, state: WorkerState) -> bool:
-        """Write the state to this worker's row, unless it is known to stand there. True: it was written.
+        """Writes the state to this worker's row, unless it was the last one written. True: it was written.
 
-        It is known for one incarnation only, and not after a write whose reply was lost.
+        The last state is forgotten with a new incarnation, and after a write whose reply was lost.
         """
         worker = self._lease.worker
         if not self._announces or self._announced == (worker, state):

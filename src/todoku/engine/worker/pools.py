@@ -1,4 +1,4 @@
-"""The pools of a worker: one for each way of running that a target asks for, and which of them a delivery is in."""
+"""The pools of a worker: one for each way of running that its targets need, and which destinations each serves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from todoku.engine.worker.thread_pool import Here, ThreadPool
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
 REQUESTS_AHEAD: Final = 2 * BATCH
-"""Many hosts share them, and the loop that sends leaves little time to those who claim: 500 were gone too soon."""
+"""HTTP requests held beyond those running. Many hosts share them, and the busy event loop leaves the claimer little
+time: with 500 the pool ran empty between claims."""
 
 
 class Pools:
-    """All pools of one worker. What sends over HTTP comes last: a look for it waits until the others were asked."""
+    """All pools of one worker. The HTTP pool comes last, so that its scan does not delay the claims of the others."""
 
     def __init__(self, registry: Registry, settings: Settings, executor: Executor, on_done: Callable[[], None]) -> None:
         kinds: dict[str, list[Target]] = {}
@@ -35,11 +36,11 @@ class Pools:
         self._by_name = {name: pool for pool in self.all for name in pool.destinations}
 
     def of(self, destination: str) -> Pool:
-        """The pool that runs what goes to a destination."""
+        """Returns the pool that serves a destination."""
         return self._by_name.get(destination) or self._by_name[served_as(destination)]
 
     def done(self, ended: Mapping[str, Ends]) -> None:
-        """Attempts that were settled, by destination: each pool counts its own."""
+        """Counts settled attempts, given by destination, in the pace of their pools."""
         for destination, some in ended.items():
             self.of(destination).pace.done(some)
 
