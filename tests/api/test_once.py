@@ -18,7 +18,7 @@ def test_while_somebody_works_the_others_are_told_and_afterwards_they_have_the_r
     with box.once("k", scope="s", tx=None, body=1) as done:
         assert done.first
         with (
-            pytest.raises(todoku.InProgress, match="'k' is being worked on"),
+            pytest.raises(todoku.InProgress, match="another caller is processing key 'k'"),
             box.once("k", scope="s", tx=None, body=1),
         ):
             raise AssertionError("nobody gets in")
