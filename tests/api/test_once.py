@@ -42,7 +42,7 @@ def test_a_key_held_for_too_long_is_free_and_its_late_holder_changes_nothing(box
     world.advance(31)
     with box.once("k", scope="s", tx=None) as done:
         done.store("mine")
-    with pytest.raises(todoku.InProgress, match="held for longer than 30"):
+    with pytest.raises(todoku.InProgress, match="was reserved for 30"):
         late.__exit__(None, None, None)
     assert box.ledger.entry("k", scope="s").response == '"mine"'  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Secrets that todoku keeps itself, sealed by the current master key where there is one."""
+"""Secrets that todoku stores itself, encrypted by the current master key if there is one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sealed_secret(
     lasts: float | None = None,
     chance: Callable[[int], bytes] = os.urandom,
 ) -> NewSecret:
-    """A secret as it is to be stored: bound to its id and to the family of its name, so that it opens nowhere else."""
+    """Returns a secret as it is stored: encrypted for its id and the family of its name, and no other place."""
     id = id or new_id()
     if not masters:
         return NewSecret(id=id, name=name, value=text.encode(), master_key_id=None, lasts=lasts)
@@ -35,7 +35,7 @@ def sealed_secret(
 
 
 def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
-    """The secret itself; CannotOpen names the master key that is missing, or says that it was changed."""
+    """Decrypts a secret. CannotOpen if its master key is missing or the row was changed."""
     if row.master_key_id is None:
         return row.value.decode()
     kept = MasterSealed(row.master_key_id, row.value)
@@ -43,14 +43,14 @@ def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
 
 
 class Resealed(msgspec.Struct, frozen=True):
-    """Secrets that are (or with `dry_run` would be) sealed anew, and master keys that would open others."""
+    """How many secrets were (with `dry_run`: would be) encrypted again, and which missing master keys others need."""
 
     number: int
     strangers: tuple[str, ...]
 
 
 def reseal(secrets: Secrets, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
-    """Seal by the current master key whatever is not, plain secrets too. One transaction: there are few."""
+    """Encrypts all secrets by the current master key, plain ones too. One transaction, because there are few."""
     current = masters.current.id
     strangers: set[str] = set()
 
@@ -75,5 +75,5 @@ def reseal(secrets: Secrets, masters: MasterKeys, signed: Signed, *, dry_run: bo
 
 
 def _place(id: UUID, name: str) -> str:
-    """A name's part after the colon says which of its family it is, and changes when secrets are rotated."""
+    """Returns the place, with the family only: the part of a name behind the colon changes when secrets rotate."""
     return f"secret {VERSION}\0{id}\0{name.partition(':')[0]}"
