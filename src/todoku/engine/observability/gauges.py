@@ -1,4 +1,4 @@
-"""What is only known by looking: how much waits, for how long, what is stuck. Read by whoever serves /metrics."""
+"""The gauges, read from the database by the process that serves /metrics: lag, age, in flight, stuck, dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from todoku.store.port import Store
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """How it stands in the database."""
+    """The gauges at one moment."""
 
     lag_events: int
     oldest_age_seconds: float
@@ -24,7 +24,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gauges(store: Store, *, stuck_after: float) -> Gauges:
-    """Look now. `stuck_after`: in flight for more seconds than that is stuck, as is what has no live owner."""
+    """Reads the gauges. Deliveries in flight for more than `stuck_after` seconds, or without live owner, are stuck."""
     lag, limits = store.lag(stuck_after=stuck_after), store.limits()
     return Gauges(
         lag_events=lag.due,
@@ -37,7 +37,7 @@ def gauges(store: Store, *, stuck_after: float) -> Gauges:
 
 
 class CachedGauges:
-    """`gauges`, at most every `max_age` seconds however many ask. Blocks while it looks."""
+    """Reads the gauges at most every `max_age` seconds, however often they are requested. Blocks while reading."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CachedGauges:
         self._seen: Gauges | None = None
 
     def look(self) -> Gauges | None:
-        """How it stands, or None if the database does not say: a number of yesterday would hide that."""
+        """Returns the gauges; None if the database is unavailable, because old values would hide that."""
         with self._lock:
             if self._monotonic() >= self._until:
                 try:

@@ -1,4 +1,4 @@
-"""An alert of a process that has no daemon: it is told from here, and again while it lasts, not at every look."""
+"""Alerts of a process without a daemon: sent from this process, and repeated as reminders while they last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUIET: Final = 60.0
 
 
 class Alarm:
-    """Tells the sinks of the settings. `raised` never raises, and never waits for anybody."""
+    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -26,21 +26,21 @@ class Alarm:
         self._own = Own()
 
     def raised(self, name: Name, value: float) -> threading.Thread | None:
-        """A number was seen; if it is above its threshold, whoever is to be told is told, by the thread returned."""
+        """Sends the alert to every sink if the value is above its threshold. Returns the thread that does it."""
         threshold = getattr(self._settings.alerts.thresholds, name)
         if threshold is None or value <= threshold:
             return None
-        thread = threading.Thread(target=self._tell, args=[Raised(name, value, threshold)], name="todoku alarm")
+        thread = threading.Thread(target=self._send, args=[Raised(name, value, threshold)], name="todoku alarm")
         thread.daemon = True
         thread.start()
         return thread
 
-    def _tell(self, found: Raised) -> None:
+    def _send(self, found: Raised) -> None:
         alerts = self._settings.alerts
         with self._lock:
             try:
                 known = {sink.name: sink for sink in sinks(self._settings)}
-            except TodokuError as error:  # a part that is not installed
+            except TodokuError as error:  # an extra that is not installed
                 Log(alert=found.name).error("ALERT_NOT_TOLD", error_type=type(error).__name__, error=str(error))
                 return
             began = time.monotonic()
