@@ -17,7 +17,7 @@ from todoku.engine.execute import Finished
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
 
@@ -37,7 +37,7 @@ class Settler:
         store: Store,
         registry: Registry,
         telemetry: Telemetry,
-        hold: Hold,
+        hold: HeldDeliveries,
         *,
         chance: Callable[[], float],
         on_settled: Callable[[Sequence[Finished]], None],

@@ -13,7 +13,7 @@ from todoku.engine.http.request_draft import Posting
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.limits import Limiting
 from todoku.store.values import Limits, Restriction
 
@@ -21,7 +21,7 @@ from todoku.store.values import Limits, Restriction
 @pytest.fixture
 def limiting() -> Limiting:
     """Of a worker that serves hosts and the handler `warehouse`."""
-    registry, hold = Registry(), Hold()
+    registry, hold = Registry(), HeldDeliveries()
     registry.add(Target(name="https://", queue="http", backoff=DEFAULT, at_once=8))
     registry.add(Target(name="warehouse", queue="default", backoff=DEFAULT))
     bulkhead = Bulkhead(registry, hold, monotonic=lambda: 0.0)

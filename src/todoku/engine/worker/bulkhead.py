@@ -11,7 +11,7 @@ from typing import Final
 from todoku.engine.claim import UNLIMITED
 from todoku.engine.registry import Registry
 from todoku.engine.settle import BATCH
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.pace import Ends, Pace
 
 _MAX_HOSTS: Final = 1000
@@ -21,7 +21,7 @@ _MAX_HOSTS: Final = 1000
 class Bulkhead:
     """How many deliveries may be held for each host. Read by the claimer, updated by the settler."""
 
-    def __init__(self, registry: Registry, hold: Hold, *, monotonic: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, hold: HeldDeliveries, *, monotonic: Callable[[], float]) -> None:
         self._registry = registry
         self._hold = hold
         self._monotonic = monotonic

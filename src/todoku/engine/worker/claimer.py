@@ -14,7 +14,7 @@ from todoku.core.message import Claimed
 from todoku.engine.claim import Claiming, SharedLook
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import OFTEN, Limiting
 from todoku.engine.worker.pool import Pool, works_of
@@ -43,7 +43,7 @@ class Claimer:
         self,
         store: Store,
         lease: Lease,
-        hold: Hold,
+        hold: HeldDeliveries,
         limiting: Limiting,
         pools: Sequence[Pool],
         telemetry: Telemetry,
@@ -199,7 +199,7 @@ class Claimer:
             here = claim.destination in names or served_as(claim.destination) in names
             return here and self._limiting.presses(claim)
 
-        held = self._hold.some(counts)
+        held = self._hold.count_matching(counts)
         return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
 
     def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
@@ -227,7 +227,7 @@ class Claimer:
         """Claims and registers the result as held, before the heartbeat compares held with owned deliveries (H3)."""
         began = time.monotonic()
         try:
-            with self._hold.claiming:
+            with self._hold.claim_lock:
                 claims = self._limiting.with_attempts(claim())
                 self._hold.add(claims)
         except (DatabaseUnavailable, DatabaseBusy):

@@ -10,7 +10,7 @@ from typing import Final
 from todoku.core.errors import StoreError
 from todoku.engine.execute import Executor
 from todoku.engine.observability.log import Log
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import Limiting
 from todoku.engine.worker.pool import Pool
@@ -28,7 +28,7 @@ class Heart:
         self,
         store: Store,
         lease: Lease,
-        hold: Hold,
+        hold: HeldDeliveries,
         limiting: Limiting,
         executor: Executor,
         pools: Sequence[Pool],
@@ -118,7 +118,7 @@ class Heart:
     def _compare_owned(self) -> None:
         """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests."""
         self._compare = False
-        with self._hold.claiming:
+        with self._hold.claim_lock:
             held = self._hold.tokens()  # before the query: a delivery settled meanwhile must not look unknown
             owned = self._store.owned(self._lease.worker)
             unknown = [row for row in owned if (row.id, row.epoch) not in held]

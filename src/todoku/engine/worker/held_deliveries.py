@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from todoku.core.message import Claimed
 
 
-class Hold:
+class HeldDeliveries:
     """Held deliveries by id. The claimer adds, the settler removes, the heartbeat compares them with the database."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Hold:
         self._lock = threading.Lock()
         self.changes = 0
         """Raised by every change, so that callers can cache their counts."""
-        self.claiming = threading.Lock()
+        self.claim_lock = threading.Lock()
         """Locked during a claim: rows claimed in the database and not added here yet must not look unknown (H3)."""
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Hold:
             self.changes += 1
             return dropped
 
-    def number(self, *, queue: str | None = None, destination: str | None = None) -> int:
+    def count(self, *, queue: str | None = None, destination: str | None = None) -> int:
         """Returns how many are held of a queue, for a destination, or in all."""
         with self._lock:
             return sum(
@@ -59,7 +59,7 @@ class Hold:
         with self._lock:
             return Counter(claim.destination for claim in self._held.values())
 
-    def some(self, which: Callable[[Claimed], bool]) -> int:
+    def count_matching(self, which: Callable[[Claimed], bool]) -> int:
         """Returns how many held deliveries satisfy `which`."""
         with self._lock:
             return sum(map(which, self._held.values()))

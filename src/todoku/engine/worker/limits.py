@@ -13,7 +13,7 @@ from todoku.core.message import Claimed
 from todoku.engine.claim import UNLIMITED
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.store.values import UNCOUNTED, Counted, Limits, Restriction
 
 OFTEN: Final = 0.05
@@ -24,9 +24,16 @@ class Limiting:
     """The restrictions on queues and destinations. Read by the claimer, written by the heartbeat."""
 
     def __init__(
-        self, hold: Hold, breakers: Breakers, per_key: Mapping[str, KeyLimit], bulkhead: Bulkhead | None = None, *,
-        most: int | None = None, settled: Callable[[], int] = int, usual_attempts: Mapping[str, int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        hold: HeldDeliveries,
+        breakers: Breakers,
+        per_key: Mapping[str, KeyLimit],
+        bulkhead: Bulkhead | None = None,
+        *,
+        most: int | None = None,
+        settled: Callable[[], int] = int,
+        usual_attempts: Mapping[str, int] | None = None,
+    ) -> None:
         self._hold = hold
         self.most = most
         """How many deliveries this worker may settle before it ends; None: any number."""
@@ -73,7 +80,7 @@ class Limiting:
             return 0
         if self._breakers.probing(destination):
             shut = self._breakers.shut_for(destination) > 0
-            return 0 if shut else max(0, 1 - self._hold.number(destination=destination))
+            return 0 if shut else max(0, 1 - self._hold.count(destination=destination))
         return UNLIMITED if self._bulkhead is None else self._bulkhead.room(destination)
 
     def allowed(self, most: int) -> int:

@@ -36,7 +36,7 @@ from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.heartbeat import Heart
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import Limiting
 from todoku.engine.worker.maintenance import Maintainer
@@ -110,7 +110,7 @@ class Worker:
         """Creates the parts that need no running event loop, from claim to settle."""
         store, registry, settings = self._store, self._registry, self._settings
         telemetry = self._telemetry
-        self._hold = Hold()
+        self._hold = HeldDeliveries()
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
         self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
@@ -317,7 +317,7 @@ class Worker:
         Outcomes that are already known still go to the ledger (I7).
         """
         Log(worker=str(self._lease.worker)).warning("LEASE_LOST", held=len(self._hold))
-        with self._hold.claiming:
+        with self._hold.claim_lock:
             for pool in self._pools:
                 pool.drop()
             self._hold.clear()
