@@ -21,7 +21,7 @@ _TICK: Final = 1.0
 _LOG_INTERVAL: Final = 60.0
 
 
-class Heart:
+class Heartbeat:
     """Renews the lease, compares owned with held deliveries, and applies limits, pauses and cancellations."""
 
     def __init__(

@@ -21,7 +21,7 @@ _BLOCKED_AFTER: Final = 1.0
 """Seconds without a turn after which the event loop counts as blocked, and the blocking handler is logged."""
 
 
-class Watch:
+class Watchdog:
     """A thread that checks the pools and the event loop. It never blocks."""
 
     def __init__(

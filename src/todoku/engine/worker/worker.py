@@ -35,7 +35,7 @@ from todoku.engine.settle import Settler
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.claimer import Claimer
-from todoku.engine.worker.heartbeat import Heart
+from todoku.engine.worker.heartbeat import Heartbeat
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import Limiting
@@ -46,7 +46,7 @@ from todoku.engine.worker.pools import Pools
 from todoku.engine.worker.shutdown import ended
 from todoku.engine.worker.slot_pool import SlotPool
 from todoku.engine.worker.started_deliveries import Started
-from todoku.engine.worker.watchdog import Watch
+from todoku.engine.worker.watchdog import Watchdog
 from todoku.store.port import Listener, Store
 
 State = Literal["starting", "running", "draining", "stopped"]
@@ -101,8 +101,8 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.on_incarnation: Callable[[UUID], None] = lambda _id: None
         self.on_stuck: Callable[[], None] | None = None
-        self._watch: Watch | None = None
-        self._heart: Heart | None = None
+        self._watch: Watchdog | None = None
+        self._heart: Heartbeat | None = None
         self._claimer: Claimer | None = None
         self._assemble()
 
@@ -236,12 +236,12 @@ class Worker:
         def holder(task: asyncio.Task[Any] | None) -> str | None:
             return next((name for pool in slot_pools if (name := pool.holder(task)) is not None), None)
 
-        self._watch = Watch(
+        self._watch = Watchdog(
             self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
             give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
             on_failure=self._fail,
         )  # fmt: skip
-        self._heart = Heart(
+        self._heart = Heartbeat(
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
