@@ -16,7 +16,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import OFTEN, Limiting
+from todoku.engine.worker.limits import RATE_POLL_SEC, ClaimLimits
 from todoku.engine.worker.pool import Pool, works_of
 from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
@@ -44,7 +44,7 @@ class Claimer:
         store: Store,
         lease: Lease,
         hold: HeldDeliveries,
-        limiting: Limiting,
+        limiting: ClaimLimits,
         pools: Sequence[Pool],
         telemetry: Telemetry,
         *,
@@ -120,14 +120,14 @@ class Claimer:
             woken = self._event.wait(min(self._wait, self._longest_wait()))
             # The wake-up may mean that a place at a limit is free. The claim that looks for it skips rows that other
             # workers have locked for a moment, so look again soon.
-            self._wait = _SHORTEST_WAIT if woken and self._has_limits() else min(self._wait * 2, self._poll_interval)
+            self._wait = _SHORTEST_WAIT if woken and self._may_be_limited() else min(self._wait * 2, self._poll_interval)
 
-    def _has_limits(self) -> bool:
-        return self._limiting.counts or any(claiming.sees_gates for claiming in self._claimings.values())
+    def _may_be_limited(self) -> bool:
+        return self._limiting.has_limits or any(claiming.sees_gates for claiming in self._claimings.values())
 
     def _longest_wait(self) -> float:
         """Returns the longest wait. No notice comes when a rate allows more, or when a gate's time has come."""
-        now, longest = time.monotonic(), OFTEN if self._limiting.paced else self._poll_interval
+        now, longest = time.monotonic(), RATE_POLL_SEC if self._limiting.has_rate else self._poll_interval
         coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
         return max(_SHORTEST_WAIT, min([longest, *coming]))
 
@@ -184,12 +184,12 @@ class Claimer:
         other workers may be just as busy."""
         claiming = self._claiming(pool)
         found = self._claim_gates(pool, claiming, pool.slots)
-        if self._limiting.counts and (counted := self._counted(pool)).most:
+        if self._limiting.has_limits and (counted := self._counted(pool)).most:
             found += len(self._claim_and_hold(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
         return found
 
     def _counted(self, pool: Pool) -> Counted:
-        return self._limiting.counted(self._startable(pool)) if self._limiting.counts else UNCOUNTED
+        return self._limiting.counted(self._startable(pool)) if self._limiting.has_limits else UNCOUNTED
 
     def _startable(self, pool: Pool) -> int:
         """Returns how many limited deliveries can start soon: one per free slot, or one if no slot is free."""
@@ -250,7 +250,7 @@ class Claimer:
         return claims
 
     def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
-        if claims and (self._limiting.counts or claims[0].gate is not None):
+        if claims and (self._limiting.has_limits or claims[0].gate is not None):
             pool.feed(works_of([claim for claim in claims if self._limiting.presses(claim)]), presses=True)
             claims = [claim for claim in claims if not self._limiting.presses(claim)]
         if claims:

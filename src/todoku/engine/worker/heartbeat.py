@@ -12,7 +12,7 @@ from todoku.engine.execute import Executor
 from todoku.engine.observability.log import Log
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.pool import Pool
 from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
@@ -29,7 +29,7 @@ class Heartbeat:
         store: Store,
         lease: Lease,
         hold: HeldDeliveries,
-        limiting: Limiting,
+        limiting: ClaimLimits,
         executor: Executor,
         pools: Sequence[Pool],
         *,
@@ -113,7 +113,7 @@ class Heartbeat:
         """Reads limits, pauses and breakers, and gives back waiting deliveries that must not start now."""
         self._limiting.update(self._store.limits())
         for pool in self._pools:
-            self._give_back(pool.take(self._limiting.closed))
+            self._give_back(pool.take(self._limiting.is_held_back))
 
     def _compare_owned(self) -> None:
         """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests."""

@@ -16,11 +16,11 @@ from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.store.values import UNCOUNTED, Counted, Limits, Restriction
 
-OFTEN: Final = 0.05
+RATE_POLL_SEC: Final = 0.05
 """Seconds between two claims while a rate is in force: shorter than the lateness for which a rate makes up."""
 
 
-class Limiting:
+class ClaimLimits:
     """The restrictions on queues and destinations. Read by the claimer, written by the heartbeat."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Limiting:
         self._queues: dict[str, Restriction] = {}
         self._destinations: dict[str, Restriction] = {}
         self._counted = UNCOUNTED
-        self.known = False
+        self.is_known = False
         """Whether the limits have been read; before that the worker claims nothing."""
-        self.paced = False
+        self.has_rate = False
         """Whether a rate is in force: no notice comes when it allows the next delivery, so the claimer polls often."""
 
     def update(self, limits: Limits) -> None:
@@ -59,11 +59,11 @@ class Limiting:
             frozenset(limit.name for limit in limits.queues if _is_counted(limit)),
             frozenset(limit.name for limit in limits.destinations if _is_counted(limit)),
         )
-        self.paced = any(limit.rate is not None for limit in (*limits.queues, *limits.destinations))
+        self.has_rate = any(limit.rate is not None for limit in (*limits.queues, *limits.destinations))
         self._breakers.seen_open([limit.name for limit in limits.destinations if limit.open_until > 0])
-        self.known = True
+        self.is_known = True
 
-    def closed(self, claim: Claimed) -> bool:
+    def is_held_back(self, claim: Claimed) -> bool:
         """Whether this delivery must not start now: its queue is paused, or its destination's breaker is open."""
         queue, destination = self._queues.get(claim.queue), self._destinations.get(claim.destination)
         return bool((queue and queue.paused) or (destination and destination.open_until > 0))
@@ -106,7 +106,7 @@ class Limiting:
         return msgspec.structs.replace(self._counted, most=most) if self._counted else UNCOUNTED
 
     @property
-    def counts(self) -> bool:
+    def has_limits(self) -> bool:
         """Whether any limit is in force."""
         return bool(self._counted)
 

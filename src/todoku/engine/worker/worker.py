@@ -38,7 +38,7 @@ from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.heartbeat import Heartbeat
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
 from todoku.engine.worker.pace import ends
 from todoku.engine.worker.pings import Pinging
@@ -114,7 +114,7 @@ class Worker:
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
         self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
-        self._limiting = Limiting(
+        self._limiting = ClaimLimits(
             self._hold, self._breakers, per_key, self._bulkhead, most=self._limit,
             settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
         )  # fmt: skip
@@ -286,7 +286,7 @@ class Worker:
             and self._settings.enabled
             and heart is not None
             and not heart.tripped
-            and self._limiting.known
+            and self._limiting.is_known
             and time.monotonic() < self._lease.until
         )
 
