@@ -33,18 +33,18 @@ class Bounded(Ready):
         with self._lock:
             return sum(min(len(queue), self._free(name)) for name, queue in self._queues.items())
 
-    def pressing(self) -> int:
+    def waiting_limited(self) -> int:
         """Returns how many pieces of limited work wait."""
         with self._lock:
             return sum(not entry[0] for queue in self._queues.values() for entry in queue)
 
-    def add(self, works: Iterable[Work], *, presses: bool = False) -> None:
+    def add(self, works: Iterable[Work], *, is_limited: bool = False) -> None:
         """Queues work that was just claimed."""
         now = self._monotonic()
         with self._lock:
             for work in works:
                 head = claims_of(work)[0]
-                entry = (not presses, -head.priority, now, work)
+                entry = (not is_limited, -head.priority, now, work)
                 queue = self._queue_of(head.destination)
                 queue.append(entry)
                 self._prioritised = self._prioritised or head.priority > 0

@@ -120,7 +120,9 @@ class Claimer:
             woken = self._event.wait(min(self._wait, self._longest_wait()))
             # The wake-up may mean that a place at a limit is free. The claim that looks for it skips rows that other
             # workers have locked for a moment, so look again soon.
-            self._wait = _SHORTEST_WAIT if woken and self._may_be_limited() else min(self._wait * 2, self._poll_interval)
+            self._wait = (
+                _SHORTEST_WAIT if woken and self._may_be_limited() else min(self._wait * 2, self._poll_interval)
+            )
 
     def _may_be_limited(self) -> bool:
         return self._limiting.has_limits or any(claiming.sees_gates for claiming in self._claimings.values())
@@ -197,10 +199,10 @@ class Claimer:
 
         def counts(claim: Claimed) -> bool:
             here = claim.destination in names or served_as(claim.destination) in names
-            return here and self._limiting.presses(claim)
+            return here and self._limiting.is_limited(claim)
 
         held = self._hold.count_matching(counts)
-        return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
+        return max(0, min(max(pool.slots - pool.running(), 1) - pool.waiting_limited(), pool.slots - held))
 
     def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
         startable = self._startable(pool) if most and claiming.sees_gates else 0
@@ -251,8 +253,8 @@ class Claimer:
 
     def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
         if claims and (self._limiting.has_limits or claims[0].gate is not None):
-            pool.feed(works_of([claim for claim in claims if self._limiting.presses(claim)]), presses=True)
-            claims = [claim for claim in claims if not self._limiting.presses(claim)]
+            pool.feed(works_of([claim for claim in claims if self._limiting.is_limited(claim)]), is_limited=True)
+            claims = [claim for claim in claims if not self._limiting.is_limited(claim)]
         if claims:
             pool.feed(works_of(claims))
 

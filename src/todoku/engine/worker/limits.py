@@ -110,14 +110,14 @@ class ClaimLimits:
         """Whether any limit is in force."""
         return bool(self._counted)
 
-    def presses(self, claim: Claimed) -> bool:
+    def is_limited(self, claim: Claimed) -> bool:
         """Whether this delivery is limited: it occupies a place at a limit, for which others wait."""
         return claim.gate is not None or self._counted.has(claim.queue, claim.destination)
 
     def patient(self, claim: Claimed) -> bool:
         """Whether settling this delivery may be delayed: an HTTP request that is neither limited nor in a lane."""
         bounded = self._bulkhead is not None and self._bulkhead.bounds(claim.destination)
-        return bounded and claim.lane is None and not self.presses(claim)
+        return bounded and claim.lane is None and not self.is_limited(claim)
 
 
 def _is_counted(limit: Restriction) -> bool:

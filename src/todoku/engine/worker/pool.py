@@ -61,15 +61,15 @@ class Ready:
     def __len__(self) -> int:
         return self._deliveries
 
-    def pressing(self) -> int:
+    def waiting_limited(self) -> int:
         """Returns how many pieces of limited work wait."""
         return len(self._limited)
 
-    def add(self, works: Iterable[Work], *, presses: bool = False) -> None:
+    def add(self, works: Iterable[Work], *, is_limited: bool = False) -> None:
         """Queues work that was just claimed."""
         now = self._monotonic()
         with self._lock:
-            queue = self._limited if presses else self._queue
+            queue = self._limited if is_limited else self._queue
             entries = [(work.priority if isinstance(work, Claimed) else 0, now, work) for work in works]
             priorities = [entry[0] for entry in (queue[-1], *entries)] if queue else [entry[0] for entry in entries]
             queue.extend(entries)
@@ -141,13 +141,13 @@ class Pool(Protocol):
     def start(self) -> None:
         """Starts the slots."""
 
-    def feed(self, works: list[Work], *, presses: bool = False) -> None:
+    def feed(self, works: list[Work], *, is_limited: bool = False) -> None:
         """Queues claimed work."""
 
     def waiting(self) -> int:
         """Returns how many deliveries wait for a slot."""
 
-    def pressing(self) -> int:
+    def waiting_limited(self) -> int:
         """Returns how many pieces of limited work wait for a slot."""
 
     def running(self) -> int:

@@ -82,15 +82,15 @@ class SlotPool:
             Log(slot=self.name).error("SLOT_FAILED", error_type=type(error).__name__)
             self._executor.on_failure(error)
 
-    def feed(self, works: list[Work], *, presses: bool = False) -> None:
-        self._ready.add(works, presses=presses)  # here and not in the loop, so that it counts as waiting at once
+    def feed(self, works: list[Work], *, is_limited: bool = False) -> None:
+        self._ready.add(works, is_limited=is_limited)  # here and not in the loop, so that it counts as waiting at once
         self._call_in_loop(self._wake, len(works))
 
     def waiting(self) -> int:
         return len(self._ready)
 
-    def pressing(self) -> int:
-        return self._ready.pressing()
+    def waiting_limited(self) -> int:
+        return self._ready.waiting_limited()
 
     def running(self) -> int:
         return self._running

@@ -133,16 +133,16 @@ class ThreadPool:
         for _ in range(self.slots):
             self._start_thread()
 
-    def feed(self, works: list[Work], *, presses: bool = False) -> None:
-        self._ready.add(works, presses=presses)
+    def feed(self, works: list[Work], *, is_limited: bool = False) -> None:
+        self._ready.add(works, is_limited=is_limited)
         with self._fed:
             self._fed.notify(len(works))
 
     def waiting(self) -> int:
         return len(self._ready)
 
-    def pressing(self) -> int:
-        return self._ready.pressing()
+    def waiting_limited(self) -> int:
+        return self._ready.waiting_limited()
 
     def running(self) -> int:
         return sum(slot.context is not None and not slot.abandoned for slot in self._threads)

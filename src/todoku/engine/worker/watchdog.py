@@ -33,7 +33,7 @@ class Watchdog:
         stuck: float,
         holder: Callable[[asyncio.Task[Any] | None], str | None],
         give_back: Callable[..., None],
-        presses: Callable[[Claimed], bool],
+        is_limited: Callable[[Claimed], bool],
         on_stuck: Callable[[], None] | None,
         on_failure: OnFailure,
     ) -> None:
@@ -43,7 +43,7 @@ class Watchdog:
         self._stuck = stuck
         self._holder = holder
         self._give_back = give_back
-        self._presses = presses
+        self._is_limited = is_limited
         self._on_stuck = on_stuck
         self._turned_at = self._probed_at = time.monotonic()
         self._is_probe_pending = False
@@ -79,7 +79,7 @@ class Watchdog:
                 if not pool.waiting():
                     continue
                 # Limited work stays longer: the claimer takes no more of it than the slots can start.
-                self._give_back(pool.take(lambda claim: not self._presses(claim), before=now - PATIENCE))
+                self._give_back(pool.take(lambda claim: not self._is_limited(claim), before=now - PATIENCE))
                 self._give_back(pool.take(before=now - self._stale))
             self._check_loop(now)
 

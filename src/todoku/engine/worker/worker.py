@@ -238,7 +238,7 @@ class Worker:
 
         self._watch = Watchdog(
             self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
-            give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
+            give_back=self._settler.give_back, on_stuck=self.on_stuck, is_limited=self._limiting.is_limited,
             on_failure=self._fail,
         )  # fmt: skip
         self._heart = Heartbeat(
