@@ -42,7 +42,7 @@ class Settler:
         chance: Callable[[], float],
         on_settled: Callable[[Sequence[Finished]], None],
         on_failure: OnFailure,
-        patient: Callable[[Claimed], bool],
+        may_settle_late: Callable[[Claimed], bool],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -50,7 +50,7 @@ class Settler:
         self._hold = hold
         self._chance = chance
         self._on_settled = on_settled
-        self._patient = patient
+        self._may_settle_late = may_settle_late
         self._settled_at = 0.0
         self._finished: deque[Finished] = deque()
         self._to_release: deque[tuple[list[Claimed], float]] = deque()
@@ -116,7 +116,7 @@ class Settler:
         left = self._settled_at + _DELAY - time.monotonic()
         if left <= 0 or self._stopping or len(self._finished) >= BATCH:
             return
-        if all(self._patient(finished.claim) for finished in self._finished.copy()):
+        if all(self._may_settle_late(finished.claim) for finished in self._finished.copy()):
             self._work.clear()
             self._work.wait(left)
 

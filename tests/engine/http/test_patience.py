@@ -37,19 +37,21 @@ def claimed(world: World, url: str, **options: object) -> Claimed:
 
 
 def test_a_request_waits_and_a_job_does_not(world: World, limiting: ClaimLimits) -> None:
-    assert limiting.patient(claimed(world, "https://shop.example"))
+    assert limiting.may_settle_late(claimed(world, "https://shop.example"))
     world.publish()
     (job,) = world.claim(world.worker())
-    assert not limiting.patient(job)
+    assert not limiting.may_settle_late(job)
 
 
 def test_what_others_wait_behind_does_not_wait(world: World, limiting: ClaimLimits) -> None:
     """A lane goes on, and a place at a limit is free, when the one before is settled."""
-    assert not limiting.patient(claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True)))
+    assert not limiting.may_settle_late(
+        claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True))
+    )
     plain, flow = claimed(world, "https://slow.example"), claimed(world, "https://shop.example", flow=Flow(key="team"))
-    assert limiting.patient(plain)
-    assert limiting.patient(flow)
+    assert limiting.may_settle_late(plain)
+    assert limiting.may_settle_late(flow)
     queue, host = (Restriction(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))
     limiting.update(Limits((queue,), (host,), ()))
-    assert not limiting.patient(plain)
-    assert not limiting.patient(flow)
+    assert not limiting.may_settle_late(plain)
+    assert not limiting.may_settle_late(flow)

@@ -38,7 +38,7 @@ class Heartbeat:
         on_lost: Callable[[], None],
         give_back: Callable[..., None],
         on_failure: OnFailure,
-        patient: bool,
+        waits_for_database: bool,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -51,7 +51,7 @@ class Heartbeat:
         self._on_lost = on_lost
         self._give_back = give_back
         self._on_failure = on_failure
-        self._patient = patient
+        self._waits_for_database = waits_for_database
         self._failures = 0
         self._log_again_at = 0.0
         self._renew_at = 0.0
@@ -133,7 +133,7 @@ class Heartbeat:
             self._log_failure("DATABASE_FAILED", error)
         if self._failures == self._failures_allowed:
             self._log_failure("GUARDRAIL_TRIPPED", error)
-            if not self._patient:
+            if not self._waits_for_database:
                 self._on_failure(error)
         elif time.monotonic() >= self._log_again_at:
             self._log_failure("DATABASE_STILL_FAILING", error)

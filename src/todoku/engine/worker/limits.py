@@ -114,7 +114,7 @@ class ClaimLimits:
         """Whether this delivery is limited: it occupies a place at a limit, for which others wait."""
         return claim.gate is not None or self._counted.has(claim.queue, claim.destination)
 
-    def patient(self, claim: Claimed) -> bool:
+    def may_settle_late(self, claim: Claimed) -> bool:
         """Whether settling this delivery may be delayed: an HTTP request that is neither limited nor in a lane."""
         bounded = self._bulkhead is not None and self._bulkhead.bounds(claim.destination)
         return bounded and claim.lane is None and not self.is_limited(claim)

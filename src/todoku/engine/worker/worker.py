@@ -129,7 +129,7 @@ class Worker:
             chance=random.random,
             on_settled=self._after_settle,
             on_failure=self._fail,
-            patient=self._limiting.patient,
+            may_settle_late=self._limiting.may_settle_late,
         )
         self._executor = Executor(
             store, registry, self._lease, telemetry,
@@ -245,7 +245,7 @@ class Worker:
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
-            patient=not self._until_idle,
+            waits_for_database=not self._until_idle,
         )  # fmt: skip
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
