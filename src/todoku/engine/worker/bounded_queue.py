@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 from todoku.core.message import Claimed
 from todoku.engine.registry import Registry
-from todoku.engine.worker.pool import Ready, W, Work, claims_of
+from todoku.engine.worker.pool import ReadyQueue, W, Work, claims_of
 
 _Entry = tuple[bool, int, float, Work]
 """(is not limited, minus its priority, monotonic time it was added, work)"""
 
 
-class Bounded(Ready):
-    """As Ready, with one queue per destination; destinations with a free slot take turns. Thread-safe.
+class BoundedQueue(ReadyQueue):
+    """As ReadyQueue, with one queue per destination; destinations with a free slot take turns. Thread-safe.
 
     In each queue limited work comes first, then larger priorities. A lane counts for the destination of its head.
     """
@@ -71,11 +71,11 @@ class Bounded(Ready):
             return min(able, key=lambda name: self._queues[name][0][1], default=None)
         return next(able, None)
 
-    def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:  # noqa: ARG002 - as Ready's
+    def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:  # noqa: ARG002 - as in ReadyQueue
         """Returns None: requests are not sent in batches."""
         return None
 
-    def ended(self, work: Work) -> None:
+    def release(self, work: Work) -> None:
         """Releases the slot of work that ended, so that the next piece for its destination may start."""
         name = claims_of(work)[0].destination
         with self._lock:
@@ -86,7 +86,7 @@ class Bounded(Ready):
                     self._capacity.pop(name, None)
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """As Ready's."""
+        """As ReadyQueue's."""
         taken: list[Claimed] = []
         with self._lock:
             for name, queue in list(self._queues.items()):

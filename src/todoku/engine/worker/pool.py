@@ -44,7 +44,7 @@ _Queue = deque[tuple[int, float, Work]]
 """(priority, monotonic time it was added, work)"""
 
 
-class Ready:
+class ReadyQueue:
     """Work that was claimed and has not started: larger priorities first, then in order of arrival. Thread-safe.
 
     Of one priority, limited and other work take turns.
@@ -157,7 +157,7 @@ class Pool(Protocol):
         """Returns how many slots are not resting: they run an attempt, or are about to begin or end one."""
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """Removes and returns work that has not started, as `Ready.take`."""
+        """Removes and returns work that has not started, as `ReadyQueue.take`."""
 
     def watch(self, now: float) -> None:
         """Stops attempts that have run too long or were cancelled."""

@@ -10,7 +10,7 @@ from todoku.core.settings import Settings
 from todoku.engine.execute import Executor
 from todoku.engine.registry import Registry, Target
 from todoku.engine.settle import BATCH
-from todoku.engine.worker.bounded_queue import Bounded
+from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Ends
 from todoku.engine.worker.pool import Pool
 from todoku.engine.worker.process_pool import Apart
@@ -58,7 +58,7 @@ def _pool(
     jobs = settings.concurrency or JOBS_AT_ONCE
     match kind:
         case "http":
-            slots, ready = settings.http_concurrency, Bounded(executor.registry)
+            slots, ready = settings.http_concurrency, BoundedQueue(executor.registry)
             most = settings.batch or REQUESTS_AHEAD
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
         case "send" | "loop":

@@ -19,9 +19,9 @@ from todoku.engine.encryption.opener import is_closed
 from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
-from todoku.engine.worker.bounded_queue import Bounded
+from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Pace
-from todoku.engine.worker.pool import Ready, Work
+from todoku.engine.worker.pool import ReadyQueue, Work
 from todoku.engine.worker.send_batch import Abreast, send
 
 _ATTEMPTS_PER_TURN: Final = 64
@@ -50,7 +50,7 @@ class SlotPool:
 
     def __init__(
         self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
-        on_done: Callable[[], None], ready: Bounded | None = None, batch: int = 1,
+        on_done: Callable[[], None], ready: BoundedQueue | None = None, batch: int = 1,
     ) -> None:  # fmt: skip
         self.name = name
         self.destinations = destinations
@@ -58,8 +58,8 @@ class SlotPool:
         self.pace = Pace(slots, most, batch)
         self._executor = executor
         self._on_done = on_done
-        self._ready = Ready(time.monotonic) if ready is None else ready
-        self._on_ended = None if ready is None else ready.ended
+        self._ready = ReadyQueue(time.monotonic) if ready is None else ready
+        self._on_ended = None if ready is None else ready.release
         self._slots: list[Slot] = []
         self._running = self._resting = 0
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -21,7 +21,7 @@ from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.pace import Pace
-from todoku.engine.worker.pool import Ready, Work, claims_of
+from todoku.engine.worker.pool import ReadyQueue, Work, claims_of
 from todoku.engine.worker.worker_thread import thread
 from todoku.store.values import Transacted
 
@@ -121,7 +121,7 @@ class ThreadPool:
         self._executor = executor
         self._on_done = on_done
         self._runner = runner
-        self._ready = Ready(time.monotonic)
+        self._ready = ReadyQueue(time.monotonic)
         self._fed = threading.Condition()
         self._end_lock = threading.Lock()
         self._threads: list[_ThreadSlot] = []
