@@ -86,7 +86,7 @@ class BoundedQueue(ReadyQueue):
                     self._capacity.pop(name, None)
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """As ReadyQueue's."""
+        """As `ReadyQueue.take`."""
         taken: list[Claimed] = []
         with self._lock:
             for name, queue in list(self._queues.items()):

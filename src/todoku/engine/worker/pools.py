@@ -13,9 +13,9 @@ from todoku.engine.settle import BATCH
 from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Ends
 from todoku.engine.worker.pool import Pool
-from todoku.engine.worker.process_pool import Apart
+from todoku.engine.worker.process_pool import ProcessRunner
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.thread_pool import Here, ThreadPool
+from todoku.engine.worker.thread_pool import ThreadPool, ThreadRunner
 
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
@@ -66,5 +66,5 @@ def _pool(
             batch = max(target.batch for target in targets)
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
         case _:
-            runner = Apart if kind == "process" else lambda: Here(executor)
+            runner = ProcessRunner if kind == "process" else lambda: ThreadRunner(executor)
             return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)

@@ -18,21 +18,21 @@ from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted
 from todoku.engine.observability.sentry import flush, initialised, watched
 from todoku.engine.registry import Target
-from todoku.engine.worker.thread_pool import Ran, called
+from todoku.engine.worker.thread_pool import RunResult, call_handler
 from todoku.store.values import Transacted
 
 _ENDING: Final = 10.0
 """Seconds an idle child has to exit before it is killed: Sentry and OpenTelemetry send their last events then."""
 
 
-class Apart:
+class ProcessRunner:
     """Runs handlers in a child process; starts a new one after the last was killed."""
 
     def __init__(self) -> None:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def run(self, context: Context, target: Target, seconds: float) -> Ran:
+    def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         pipe = self._open_pipe()
         try:
             pipe.send((target.reference, target.name, context.claim, seconds))
@@ -88,13 +88,13 @@ def serve(pipe: Connection) -> None:
         pipe.send(_encode_outcome(*_attempt(reference, name, claim, seconds)))
 
 
-def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> Ran:
+def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunResult:
     try:
         target = _find_target(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error
     context = Context(claim, time.monotonic() + seconds)
-    return called(context, watched(target) if initialised() else target)
+    return call_handler(context, watched(target) if initialised() else target)
 
 
 def _find_target(reference: str, name: str) -> Target:

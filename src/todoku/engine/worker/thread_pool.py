@@ -25,7 +25,7 @@ from todoku.engine.worker.pool import ReadyQueue, Work, claims_of
 from todoku.engine.worker.worker_thread import thread
 from todoku.store.values import Transacted
 
-Ran = tuple[Outcome | Transacted | Unstarted, Exception | None]
+RunResult = tuple[Outcome | Transacted | Unstarted, Exception | None]
 """The outcome of a handler, and its exception. Transacted: the handler's own transaction included the settle."""
 
 _RETRY_DELAY: Final = 0.5
@@ -35,29 +35,29 @@ _RETRY_DELAY: Final = 0.5
 class Runner(Protocol):
     """How one thread of a pool runs handlers: in the thread itself, or in a child process."""
 
-    def run(self, context: Context, target: Target, seconds: float) -> Ran:
+    def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         """Runs one attempt and waits for its end."""
 
     def close(self) -> None:
         """Releases what the runner holds. Called when its thread ends."""
 
 
-class Here:
+class ThreadRunner:
     """Runs handlers in the thread itself."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def run(self, context: Context, target: Target, seconds: float) -> Ran:
+    def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         if not target.transactional:
-            return called(context, target)
-        return transacted(self._executor, context, target, seconds)
+            return call_handler(context, target)
+        return call_in_transaction(self._executor, context, target, seconds)
 
     def close(self) -> None:
         """Does nothing."""
 
 
-def called(context: Context, target: Target) -> Ran:
+def call_handler(context: Context, target: Target) -> RunResult:
     """Calls a plain handler."""
     try:
         value: Any = target.call(context)  # type: ignore[misc]
@@ -66,7 +66,7 @@ def called(context: Context, target: Target) -> Ran:
         return classify(error, target.retrying), error
 
 
-def transacted(executor: Executor, context: Context, target: Target, seconds: float) -> Ran:
+def call_in_transaction(executor: Executor, context: Context, target: Target, seconds: float) -> RunResult:
     """Calls a handler in a transaction that commits together with the settle, or not at all (I6)."""
     errors: list[Exception] = []
     begun = False
