@@ -14,7 +14,7 @@ from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.registry import Destination, Outgoing
 
 
-class Abreast:
+class ParallelLanes:
     """Lanes of one destination, sent in parallel. A row is sent only after the one before it arrived (I10)."""
 
     def __init__(self, first: tuple[Claimed, ...]) -> None:
@@ -31,7 +31,7 @@ class Abreast:
         """Removes and returns the next row of each lane."""
         return [lane.popleft() for lane in self._lanes]
 
-    def ended(self, going: Sequence[bool]) -> list[Claimed]:
+    def drop_stopped(self, going: Sequence[bool]) -> list[Claimed]:
         """Drops the lanes whose head failed (`going` is False) and returns their remaining rows, to be given back."""
         stopped = [claim for lane, goes in zip(self._lanes, going, strict=True) if not goes for claim in lane]
         self._lanes = [lane for lane, goes in zip(self._lanes, going, strict=True) if goes and lane]

@@ -22,7 +22,7 @@ from todoku.engine.registry import Target
 from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import ReadyQueue, Work
-from todoku.engine.worker.send_batch import Abreast, send
+from todoku.engine.worker.send_batch import ParallelLanes, send
 
 _ATTEMPTS_PER_TURN: Final = 64
 """Attempts in a row after which a slot yields to the event loop: handlers that never wait must not starve it."""
@@ -293,7 +293,7 @@ class SlotPool:
 
     async def _run_lanes(self, slot: Slot, first: tuple[Claimed, ...], target: Target) -> None:
         """Sends several lanes of one destination in parallel; after a failure the rest of that lane is given back."""
-        lanes = Abreast(first)
+        lanes = ParallelLanes(first)
 
         def fits(lane: tuple[Claimed, ...]) -> bool:
             return lane[0].destination == target.name
@@ -301,7 +301,7 @@ class SlotPool:
         while lanes:
             while len(lanes) < target.batch and (more := self._ready.next_if(fits, tuple)) is not None:
                 lanes.add(more)
-            self._executor.give_back(lanes.ended(await self._run_heads(slot, lanes.heads(), target)))
+            self._executor.give_back(lanes.drop_stopped(await self._run_heads(slot, lanes.heads(), target)))
 
     async def _run_heads(self, slot: Slot, claims: list[Claimed], target: Target) -> list[bool]:
         """Runs one attempt of each claim: those that can be sent at once as one batch, the others one by one.
