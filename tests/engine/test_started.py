@@ -9,12 +9,12 @@ import sys
 
 from tests.support.world import World
 from todoku.engine.worker.lease import bury_dead
-from todoku.engine.worker.started_deliveries import Started, may_have_started, shared_memory
+from todoku.engine.worker.started_deliveries import StartedDeliveries, create_shared_memory, may_have_started
 
 CHILD = """
 import os, signal, sys
-from todoku.engine.worker.started_deliveries import Started
-started = Started(int(sys.argv[1]))
+from todoku.engine.worker.started_deliveries import StartedDeliveries
+started = StartedDeliveries(int(sys.argv[1]))
 started.begin(7); started.end(7)
 for delivery in range(100, 110):
     started.begin(delivery)
@@ -24,7 +24,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_H6_a_killed_process_leaves_behind_what_it_had_started() -> None:
-    memory = shared_memory()
+    memory = create_shared_memory()
     child = subprocess.run([sys.executable, "-c", CHILD, str(memory)], pass_fds=(memory,), check=False)
     assert child.returncode == -signal.SIGKILL
     assert may_have_started(memory) == {7, *range(100, 110)}
@@ -32,8 +32,8 @@ def test_H6_a_killed_process_leaves_behind_what_it_had_started() -> None:
 
 
 def test_what_runs_for_long_is_not_forgotten_however_many_come_and_go() -> None:
-    memory = shared_memory()
-    started = Started(memory)
+    memory = create_shared_memory()
+    started = StartedDeliveries(memory)
     started.begin(1)
     for delivery in range(2, 30_000):
         started.begin(delivery)

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.daemon.pipe import Incarnation, Measured, Report, Said, heard
-from todoku.engine.worker.started_deliveries import may_have_started, shared_memory
+from todoku.engine.worker.started_deliveries import create_shared_memory, may_have_started
 from todoku.engine.worker.worker import Health
 
 AT_ONCE: Final = 2.0
@@ -36,7 +36,7 @@ class Child:
         self.health: Health | None = None
         self.dump = b""
         self.condemned = False
-        self._started = shared_memory()
+        self._started = create_shared_memory()
         ours, theirs = socket.socketpair()
         with theirs:
             # A group of its own: Ctrl-C reaches the supervisor alone, and a kill reaches what handlers started.

@@ -20,7 +20,7 @@ from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.started_deliveries import Started
+from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.worker_thread import OnFailure
 from todoku.store.port import Store
 
@@ -71,7 +71,7 @@ class Executor:
         self.on_failure = on_failure
         self.max_processing = max_processing
         self.opener = opener
-        self.started: Started | None = None
+        self.started: StartedDeliveries | None = None
         self.cancelled: set[tuple[int, int]] = set()
         """(id, epoch) of attempts that were cancelled and have not stopped yet."""
 

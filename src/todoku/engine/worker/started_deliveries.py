@@ -20,7 +20,7 @@ _RING: Final = 8192
 SIZE: Final = (_CELLS + _RING) * 8
 
 
-class Started:
+class StartedDeliveries:
     """The worker's side. `begin` and `end` cost well under a microsecond."""
 
     def __init__(self, descriptor: int) -> None:
@@ -45,7 +45,7 @@ class Started:
             self._free.append(cell)
 
 
-def shared_memory() -> int:
+def create_shared_memory() -> int:
     """Creates memory to share with a child process. Returns its file descriptor."""
     descriptor = os.memfd_create("todoku-started", 0) if hasattr(os, "memfd_create") else _unlinked_file()
     os.ftruncate(descriptor, SIZE)

@@ -45,7 +45,7 @@ from todoku.engine.worker.pings import Pinging
 from todoku.engine.worker.pools import Pools
 from todoku.engine.worker.shutdown import ended
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.started_deliveries import Started
+from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.watchdog import Watchdog
 from todoku.store.port import Listener, Store
 
@@ -184,7 +184,7 @@ class Worker:
 
     def share(self, descriptor: int) -> None:
         """Records started deliveries in memory that the supervisor shares and that outlives this process."""
-        self._executor.started = Started(descriptor)
+        self._executor.started = StartedDeliveries(descriptor)
 
     def poke(self) -> None:
         """Makes the claimer look for work at once, after a publish in this process."""
