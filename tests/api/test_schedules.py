@@ -21,7 +21,7 @@ from todoku.core.sealed import kind_of
 from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded
-from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduler
 from todoku.store.failpoint import armed, lose
 from todoku.store.schedules import ScheduleRow
 from todoku.store.store import SqlStore
@@ -34,9 +34,9 @@ def failed(error: Exception) -> None:
     raise error
 
 
-def firing_of(box: todoku.App, store: SqlStore | None = None, **settings: Any) -> Scheduling:
+def firing_of(box: todoku.App, store: SqlStore | None = None, **settings: Any) -> Scheduler:
     """The part of a worker that fires."""
-    return Scheduling(
+    return Scheduler(
         store or box.store, box.plans, msgspec.structs.replace(box.settings, **settings), box.telemetry,
         on_fired=lambda: None, on_failure=failed,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from datetime import datetime
 from todoku.app import App
 from todoku.core.errors import InvalidAct
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduler
 from todoku.store.database import Database
 from todoku.store.values import moment
 
@@ -19,7 +19,7 @@ def fire(box: App) -> None:
 
     `drain` alone fires nothing. With `frozen`, `clock.tick(86_400)` and then this is tomorrow.
     """
-    worker = Scheduling(box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raised)
+    worker = Scheduler(box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raised)
     worker.announce()  # nobody did while the clock was moved, and what nobody announces is not fired
     worker.fire_due()
 

@@ -14,7 +14,7 @@ from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
-from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduler
 from todoku.engine.worker.worker_thread import OnFailure, thread
 from todoku.store.port import Store
 
@@ -45,7 +45,7 @@ class Maintainer:
         self._stopping = threading.Event()
         self._thread = thread("maintainer", self._run, on_failure)
         # In its own thread: a schedule must not wait while a large table is pruned.
-        self._scheduling = Scheduling(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
+        self._scheduling = Scheduler(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
 
     def start(self) -> None:
         """Starts the threads."""

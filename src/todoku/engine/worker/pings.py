@@ -19,7 +19,7 @@ class OnChange(Protocol):
         """Called after every failed ping, and after the first successful one that follows."""
 
 
-class Pinging:
+class PingTask:
     """One task that pings every destination that has `async ping()`."""
 
     def __init__(self, registry: Registry, *, on_change: OnChange) -> None:

@@ -40,7 +40,7 @@ _RETRY_AFTER: Final = 60.0
 """Seconds after which this worker tries again to fire a schedule that failed."""
 
 
-class Scheduling:
+class Scheduler:
     """Declares the schedules of this worker's App, and fires all due schedules of the database."""
 
     def __init__(

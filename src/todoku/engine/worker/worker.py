@@ -41,7 +41,7 @@ from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
 from todoku.engine.worker.pace import ends
-from todoku.engine.worker.pings import Pinging
+from todoku.engine.worker.pings import PingTask
 from todoku.engine.worker.pools import Pools
 from todoku.engine.worker.shutdown import ended
 from todoku.engine.worker.slot_pool import SlotPool
@@ -139,7 +139,7 @@ class Worker:
         )  # fmt: skip
         self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
         self._pools = self._pool_set.all
-        self._pinging = Pinging(registry, on_change=self._breakers.pinged)
+        self._pinging = PingTask(registry, on_change=self._breakers.pinged)
         self._maintainer = Maintainer(
             store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
             plans=self._plans, on_fired=self.poke,
