@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tests.support.world import World
-from todoku.engine.worker.lease import bury_dead
+from todoku.engine.worker.lease import end_dead_lease
 from todoku.engine.worker.started_deliveries import StartedDeliveries, create_shared_memory, may_have_started
 
 CHILD = """
@@ -49,7 +49,7 @@ def test_H6_only_what_had_started_is_a_suspect(world: World) -> None:
     world.publish(5)
     worker = world.worker()
     claims = world.claim(worker)
-    found = bury_dead(world.store, worker, {claims[0].id, claims[1].id}, max_lost=3)
+    found = end_dead_lease(world.store, worker, {claims[0].id, claims[1].id}, max_lost=3)
     assert (found.workers, found.freed) == (1, 2)
     assert sorted((row.status, row.lost, row.attempts) for row in world.deliveries()) == [
         ("pending", 0, 0), ("pending", 0, 0), ("pending", 0, 0), ("pending", 1, 0), ("pending", 1, 0),

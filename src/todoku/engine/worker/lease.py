@@ -44,7 +44,7 @@ class Lease:
         self.until = 0.0
 
 
-def bury_dead(store: Store, worker: UUID, started: Collection[int], *, max_lost: int) -> Reclaimed:
+def end_dead_lease(store: Store, worker: UUID, started: Collection[int], *, max_lost: int) -> Reclaimed:
     """Ends the lease of a worker process that died.
 
     Deliveries it had not started are given back; the others count as lost, because their effects are unknown.
