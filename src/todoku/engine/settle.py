@@ -18,7 +18,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 
 BATCH: Final = 500
@@ -59,7 +59,7 @@ class Settler:
         self._work = threading.Event()
         self._stopping = False
         self._abandoned = threading.Event()
-        self._thread = thread("settler", self._run, on_failure)
+        self._thread = create_thread("settler", self._run, on_failure)
         self.settled = 0
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import RATE_POLL_SEC, ClaimLimits
 from todoku.engine.worker.pool import Pool, works_of
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 from todoku.store.values import UNCOUNTED, Counted, WorkerState
 
@@ -75,7 +75,7 @@ class Claimer:
         self._next_suspect = 0.0
         self._claimings: dict[str, Claiming] = {}
         self._looking = SharedLook(store, [pool.destinations for pool in pools])
-        self._thread = thread("claimer", self._run, on_failure)
+        self._thread = create_thread("claimer", self._run, on_failure)
         self._announces = False
 
     def start(self) -> None:

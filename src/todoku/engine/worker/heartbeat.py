@@ -14,7 +14,7 @@ from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.pool import Pool
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 
 _TICK: Final = 1.0
@@ -58,7 +58,7 @@ class Heartbeat:
         self._compare = False
         self._event = threading.Event()
         self._stopping = False
-        self._thread = thread("heartbeat", self._run, on_failure)
+        self._thread = create_thread("heartbeat", self._run, on_failure)
 
     @property
     def database_ok(self) -> bool:

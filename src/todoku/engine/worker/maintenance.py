@@ -15,7 +15,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.schedule_firing import Scheduler
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 
 _ANNOUNCE: Final = 60.0
@@ -43,7 +43,7 @@ class Maintainer:
         self._telemetry = telemetry
         self._chance = chance
         self._stopping = threading.Event()
-        self._thread = thread("maintainer", self._run, on_failure)
+        self._thread = create_thread("maintainer", self._run, on_failure)
         # In its own thread: a schedule must not wait while a large table is pruned.
         self._scheduling = Scheduler(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
 

@@ -22,7 +22,7 @@ from todoku.engine.http.request_schedules import spread
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded, firing
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 from todoku.store.schedules import Fired, Firing, ReadGroups, ScheduleRow
 
@@ -63,7 +63,7 @@ class Scheduler:
         self._failed_until: dict[str, float] = {}
         self._firing = ""
         self._stopping = threading.Event()
-        self._thread = thread("scheduling", self._run, on_failure)
+        self._thread = create_thread("scheduling", self._run, on_failure)
 
     def start(self) -> None:
         """Starts the thread."""

@@ -22,7 +22,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import ReadyQueue, Work, claims_of
-from todoku.engine.worker.worker_thread import thread
+from todoku.engine.worker.worker_thread import create_thread
 from todoku.store.values import Transacted
 
 RunResult = tuple[Outcome | Transacted | Unstarted, Exception | None]
@@ -181,7 +181,7 @@ class ThreadPool:
 
     def _start_thread(self) -> None:
         slot = _ThreadSlot()
-        slot.thread = thread(self.name, lambda: self._run(slot), self._executor.on_failure)
+        slot.thread = create_thread(self.name, lambda: self._run(slot), self._executor.on_failure)
         self._threads.append(slot)
         slot.thread.start()
 

@@ -14,7 +14,7 @@ from todoku.core.message import Claimed
 from todoku.engine.observability.log import Log
 from todoku.engine.worker.pace import PATIENCE
 from todoku.engine.worker.pool import Pool
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 
 _INTERVAL: Final = 0.1
 _BLOCKED_AFTER: Final = 1.0
@@ -49,7 +49,7 @@ class Watchdog:
         self._is_probe_pending = False
         self._stopping = threading.Event()
         self._loop_thread = threading.get_ident()
-        self._thread = thread("watch", self._run, on_failure)
+        self._thread = create_thread("watch", self._run, on_failure)
         self.blocked: str | None = None
         """The destination whose handler blocks the event loop now, or None."""
 

@@ -11,7 +11,7 @@ from todoku.engine.observability.log import Log
 OnFailure = Callable[[Exception], None]
 
 
-def thread(name: str, run: Callable[[], None], on_failure: OnFailure) -> threading.Thread:
+def create_thread(name: str, run: Callable[[], None], on_failure: OnFailure) -> threading.Thread:
     """Creates a thread, not started yet, that logs the exception that ends it and passes it to `on_failure`."""
 
     def guarded() -> None:
