@@ -17,7 +17,7 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import RATE_POLL_SEC, ClaimLimits
-from todoku.engine.worker.pool import Pool, works_of
+from todoku.engine.worker.pool import Pool, group_lanes
 from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.port import Store
 from todoku.store.values import UNCOUNTED, Counted, WorkerState
@@ -253,10 +253,10 @@ class Claimer:
 
     def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
         if claims and (self._limiting.has_limits or claims[0].gate is not None):
-            pool.feed(works_of([claim for claim in claims if self._limiting.is_limited(claim)]), is_limited=True)
+            pool.feed(group_lanes([claim for claim in claims if self._limiting.is_limited(claim)]), is_limited=True)
             claims = [claim for claim in claims if not self._limiting.is_limited(claim)]
         if claims:
-            pool.feed(works_of(claims))
+            pool.feed(group_lanes(claims))
 
     def _run_suspects(self, pool: Pool) -> int:
         """Runs deliveries whose owner died, one at a time: the worker holds nothing else meanwhile (H6)."""

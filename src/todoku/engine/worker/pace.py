@@ -33,7 +33,7 @@ class Ends(msgspec.Struct, frozen=True):
     turns: int
 
 
-def ends(settled: Iterable[tuple[str, float, float]], now: float) -> Mapping[str, Ends]:
+def group_ends(settled: Iterable[tuple[str, float, float]], now: float) -> Mapping[str, Ends]:
     """Groups attempts settled by one transaction, given as (destination, started, ended), by destination.
 
     Their times are shifted so that the last one ended now: the duration of the transaction must not count.

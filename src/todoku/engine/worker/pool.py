@@ -25,7 +25,7 @@ def claims_of(work: Work) -> tuple[Claimed, ...]:
     return (work,) if isinstance(work, Claimed) else work
 
 
-def works_of(claims: Sequence[Claimed]) -> list[Work]:
+def group_lanes(claims: Sequence[Claimed]) -> list[Work]:
     """Turns claims into work: the rows of one lane become one piece, in order; every other claim is a piece."""
     if not [claim for claim in claims if claim.lane is not None]:
         return list(claims)

@@ -13,7 +13,7 @@ from todoku.engine.worker.pool import Pool
 _TIMEOUT: Final = 5.0
 
 
-async def ended(pools: Sequence[Pool], registry: Registry) -> None:
+async def shut_down(pools: Sequence[Pool], registry: Registry) -> None:
     """Stops the pools, then closes each destination that has `async aclose()`. Logs those that fail or hang."""
     for pool in pools:
         pool.stop()

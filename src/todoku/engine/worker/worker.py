@@ -40,10 +40,10 @@ from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
-from todoku.engine.worker.pace import ends
+from todoku.engine.worker.pace import group_ends
 from todoku.engine.worker.pings import PingTask
 from todoku.engine.worker.pools import Pools
-from todoku.engine.worker.shutdown import ended
+from todoku.engine.worker.shutdown import shut_down
 from todoku.engine.worker.slot_pool import SlotPool
 from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.watchdog import Watchdog
@@ -298,7 +298,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        ended = ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
+        ended = group_ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
         self._pool_set.done(ended)
         self._bulkhead.done(ended, time.monotonic())
         self._wake_claimer()
@@ -345,7 +345,7 @@ class Worker:
             pool.interrupt()
         await self._wait_until_quiet(time.monotonic() + _INTERRUPT_GRACE)
         await asyncio.to_thread(self._stop_rest)
-        await ended(self._pools, self._registry)
+        await shut_down(self._pools, self._registry)
 
     async def _wait_until_quiet(self, deadline: float) -> None:
         """Waits until no attempt runs, at most until the deadline."""
