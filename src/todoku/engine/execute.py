@@ -91,7 +91,7 @@ class Executor:
         if not self.owns(claim, now):
             self.give_back([claim])  # fenced, so harmless if the lease did end; it may also have been renewed
             return False
-        if seconds := self.breakers.shut_for(claim.destination):
+        if seconds := self.breakers.seconds_open(claim.destination):
             self.give_back([claim], delay=seconds)
             return False
         return True
@@ -185,7 +185,7 @@ class Executor:
         if outcome is not DONE and not isinstance(outcome, Settlement):
             outcome = self.opener.closed(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
-            self.breakers.ended(claim.destination, outcome)
+            self.breakers.record(claim.destination, outcome)
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
 
 

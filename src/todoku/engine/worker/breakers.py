@@ -28,7 +28,7 @@ class Breaker:
         self.failures = 0
         self.openings = 0
 
-    def ended(self, outcome: Outcome) -> float | None:
+    def record(self, outcome: Outcome) -> float | None:
         """Records an outcome. Returns the seconds to open the breaker for; 0: close it; None: no change."""
         if isinstance(outcome, Retry) and outcome.reason in _TRANSIENT:
             self.failures += 1
@@ -57,33 +57,33 @@ class Breakers:
     def __contains__(self, destination: str) -> bool:
         return destination in self._breakers
 
-    def probing(self, destination: str) -> bool:
+    def is_half_open(self, destination: str) -> bool:
         """Whether the breaker is half-open: one delivery at a time tests whether the destination works again."""
         breaker = self._breakers.get(destination)
         return breaker is not None and breaker.openings > 0
 
-    def shut_for(self, destination: str) -> float:
+    def seconds_open(self, destination: str) -> float:
         """Returns for how many seconds no attempt may start for this destination."""
         if not self._open_until:
             return 0.0
         return max(0.0, self._open_until.get(destination, 0.0) - self._monotonic())
 
-    def ended(self, destination: str, outcome: Outcome) -> None:
+    def record(self, destination: str, outcome: Outcome) -> None:
         """Records the outcome of an attempt. Failures are ignored while the breaker is open: they were sent before."""
         with self._lock:
-            if self.shut_for(destination) and isinstance(outcome, Retry):
+            if self.seconds_open(destination) and isinstance(outcome, Retry):
                 return
             breaker = self._breakers.setdefault(destination, Breaker())
-            self._apply(destination, breaker, breaker.ended(outcome))
+            self._apply(destination, breaker, breaker.record(outcome))
 
-    def seen_open(self, destinations: Collection[str]) -> None:
+    def mark_open(self, destinations: Collection[str]) -> None:
         """Marks breakers that another worker opened, so that this one, too, tests them with one delivery first."""
         with self._lock:
             for destination in destinations:
                 breaker = self._breakers.setdefault(destination, Breaker())
                 breaker.openings = max(1, breaker.openings)
 
-    def pinged(self, destination: str, *, ok: bool) -> None:
+    def record_ping(self, destination: str, *, ok: bool) -> None:
         """Opens the breaker of a destination whose ping failed, or closes it when the ping succeeds."""
         with self._lock:
             breaker = Breaker() if ok else self._breakers.setdefault(destination, Breaker())

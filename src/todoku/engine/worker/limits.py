@@ -60,7 +60,7 @@ class ClaimLimits:
             frozenset(limit.name for limit in limits.destinations if _is_counted(limit)),
         )
         self.has_rate = any(limit.rate is not None for limit in (*limits.queues, *limits.destinations))
-        self._breakers.seen_open([limit.name for limit in limits.destinations if limit.open_until > 0])
+        self._breakers.mark_open([limit.name for limit in limits.destinations if limit.open_until > 0])
         self.is_known = True
 
     def is_held_back(self, claim: Claimed) -> bool:
@@ -78,8 +78,8 @@ class ClaimLimits:
             return 0
         if (broken := self._destinations.get(destination)) is not None and broken.open_until > 0:
             return 0
-        if self._breakers.probing(destination):
-            shut = self._breakers.shut_for(destination) > 0
+        if self._breakers.is_half_open(destination):
+            shut = self._breakers.seconds_open(destination) > 0
             return 0 if shut else max(0, 1 - self._hold.count(destination=destination))
         return UNLIMITED if self._bulkhead is None else self._bulkhead.room(destination)
 

@@ -139,7 +139,7 @@ class Worker:
         )  # fmt: skip
         self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
         self._pools = self._pool_set.all
-        self._pinging = PingTask(registry, on_change=self._breakers.pinged)
+        self._pinging = PingTask(registry, on_change=self._breakers.record_ping)
         self._maintainer = Maintainer(
             store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
             plans=self._plans, on_fired=self.poke,
