@@ -46,7 +46,7 @@ Room = Callable[[str, str], int]
 UNLIMITED: Final = 1 << 30
 
 
-def boundless(_queue: str, _destination: str) -> int:
+def unlimited_room(_queue: str, _destination: str) -> int:
     """Returns UNLIMITED: only the limit of the claim itself applies."""
     return UNLIMITED
 
@@ -73,7 +73,7 @@ class SharedLook:
         return self._found if destinations == self._destinations else self._found.only(destinations)
 
 
-class Claiming:
+class ClaimCursor:
     """Claims for the destinations of one pool, from remembered positions. Not thread-safe: a worker has one claimer."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Claiming:
         *,
         monotonic: Callable[[], float],
         look: Callable[[Sequence[str]], Waiting] | None = None,
-        room: Room = boundless,
+        room: Room = unlimited_room,
         per_key: Mapping[str, Limit] | None = None,
     ) -> None:
         self._store = store
@@ -105,22 +105,22 @@ class Claiming:
         self._turn = self._round = 0
 
     @property
-    def sees_suspects(self) -> bool:
+    def has_suspects(self) -> bool:
         """Whether suspects wait: deliveries whose owner died."""
         return bool(self._waiting.suspects)
 
     @property
-    def sees_lanes(self) -> bool:
+    def has_lanes(self) -> bool:
         """Whether lanes have work."""
         return bool(self._waiting.lanes)
 
     @property
-    def sees_others(self) -> bool:
+    def has_other_work(self) -> bool:
         """Whether there is, or was lately, work that is neither in a lane nor at a gate."""
         return bool(self._seen)
 
     @property
-    def sees_gates(self) -> bool:
+    def has_gates(self) -> bool:
         """Whether gates (limits of one key) have work, or had some lately."""
         return bool(self._gates)
 
@@ -136,7 +136,7 @@ class Claiming:
                 return []
         return self._scan(limit, counted)
 
-    def look_everywhere(self) -> None:
+    def request_scan(self) -> None:
         """Makes the next claim that finds nothing at its positions scan, unless busy. Called after a notice."""
         self._noticed = True
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming, SharedLook
+from todoku.engine.claim import ClaimCursor, SharedLook
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
@@ -73,7 +73,7 @@ class Claimer:
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
         self._next_suspect = 0.0
-        self._claimings: dict[str, Claiming] = {}
+        self._cursors: dict[str, ClaimCursor] = {}
         self._looking = SharedLook(store, [pool.destinations for pool in pools])
         self._thread = create_thread("claimer", self._run, on_failure)
         self._announces = False
@@ -125,12 +125,12 @@ class Claimer:
             )
 
     def _may_be_limited(self) -> bool:
-        return self._limiting.has_limits or any(claiming.sees_gates for claiming in self._claimings.values())
+        return self._limiting.has_limits or any(cursor.has_gates for cursor in self._cursors.values())
 
     def _longest_wait(self) -> float:
         """Returns the longest wait. No notice comes when a rate allows more, or when a gate's time has come."""
         now, longest = time.monotonic(), RATE_POLL_SEC if self._limiting.has_rate else self._poll_interval
-        coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
+        coming = [at - now for cursor in self._cursors.values() if (at := cursor.next_gate) > now]
         return max(_SHORTEST_WAIT, min([longest, *coming]))
 
     def _round(self) -> int:
@@ -139,8 +139,8 @@ class Claimer:
         self._looking.begin()
         if self._noticed:
             self._noticed = False  # before the scan: a notice that comes later counts for the next round
-            for claiming in self._claimings.values():
-                claiming.look_everywhere()
+            for cursor in self._cursors.values():
+                cursor.request_scan()
         for pool in self._pools:
             if self._stopping or not self._limiting.allowed(1):
                 break
@@ -150,44 +150,44 @@ class Claimer:
                 found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
             elif self._limiting.most is None:
                 found += self._claim_limited(pool)
-            if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
+            if self._cursor(pool).has_suspects and time.monotonic() >= self._next_suspect:
                 found += self._run_suspects(pool)
         return found
 
-    def _claiming(self, pool: Pool) -> Claiming:
+    def _cursor(self, pool: Pool) -> ClaimCursor:
         """Returns the cursor of a pool. It belongs to one incarnation of the worker; a new one starts afresh."""
-        claiming, worker = self._claimings.get(pool.name), self._lease.worker
-        if claiming is None or claiming.worker != worker:
-            claiming = self._claimings[pool.name] = Claiming(
+        cursor, worker = self._cursors.get(pool.name), self._lease.worker
+        if cursor is None or cursor.worker != worker:
+            cursor = self._cursors[pool.name] = ClaimCursor(
                 self._store, worker, pool.destinations, monotonic=time.monotonic, look=self._looking.look,
                 room=self._limiting.room, per_key=self._limiting.per_key,
             )  # fmt: skip
-        return claiming
+        return cursor
 
     def _claim(self, pool: Pool, wanted: int, *, busy: bool = False) -> int:
         """Claims up to `wanted`, shared between lanes, gates and other deliveries so that none of them starves."""
-        claiming = self._claiming(pool)
+        cursor = self._cursor(pool)
         self._turn += 1
-        parts = max(1, claiming.sees_others + claiming.sees_lanes + claiming.sees_gates)
-        from_lanes = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
-        for_gates = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
-        found = from_lanes + self._claim_gates(pool, claiming, for_gates)
+        parts = max(1, cursor.has_other_work + cursor.has_lanes + cursor.has_gates)
+        from_lanes = self._claim_lanes(pool, cursor, (wanted + self._turn % parts) // parts)
+        for_gates = (wanted + (self._turn + 1) % parts) // parts if cursor.has_gates else 0
+        found = from_lanes + self._claim_gates(pool, cursor, for_gates)
         if found < wanted:
             counted = self._counted(pool)
-            found += len(self._claim_and_hold(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
+            found += len(self._claim_and_hold(pool, lambda: cursor.claim(wanted - found, counted=counted, busy=busy)))
         if found < wanted and not from_lanes:  # the scan above may have found lanes or gates
-            found += self._claim_lanes(pool, claiming, wanted - found)
+            found += self._claim_lanes(pool, cursor, wanted - found)
         if found < wanted and not for_gates:
-            found += self._claim_gates(pool, claiming, wanted - found)
+            found += self._claim_gates(pool, cursor, wanted - found)
         return found
 
     def _claim_limited(self, pool: Pool) -> int:
         """Claims limited deliveries although the pool is full: they must not queue behind unlimited ones, and the
         other workers may be just as busy."""
-        claiming = self._claiming(pool)
-        found = self._claim_gates(pool, claiming, pool.slots)
+        cursor = self._cursor(pool)
+        found = self._claim_gates(pool, cursor, pool.slots)
         if self._limiting.has_limits and (counted := self._counted(pool)).most:
-            found += len(self._claim_and_hold(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
+            found += len(self._claim_and_hold(pool, lambda: cursor.claim_counted(counted.most, counted=counted)))
         return found
 
     def _counted(self, pool: Pool) -> Counted:
@@ -204,19 +204,19 @@ class Claimer:
         held = self._hold.count_matching(counts)
         return max(0, min(max(pool.slots - pool.running(), 1) - pool.waiting_limited(), pool.slots - held))
 
-    def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
-        startable = self._startable(pool) if most and claiming.sees_gates else 0
+    def _claim_gates(self, pool: Pool, cursor: ClaimCursor, most: int) -> int:
+        startable = self._startable(pool) if most and cursor.has_gates else 0
         if not startable:
             return 0
         counted, limit = self._limiting.counted(startable), min(most, startable)
-        return len(self._claim_and_hold(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
+        return len(self._claim_and_hold(pool, lambda: cursor.claim_gates(gates=_GATES, limit=limit, counted=counted)))
 
-    def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
-        if not most or not claiming.sees_lanes:
+    def _claim_lanes(self, pool: Pool, cursor: ClaimCursor, most: int) -> int:
+        if not most or not cursor.has_lanes:
             return 0
         counted = self._counted(pool)
         claims = self._claim_and_hold(
-            pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False
+            pool, lambda: cursor.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False
         )
         if claims and claims[0].lost and len(self._hold) > len(claims):
             self._give_back(claims)  # a suspect, whose owner died: it runs when nothing else is held
@@ -265,11 +265,11 @@ class Claimer:
             return 0
         found = 0
         while not self._stopping and self._may_claim() and self._limiting.allowed(1):
-            claiming = self._claiming(pool)
+            cursor = self._cursor(pool)
             counted = self._limiting.counted(1)
-            claims = self._claim_and_hold(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
-            if not claims and claiming.sees_lanes:
-                claims = self._claim_and_hold(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
+            claims = self._claim_and_hold(pool, lambda: cursor.claim_suspect(counted=counted))  # noqa: B023 - runs at once
+            if not claims and cursor.has_lanes:
+                claims = self._claim_and_hold(pool, lambda: cursor.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
             if not claims:
                 self._next_suspect = time.monotonic() + 1.0
                 break
@@ -303,12 +303,12 @@ class Claimer:
 
     def _scan_finds_work(self, pool: Pool) -> bool:
         """Scans everything once more without remembered positions. Whether anything was claimed."""
-        self._claimings.pop(pool.name, None)
+        self._cursors.pop(pool.name, None)
         self._next_suspect = 0.0
         if self._claim(pool, self._limiting.allowed(pool.slots)):
             return True
-        claiming = self._claiming(pool)
-        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._run_suspects(pool))
+        cursor = self._cursor(pool)
+        return (cursor.has_suspects or cursor.has_lanes) and bool(self._run_suspects(pool))
 
     def _announce_sleep(self) -> bool:
         """Announces that this worker is idle. True: the state was written, so the claimer scans once more first.
