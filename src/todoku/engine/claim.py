@@ -51,7 +51,7 @@ def unlimited_room(_queue: str, _destination: str) -> int:
     return UNLIMITED
 
 
-class SharedLook:
+class SharedWaiting:
     """What waits, read once per round for all pools of a worker, so that idle pools cost no query of their own."""
 
     def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:
@@ -60,11 +60,11 @@ class SharedLook:
         self._found: Waiting | None = None
         self._served: set[Sequence[str]] = set()
 
-    def begin(self) -> None:
-        """Begins a new round: the next `look` reads the database."""
+    def invalidate(self) -> None:
+        """Begins a new round: the next `read` reads the database."""
         self._found = None
 
-    def look(self, destinations: Sequence[str]) -> Waiting:
+    def read(self, destinations: Sequence[str]) -> Waiting:
         """Returns what waits for these destinations. A second call in one round reads the database again."""
         if self._found is None or destinations in self._served:
             self._found = self._store.waiting(self._destinations)
@@ -83,7 +83,7 @@ class ClaimCursor:
         destinations: Sequence[str],
         *,
         monotonic: Callable[[], float],
-        look: Callable[[Sequence[str]], Waiting] | None = None,
+        read_waiting: Callable[[Sequence[str]], Waiting] | None = None,
         room: Room = unlimited_room,
         per_key: Mapping[str, Limit] | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class ClaimCursor:
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
-        self._read = look or store.waiting
+        self._read = read_waiting or store.waiting
         self._room = room
         self._per_key = per_key or {}
         self._gates: dict[tuple[str, str], float] = {}

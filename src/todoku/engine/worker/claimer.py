@@ -11,7 +11,7 @@ from uuid import UUID
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
-from todoku.engine.claim import ClaimCursor, SharedLook
+from todoku.engine.claim import ClaimCursor, SharedWaiting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
@@ -74,7 +74,7 @@ class Claimer:
         self._turn = 0
         self._next_suspect = 0.0
         self._cursors: dict[str, ClaimCursor] = {}
-        self._looking = SharedLook(store, [pool.destinations for pool in pools])
+        self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools])
         self._thread = create_thread("claimer", self._run, on_failure)
         self._announces = False
 
@@ -136,7 +136,7 @@ class Claimer:
     def _round(self) -> int:
         found = 0
         self._has_room = False  # while every pool is full, notices are not wanted
-        self._looking.begin()
+        self._shared_waiting.invalidate()
         if self._noticed:
             self._noticed = False  # before the scan: a notice that comes later counts for the next round
             for cursor in self._cursors.values():
@@ -159,7 +159,7 @@ class Claimer:
         cursor, worker = self._cursors.get(pool.name), self._lease.worker
         if cursor is None or cursor.worker != worker:
             cursor = self._cursors[pool.name] = ClaimCursor(
-                self._store, worker, pool.destinations, monotonic=time.monotonic, look=self._looking.look,
+                self._store, worker, pool.destinations, monotonic=time.monotonic, read_waiting=self._shared_waiting.read,
                 room=self._limiting.room, per_key=self._limiting.per_key,
             )  # fmt: skip
         return cursor
@@ -292,7 +292,7 @@ class Claimer:
         """Whether a worker with `until_idle` has nothing left to do; if so, calls `on_idle`."""
         if self._on_idle is None or len(self._hold) or not self._may_claim():
             return False
-        self._looking.begin()  # an attempt that ended meanwhile may have published something
+        self._shared_waiting.invalidate()  # an attempt that ended meanwhile may have published something
         self._unsure = False
         if self._limiting.allowed(1) and any(self._scan_finds_work(pool) for pool in self._pools):
             return False
