@@ -96,11 +96,11 @@ class Executor:
             return False
         return True
 
-    def needs_a_look(self, claim: Claimed) -> bool:
-        """Whether `decided` can return something. A fast path: most deliveries have no key and are not cancelled."""
+    def may_be_decided(self, claim: Claimed) -> bool:
+        """Whether `decide_unsent` can return something. A fast path: most deliveries have no key and are not cancelled."""
         return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas)
 
-    def decided(self, claim: Claimed) -> Outcome | Settlement | None:
+    def decide_unsent(self, claim: Claimed) -> Outcome | Settlement | None:
         """Returns the outcome that is known before sending: cancelled, decided by the ledger, or against its schema."""
         if self.cancelled and (claim.id, claim.epoch) in self.cancelled:
             return Abort("CANCELLED", "cancelled before it started")
@@ -108,7 +108,7 @@ class Executor:
             return decided
         return self.registry.schemas.refused(claim) if self.registry.schemas else None
 
-    def opened(self, claim: Claimed) -> Claimed | None:
+    def open(self, claim: Claimed) -> Claimed | None:
         """Decrypts a claim. Blocks if its key is not cached. None: not possible; it was settled or given back."""
         try:
             return self.opener.opened(claim)
@@ -119,11 +119,11 @@ class Executor:
             self.give_back([claim])
         return None
 
-    def must_look_again(self, claim: Claimed) -> bool:
+    def must_recheck_ledger(self, claim: Claimed) -> bool:
         """Whether its ledger entry may have changed since the claim, because it may have been sent before (H13)."""
         return claim.key_hash is not None and (claim.lost > 0 or claim.attempt > 1 or claim.replay_count > 0)
 
-    def look_again(self, claim: Claimed) -> Settlement | Unstarted | None:
+    def recheck_ledger(self, claim: Claimed) -> Settlement | Unstarted | None:
         """Reads the ledger again and returns its decision, if any. Blocks.
 
         Unstarted: the ledger cannot be read, so the attempt was given back.
@@ -151,7 +151,7 @@ class Executor:
             self.started.begin(claim.id)
         return self.telemetry.begin(claim, send=target.sender is not None)
 
-    def unstart(self, claim: Claimed, span: Any, *, delay: float) -> None:
+    def give_back_unstarted(self, claim: Claimed, span: Any, *, delay: float) -> None:
         """Undoes `begin` for an attempt that could not start, and gives it back."""
         if span is not None:
             self.telemetry.leave(span)
@@ -205,7 +205,7 @@ def outcome_of(value: Any, target: Target) -> Outcome:
         return DONE
 
 
-def interrupted(why: str, seconds: float = 0.0) -> Outcome:
+def interrupted_outcome(why: str, seconds: float = 0.0) -> Outcome:
     """Returns the outcome of an attempt that the worker stopped."""
     match why:
         case "timeout":

@@ -15,7 +15,7 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
-from todoku.engine.execute import Unstarted, interrupted
+from todoku.engine.execute import Unstarted, interrupted_outcome
 from todoku.engine.observability.sentry import flush, initialised, watched
 from todoku.engine.registry import Target
 from todoku.engine.worker.thread_pool import RunResult, call_handler
@@ -38,7 +38,7 @@ class ProcessRunner:
             pipe.send((target.reference, target.name, context.claim, seconds))
             if not pipe.poll(seconds):
                 self._kill()
-                return interrupted("timeout", seconds), None
+                return interrupted_outcome("timeout", seconds), None
             outcome, name = _decode_outcome(pipe.recv())
         except (EOFError, OSError) as error:
             code = self._kill()

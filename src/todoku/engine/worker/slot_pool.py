@@ -16,7 +16,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_closed
-from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.bounded_queue import BoundedQueue
@@ -184,10 +184,10 @@ class SlotPool:
         now = time.monotonic()
         if not executor.may_start(claim, now):
             return False
-        if executor.needs_a_look(claim):
-            decided: Outcome | Settlement | Unstarted | None = executor.decided(claim)
-            if decided is None and executor.must_look_again(claim):
-                decided = await asyncio.to_thread(executor.look_again, claim)
+        if executor.may_be_decided(claim):
+            decided: Outcome | Settlement | Unstarted | None = executor.decide_unsent(claim)
+            if decided is None and executor.must_recheck_ledger(claim):
+                decided = await asyncio.to_thread(executor.recheck_ledger, claim)
             now = time.monotonic()
             if decided is not None:
                 return executor.finish_unsent(claim, decided, now)
@@ -203,7 +203,7 @@ class SlotPool:
         except asyncio.CancelledError:
             if slot.stopped is None:
                 raise  # not the watchdog's doing: the pool itself is being stopped
-            outcome = interrupted(slot.stopped, slot.timeout)
+            outcome = interrupted_outcome(slot.stopped, slot.timeout)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
             error, outcome = raised, classify(raised, target.retrying)
         return self._finish(slot, claim, outcome, now, error, span)
@@ -214,7 +214,7 @@ class SlotPool:
 
     async def _open_sealed_and_run(self, slot: Slot, claim: Claimed) -> bool:
         """Decrypts a claim and runs it. Reads its key in a thread if it is not cached."""
-        opening, known = self._executor.opened, self._executor.opener.knows(claim)
+        opening, known = self._executor.open, self._executor.opener.knows(claim)
         opened = opening(claim) if known else await asyncio.to_thread(opening, claim)
         return opened is not None and await self._run_attempt(slot, opened)
 
@@ -239,7 +239,7 @@ class SlotPool:
         """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
         stopped = self._free(slot)
         if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
-            outcome = interrupted(stopped, slot.timeout)
+            outcome = interrupted_outcome(stopped, slot.timeout)
         self._executor.finish(claim, outcome, started, error, span)
         return isinstance(outcome, Done)
 
@@ -261,7 +261,7 @@ class SlotPool:
         except asyncio.CancelledError:
             if slot.stopped is None:
                 raise
-            outcomes = [(interrupted(slot.stopped, slot.timeout), None)] * len(batch)
+            outcomes = [(interrupted_outcome(slot.stopped, slot.timeout), None)] * len(batch)
         self._free(slot)
         for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
             executor.finish(claim, outcome, now, error, span)
@@ -276,9 +276,9 @@ class SlotPool:
 
         number = 1
         while number < target.batch and (found := self._ready.next_if(fits, Claimed)) is not None:
-            if (claim := executor.opened(found) if is_closed(found) else found) is None:
+            if (claim := executor.open(found) if is_closed(found) else found) is None:
                 continue
-            if (decided := executor.decided(claim)) is not None:
+            if (decided := executor.decide_unsent(claim)) is not None:
                 executor.finish(claim, decided, now)
             elif executor.may_start(claim, now):
                 number += 1
@@ -287,7 +287,7 @@ class SlotPool:
     def _is_sendable_now(self, claim: Claimed) -> bool:
         """Whether the claim can be sent without reading the ledger or a data key from the database."""
         executor = self._executor
-        return not executor.must_look_again(claim) and (not is_closed(claim) or executor.opener.knows(claim))
+        return not executor.must_recheck_ledger(claim) and (not is_closed(claim) or executor.opener.knows(claim))
 
     # --------------------------------------------------------------------------------- lanes in parallel
 
@@ -313,11 +313,11 @@ class SlotPool:
         alone = [place for place, claim in enumerate(claims) if not self._is_sendable_now(claim)]
         now = time.monotonic()
         for place, found in enumerate(claims):
-            if place in alone or (claim := executor.opened(found) if is_closed(found) else found) is None:
+            if place in alone or (claim := executor.open(found) if is_closed(found) else found) is None:
                 continue
             if not executor.may_start(claim, now):
                 continue
-            if executor.needs_a_look(claim) and (decided := executor.decided(claim)) is not None:
+            if executor.may_be_decided(claim) and (decided := executor.decide_unsent(claim)) is not None:
                 going[place] = executor.finish_unsent(claim, decided, now)
             else:
                 batch[place] = claim

@@ -17,7 +17,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Retry
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_closed
-from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.pace import Pace
@@ -211,7 +211,7 @@ class ThreadPool:
 
     def _open_and_run(self, slot: _ThreadSlot, claim: Claimed, runner: Runner) -> bool:
         """Runs a claim, decrypting it first if it is sealed. True: the next row of its lane may run."""
-        opened = self._executor.opened(claim) if is_closed(claim) else claim
+        opened = self._executor.open(claim) if is_closed(claim) else claim
         return opened is not None and self._run_attempt(slot, opened, runner)
 
     def _run_attempt(self, slot: _ThreadSlot, claim: Claimed, runner: Runner) -> bool:
@@ -220,9 +220,9 @@ class ThreadPool:
         target = executor.registry[claim.destination]
         if not executor.may_start(claim, time.monotonic()):
             return False
-        decided: Outcome | Settlement | Unstarted | None = executor.decided(claim)
-        if decided is None and executor.must_look_again(claim):
-            decided = executor.look_again(claim)
+        decided: Outcome | Settlement | Unstarted | None = executor.decide_unsent(claim)
+        if decided is None and executor.must_recheck_ledger(claim):
+            decided = executor.recheck_ledger(claim)
         now = time.monotonic()
         if decided is not None:
             return executor.finish_unsent(claim, decided, now)
@@ -238,10 +238,10 @@ class ThreadPool:
                 return False
             slot.context = None
         if isinstance(outcome, Unstarted):
-            executor.unstart(claim, span, delay=_RETRY_DELAY)
+            executor.give_back_unstarted(claim, span, delay=_RETRY_DELAY)
             return False
         if context.cancelled() and error is not None:
-            outcome = interrupted("cancel")
+            outcome = interrupted_outcome("cancel")
         if outcome is Transacted.SETTLED:
             executor.finish(claim, DONE, now, None, span, settled=True)
             return True
@@ -261,7 +261,7 @@ class ThreadPool:
             slot.abandoned = True
             context = slot.context
         context.cancel()
-        self._executor.finish(context.claim, interrupted(why, slot.seconds), slot.started)
+        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started)
         Log(adapter=context.claim.destination, message_id=context.claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )
