@@ -492,7 +492,7 @@ def test_messages_of_an_encrypted_job_are_sealed_when_they_are_fired(
     assert len(slots_fired(world)) == 1
     (claim,) = world.claim(world.worker())
     assert kind_of(claim.content_type) is not None
-    assert box.outbox.opener.opened(claim).payload == "{}"
+    assert box.outbox.opener.open(claim).payload == "{}"
     assert row(box, "secret").error is None
     for app in (box, stranger):
         app.close()

@@ -13,7 +13,7 @@ from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
-from todoku.engine.encryption.opener import Opener, unopened
+from todoku.engine.encryption.opener import Opener, unopenable_outcome
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
@@ -97,7 +97,7 @@ class Executor:
         return True
 
     def may_be_decided(self, claim: Claimed) -> bool:
-        """Whether `decide_unsent` can return something. A fast path: most deliveries have no key and are not cancelled."""
+        """Whether `decide_unsent` may decide. A fast path: most deliveries have no key and are not cancelled."""
         return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas)
 
     def decide_unsent(self, claim: Claimed) -> Outcome | Settlement | None:
@@ -111,10 +111,10 @@ class Executor:
     def open(self, claim: Claimed) -> Claimed | None:
         """Decrypts a claim. Blocks if its key is not cached. None: not possible; it was settled or given back."""
         try:
-            return self.opener.opened(claim)
+            return self.opener.open(claim)
         except CannotOpen as error:
             now = time.monotonic()
-            self.put(Finished(claim, unopened(error, claim), now, now, type(error).__name__))
+            self.put(Finished(claim, unopenable_outcome(error, claim), now, now, type(error).__name__))
         except StoreError:  # its data key cannot be read now; the heartbeat counts and logs the failure
             self.give_back([claim])
         return None
@@ -183,7 +183,7 @@ class Executor:
         if self.started is not None:
             self.started.end(claim.id)
         if outcome is not DONE and not isinstance(outcome, Settlement):
-            outcome = self.opener.closed(claim, outcome, error)
+            outcome = self.opener.seal_outcome(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.record(claim.destination, outcome)
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))

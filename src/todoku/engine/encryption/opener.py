@@ -32,7 +32,7 @@ from todoku.core.sealed import (
     unpacked,
 )
 from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrapped
-from todoku.engine.encryption.secret_headers import closed_of, has_closed_headers, secrets_of, without_secrets
+from todoku.engine.encryption.secret_headers import has_sealed_headers, sealed_headers_of, secrets_of, without_secrets
 from todoku.engine.observability.log import Log
 from todoku.store.port import Store
 from todoku.store.values import StoredMessage
@@ -47,9 +47,9 @@ _RETRYABLE: Final = frozenset({"UNKNOWN_MASTER_KEY", "BAD_MASTER_KEY"})
 """Reasons that a deployment may fix, so that the delivery is retried."""
 
 
-def is_closed(claim: Claimed) -> bool:
+def is_sealed(claim: Claimed) -> bool:
     """Whether the payload or the secret headers must be decrypted before the claim can run."""
-    return _has_sealed_payload(claim) or has_closed_headers(claim)
+    return _has_sealed_payload(claim) or has_sealed_headers(claim)
 
 
 def _has_sealed_payload(claim: Claimed) -> bool:
@@ -82,12 +82,12 @@ class Opener:
             if (sealed := unpacked(raw)) is not None
         )
 
-    def opened(self, claim: Claimed) -> Claimed:
+    def open(self, claim: Claimed) -> Claimed:
         """Returns a sealed claim with its payload decrypted, still marked as sealed, and its secret headers.
 
         Raises CannotOpen, StoreError.
         """
-        if (closed := closed_of(claim)) is not None:
+        if (closed := sealed_headers_of(claim)) is not None:
             secrets = msgspec.json.decode(self._open(*closed)[1], type=dict[str, str])
             claim = msgspec.structs.replace(claim, secrets=secrets)
         kind = kind_of(claim.content_type)
@@ -105,7 +105,7 @@ class Opener:
             content_type=str(Kind(kind.inner, key.row.id)),
         )
 
-    def closed(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
+    def seal_outcome(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
         """Returns the outcome as it may be stored: without secret headers, and of a sealed claim without plaintext."""
         if secrets := secrets_of(claim):
             outcome = without_secrets(outcome, secrets)
@@ -226,8 +226,8 @@ def _sealed_parts(claim: Claimed) -> Iterator[bytes]:
     """Yields the sealed parts of a claim."""
     if _has_sealed_payload(claim):
         yield claim.payload_bytes or b""
-    with suppress(CannotOpen):  # raised again by `opened`, without needing a key
-        if (closed := closed_of(claim)) is not None:
+    with suppress(CannotOpen):  # raised again by `open`, without needing a key
+        if (closed := sealed_headers_of(claim)) is not None:
             yield closed[0]
 
 
@@ -237,7 +237,7 @@ def _parse_sealed(raw: bytes) -> Sealed:
     return sealed
 
 
-def unopened(error: CannotOpen, claim: Claimed) -> Retry | Abort:
+def unopenable_outcome(error: CannotOpen, claim: Claimed) -> Retry | Abort:
     """Returns the outcome of an attempt that cannot be decrypted, and logs the reason. Its handler has not run."""
     Log(message_id=claim.message_id, topic=claim.topic, adapter=claim.destination).error(error.reason, told=str(error))
     if error.reason in _RETRYABLE:

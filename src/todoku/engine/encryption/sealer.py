@@ -22,7 +22,7 @@ from todoku.core.message import Draft, Idempotency
 from todoku.core.sealed import Kind, SealedPlace, packed
 from todoku.core.settings import Settings
 from todoku.engine.encryption.cipher import DataKey, new_data_key, require_cryptography
-from todoku.engine.encryption.secret_headers import closed_headers
+from todoku.engine.encryption.secret_headers import seal_headers
 
 SEALS: Final = 1 << 30
 """Messages per data key, at most: with random nonces of 96 bits, two are equal once in 2^37 such keys."""
@@ -84,7 +84,7 @@ class Sealer:
         with self._lock:  # both parts use one key, also at midnight: a draft carries only one
             key = self._current()
             made = self._seal(draft, key) if body or self.seals(draft.topic) else draft
-            closed = closed_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
+            closed = seal_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
             return made if closed is made else msgspec.structs.replace(closed, sealed_with=key.row)
 
     def keyed(self, digest: str) -> str:

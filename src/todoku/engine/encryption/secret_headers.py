@@ -27,7 +27,7 @@ _SHORTEST: Final = 8
 _REDACTED: Final = "REDACTED"
 
 
-def closed_headers(draft: Draft, seal: Seal) -> Draft:
+def seal_headers(draft: Draft, seal: Seal) -> Draft:
     """Returns the draft of a request with its secret headers sealed; the same draft if it has none."""
     request = request_of(draft.headers)
     if request is None:
@@ -68,14 +68,14 @@ def _place(id: str, sent: HttpRequest | Callback, kind: RequestKind) -> SealedPl
     return SealedPlace("headers", id, sent.url, kind=kind, method=sent.method)
 
 
-def has_closed_headers(claim: Claimed) -> bool:
+def has_sealed_headers(claim: Claimed) -> bool:
     """Whether secret headers must be decrypted before sending. Cheap, because it is called for every claim."""
     return claim.headers is not None and claim.secrets is None and SECRETS in claim.headers
 
 
-def closed_of(claim: Claimed) -> tuple[bytes, SealedPlace] | None:
+def sealed_headers_of(claim: Claimed) -> tuple[bytes, SealedPlace] | None:
     """Returns the sealed headers of a claim and their place, or None. CannotOpen if the place cannot be determined."""
-    if not has_closed_headers(claim):
+    if not has_sealed_headers(claim):
         return None
     try:
         text, request = _decode(claim.headers).get(SECRETS), request_of(claim.headers)

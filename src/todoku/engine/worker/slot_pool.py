@@ -15,7 +15,7 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome
 from todoku.engine.context import Context
-from todoku.engine.encryption.opener import is_closed
+from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
@@ -210,7 +210,7 @@ class SlotPool:
 
     def _open_and_run(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
         """Returns the coroutine that runs a claim, decrypting it first if it is sealed."""
-        return self._open_sealed_and_run(slot, claim) if is_closed(claim) else self._run_attempt(slot, claim)
+        return self._open_sealed_and_run(slot, claim) if is_sealed(claim) else self._run_attempt(slot, claim)
 
     async def _open_sealed_and_run(self, slot: Slot, claim: Claimed) -> bool:
         """Decrypts a claim and runs it. Reads its key in a thread if it is not cached."""
@@ -276,7 +276,7 @@ class SlotPool:
 
         number = 1
         while number < target.batch and (found := self._ready.next_if(fits, Claimed)) is not None:
-            if (claim := executor.open(found) if is_closed(found) else found) is None:
+            if (claim := executor.open(found) if is_sealed(found) else found) is None:
                 continue
             if (decided := executor.decide_unsent(claim)) is not None:
                 executor.finish(claim, decided, now)
@@ -287,7 +287,7 @@ class SlotPool:
     def _is_sendable_now(self, claim: Claimed) -> bool:
         """Whether the claim can be sent without reading the ledger or a data key from the database."""
         executor = self._executor
-        return not executor.must_recheck_ledger(claim) and (not is_closed(claim) or executor.opener.knows(claim))
+        return not executor.must_recheck_ledger(claim) and (not is_sealed(claim) or executor.opener.knows(claim))
 
     # --------------------------------------------------------------------------------- lanes in parallel
 
@@ -313,7 +313,7 @@ class SlotPool:
         alone = [place for place, claim in enumerate(claims) if not self._is_sendable_now(claim)]
         now = time.monotonic()
         for place, found in enumerate(claims):
-            if place in alone or (claim := executor.open(found) if is_closed(found) else found) is None:
+            if place in alone or (claim := executor.open(found) if is_sealed(found) else found) is None:
                 continue
             if not executor.may_start(claim, now):
                 continue

@@ -16,7 +16,7 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Retry
 from todoku.engine.context import Context
-from todoku.engine.encryption.opener import is_closed
+from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
@@ -83,7 +83,7 @@ def call_in_transaction(executor: Executor, context: Context, target: Target, se
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
             errors.append(error)
             return classify(error, target.retrying)
-        return executor.opener.closed(context.claim, outcome_of(value, target), None)
+        return executor.opener.seal_outcome(context.claim, outcome_of(value, target), None)
 
     limit = min(seconds, executor.lease.seconds / 4)
     try:
@@ -211,7 +211,7 @@ class ThreadPool:
 
     def _open_and_run(self, slot: _ThreadSlot, claim: Claimed, runner: Runner) -> bool:
         """Runs a claim, decrypting it first if it is sealed. True: the next row of its lane may run."""
-        opened = self._executor.open(claim) if is_closed(claim) else claim
+        opened = self._executor.open(claim) if is_sealed(claim) else claim
         return opened is not None and self._run_attempt(slot, opened, runner)
 
     def _run_attempt(self, slot: _ThreadSlot, claim: Claimed, runner: Runner) -> bool:
