@@ -65,16 +65,16 @@ class Sealer:
             raise InvalidSetting(f"{what} is to be encrypted, but no master key is configured", hint=NO_KEY_HINT)
         require_cryptography()
 
-    def seals(self, topic: str) -> bool:
+    def is_encrypted(self, topic: str) -> bool:
         """Whether messages of this topic are sealed."""
         return self._seals_all or topic in self._topics
 
-    def sealed(self, draft: Draft) -> Draft:
+    def seal(self, draft: Draft) -> Draft:
         """Returns the draft with its payload sealed for its id and topic, and with keyed digests."""
         with self._lock:
             return self._seal(draft, self._current())
 
-    def request(self, draft: Draft, *, body: bool = False) -> Draft:
+    def seal_request(self, draft: Draft, *, body: bool = False) -> Draft:
         """Returns the draft of an HTTP request as it may be stored.
 
         With a master key, its secret headers are sealed; its body is, too, if its topic is encrypted or `body` is True.
@@ -83,11 +83,11 @@ class Sealer:
             return draft
         with self._lock:  # both parts use one key, also at midnight: a draft carries only one
             key = self._current()
-            made = self._seal(draft, key) if body or self.seals(draft.topic) else draft
+            made = self._seal(draft, key) if body or self.is_encrypted(draft.topic) else draft
             closed = seal_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
             return made if closed is made else msgspec.structs.replace(closed, sealed_with=key.row)
 
-    def keyed(self, digest: str) -> str:
+    def key_digest(self, digest: str) -> str:
         """Returns a keyed digest, which cannot be guessed by trying bodies; the same digest without a master key."""
         return self.masters.oldest.digest(digest) if self.masters else digest
 

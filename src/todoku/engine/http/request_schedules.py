@@ -77,7 +77,7 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
 
     def make(row: ScheduleRow | None, now: datetime) -> Put | None:
         made_at = now if row is None else _created_at(row)
-        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.seals(TOPIC))
+        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.is_encrypted(TOPIC))
         return stored(closed_plan(_PREFIX + id, plan, sealer.masters))(row, now)
 
     store.timetable.put(_PREFIX + id, make, signed, action="schedule")
@@ -124,7 +124,7 @@ def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, bod
 
 def _sealed(draft: Draft, sealer: Sealer, *, body: bool) -> Draft:
     """The entry of its slot stays as it is: it says nothing of what is inside."""
-    return msgspec.structs.replace(sealer.request(draft, body=body), idempotency=draft.idempotency)
+    return msgspec.structs.replace(sealer.seal_request(draft, body=body), idempotency=draft.idempotency)
 
 
 def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]) -> Iterator[Draft]:

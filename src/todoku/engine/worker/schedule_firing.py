@@ -133,7 +133,7 @@ class Scheduler:
     def _build_firing(self, row: ScheduleRow, groups: ReadGroups) -> Firing:
         self._firing = row.name
         sealer = self._sealer
-        built = firing(row, sealer.sealed, once_for=self._settings.ledger_ttl, masters=sealer.masters)
+        built = firing(row, sealer.seal, once_for=self._settings.ledger_ttl, masters=sealer.masters)
         drafts = spread(built.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
         return msgspec.structs.replace(built, drafts=drafts)
 
