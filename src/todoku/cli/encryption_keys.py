@@ -12,7 +12,7 @@ from todoku.cli.database_option import opened
 from todoku.cli.options import act_options, database_option, json_option, signed
 from todoku.cli.output import nothing, print_json, progress, say, show_rows
 from todoku.core.master_keys import KEY_BYTES, written
-from todoku.engine.encryption.key_rotation import days, rekeep, rotate, shred
+from todoku.engine.encryption.key_rotation import days, reseal_schedules_and_groups, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
 from todoku.engine.encryption.stored_secrets import reseal
 
@@ -77,7 +77,7 @@ def rotate_keys(
         with progress("rotating", quiet=as_json) as tell:
             done = rotate(box.store.data_keys, masters, who, dry_run=dry_run, progress=tell)
         kept = [reseal(box.store.secrets, masters, who, dry_run=dry_run)]
-        kept.append(rekeep(box.store, masters, who, dry_run=dry_run))
+        kept.append(reseal_schedules_and_groups(box.store, masters, who, dry_run=dry_run))
     secrets = sum(each.number for each in kept)
     strangers = sorted({*done.strangers, *(name for each in kept for name in each.strangers)})
     if as_json:

@@ -85,17 +85,17 @@ def require_cryptography() -> None:
 def new_data_key(master: MasterKey, day: date, chance: Callable[[int], bytes]) -> DataKey:
     """Creates a data key for a day, wrapped by the master key."""
     key, id = chance(KEY_BYTES), data_key_id(chance(16))
-    return DataKey(wrapped(id, day.isoformat(), master, key, chance), key)
+    return DataKey(wrap(id, day.isoformat(), master, key, chance), key)
 
 
-def wrapped(id: UUID, day: str, master: MasterKey, key: bytes, chance: Callable[[int], bytes]) -> WrappedKey:
+def wrap(id: UUID, day: str, master: MasterKey, key: bytes, chance: Callable[[int], bytes]) -> WrappedKey:
     """Encrypts a data key by a master key: nonce, ciphertext and tag."""
     nonce = chance(NONCE_BYTES)
     box = Cipher(master.key).encrypt(nonce, key, key_associated(id, day, master.id))
     return WrappedKey(id, day, master.id, nonce + box)
 
 
-def unwrapped(row: WrappedKey, master: MasterKey) -> bytes:
+def unwrap(row: WrappedKey, master: MasterKey) -> bytes:
     """Decrypts a data key; WrongTag: another master key wrapped it, or the row was changed."""
     nonce, box = row.wrapped[:NONCE_BYTES], row.wrapped[NONCE_BYTES:]
     return Cipher(master.key).decrypt(nonce, box, key_associated(row.id, row.day, row.master_key_id))

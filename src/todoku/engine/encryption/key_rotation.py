@@ -17,8 +17,8 @@ from todoku.core.errors import CannotOpen, InvalidAct, InvalidSetting
 from todoku.core.master_keys import MasterKeys
 from todoku.core.schedule import next_after
 from todoku.core.sealed import WrappedKey, kept_in
-from todoku.engine.encryption.cipher import WrongTag, require_cryptography, unwrapped, wrapped
-from todoku.engine.encryption.schedule_secrets import closed_defaults, kept_anew
+from todoku.engine.encryption.cipher import WrongTag, require_cryptography, unwrap, wrap
+from todoku.engine.encryption.schedule_secrets import reseal_plan, seal_default_headers
 from todoku.engine.encryption.stored_secrets import Resealed
 from todoku.engine.schedule import decoded, encoded
 from todoku.store.datakeys import DataKeys, Rewrap, Stranded
@@ -28,7 +28,9 @@ from todoku.store.schedules import Put, ScheduleRow
 from todoku.store.values import Signed
 
 
-def rekeep(store: Store, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
+def reseal_schedules_and_groups(
+    store: Store, masters: MasterKeys, signed: Signed, *, dry_run: bool = False
+) -> Resealed:
     """Encrypts the secrets of schedules and URL groups by the current master key, plain ones too.
 
     Each row is a transaction of its own: a killed run continues when it is run again.
@@ -64,7 +66,7 @@ def _reencrypt_schedule(row: ScheduleRow, masters: MasterKeys, strangers: set[st
     except InvalidSetting:  # a newer todoku wrote it
         return None
     try:
-        plan = kept_anew(row.name, before, masters)
+        plan = reseal_plan(row.name, before, masters)
     except CannotOpen:
         strangers.add("" if before.kept is None else before.kept.master_key_id)
         return None
@@ -76,7 +78,7 @@ def _reencrypt_schedule(row: ScheduleRow, masters: MasterKeys, strangers: set[st
 def _reencrypt_headers(group: GroupRow, masters: MasterKeys, strangers: set[str]) -> dict[str, str] | None:
     """Returns the default headers under the current master key; None: no change, or they cannot be read here."""
     try:
-        headers = closed_defaults(group.name, group.headers, masters)
+        headers = seal_default_headers(group.name, group.headers, masters)
     except CannotOpen:
         kept = filter(None, map(kept_in, group.headers.values()))
         strangers.update(one.master_key_id for one in kept if masters.get(one.master_key_id) is None)
@@ -137,10 +139,10 @@ def _rewrap(masters: MasterKeys) -> Rewrap:
         if (master := masters.get(row.master_key_id)) is None:
             return None
         try:
-            key = unwrapped(row, master)
+            key = unwrap(row, master)
         except WrongTag:  # the configured key has this id but other bytes: treated as missing
             return None
-        return wrapped(row.id, row.day, masters.current, key, os.urandom)
+        return wrap(row.id, row.day, masters.current, key, os.urandom)
 
     return change
 

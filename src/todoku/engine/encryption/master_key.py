@@ -13,15 +13,17 @@ from todoku.core.sealed import NONCE_BYTES, MasterSealed
 from todoku.engine.encryption.cipher import Cipher, WrongTag, require_cryptography
 
 
-def keep(plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom) -> MasterSealed:
+def seal_with_master_key(
+    plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom
+) -> MasterSealed:
     """Encrypts by the current master key, bound to one place: it cannot be decrypted for another."""
     require_cryptography()
     master, nonce = masters.current, chance(NONCE_BYTES)
     return MasterSealed(master.id, nonce + Cipher(master.key).encrypt(nonce, plain, _associated(place, master.id)))
 
 
-def kept_inside(kept: MasterSealed, place: str, masters: MasterKeys, *, called: str) -> bytes:
-    """Decrypts what `keep` encrypted. CannotOpen if the master key is missing or the bytes were changed."""
+def open_with_master_key(kept: MasterSealed, place: str, masters: MasterKeys, *, called: str) -> bytes:
+    """Reverses `seal_with_master_key`. CannotOpen if the master key is missing or the bytes were changed."""
     if (master := masters.get(kept.master_key_id)) is None:
         raise CannotOpen(
             f"{called} is sealed by the master key {kept.master_key_id}, which is not configured",

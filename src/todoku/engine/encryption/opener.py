@@ -31,7 +31,7 @@ from todoku.core.sealed import (
     sealed_result,
     unpacked,
 )
-from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrapped
+from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrap
 from todoku.engine.encryption.secret_headers import has_sealed_headers, sealed_headers_of, secrets_of, without_secrets
 from todoku.engine.observability.log import Log
 from todoku.store.port import Store
@@ -207,7 +207,7 @@ class Opener:
             )
         for row, master in usable:
             try:
-                return DataKey(row, unwrapped(row, master))
+                return DataKey(row, unwrap(row, master))
             except WrongTag:
                 continue
         raise CannotOpen(

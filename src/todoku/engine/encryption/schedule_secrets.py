@@ -16,7 +16,7 @@ from todoku.core.msgspec_warmup import learned
 from todoku.core.redaction import bared, parted
 from todoku.core.schedule import Plan
 from todoku.core.sealed import VERSION, kept_in, kept_text
-from todoku.engine.encryption.master_key import keep, kept_inside
+from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
 
 NO_MASTERS: Final = MasterKeys()
 
@@ -31,51 +31,51 @@ class _PlanSecrets(msgspec.Struct, frozen=True):
 learned(_PlanSecrets)
 
 
-def closed_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
+def seal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
     """Returns a plan as it may be stored: its secret headers encrypted, and its body if its messages are encrypted."""
     request, given = request_of(plan.message.headers), plan.message.payload_bytes or b""
     if not masters or request is None or (bared(request) == request and not (plan.sealed and given)):
         return plan
-    kept = keep(msgspec.json.encode(_PlanSecrets(request, given)), _place_of_plan(name), masters)
+    kept = seal_with_master_key(msgspec.json.encode(_PlanSecrets(request, given)), _place_of_plan(name), masters)
     closed = _with_request(plan, bared(request), b"" if plan.sealed else given)
     return msgspec.structs.replace(closed, kept=kept)
 
 
-def opened_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
+def open_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
     """Returns the plan with its secrets decrypted. Raises CannotOpen."""
     if plan.kept is None:
         return plan
-    raw = kept_inside(plan.kept, _place_of_plan(name), masters, called=f"the schedule {name}")
+    raw = open_with_master_key(plan.kept, _place_of_plan(name), masters, called=f"the schedule {name}")
     inside = msgspec.json.decode(raw, type=_PlanSecrets)
     return msgspec.structs.replace(_with_request(plan, inside.request, inside.body), kept=None)
 
 
-def kept_anew(name: str, plan: Plan, masters: MasterKeys) -> Plan | None:
+def reseal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan | None:
     """Returns the plan encrypted by the current master key; None: nothing to change. Raises CannotOpen."""
     if plan.kept is None:
-        closed = closed_plan(name, plan, masters)
+        closed = seal_plan(name, plan, masters)
         return None if closed is plan else closed
     request = request_of(plan.message.headers)
     # An older todoku knew fewer names of secret headers, and left the values of the others unencrypted.
     is_bare = request is None or bared(request) == request
     if plan.kept.master_key_id == masters.current.id and is_bare:
         return None
-    return closed_plan(name, opened_plan(name, plan, masters), masters)
+    return seal_plan(name, open_plan(name, plan, masters), masters)
 
 
-def closed_defaults(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
+def seal_default_headers(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
     """Returns the default headers of a URL group as they may be stored: secrets encrypted by the current master key.
 
     CannotOpen: a header is encrypted by a master key that is not configured.
     """
     if not masters:
         return dict(headers)
-    plain = opened_defaults(group, headers, masters)
+    plain = open_default_headers(group, headers, masters)
     secrets = {name: value for name, value in parted(plain, ())[1].items() if not _is_current(headers[name], masters)}
     return {**headers, **{name: _seal_header(group, name, value, masters) for name, value in secrets.items()}}
 
 
-def opened_defaults(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
+def open_default_headers(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
     """Returns the default headers of a URL group with secrets decrypted. Raises CannotOpen."""
     return {name: _open_header(group, name, value, masters) for name, value in headers.items()}
 
@@ -86,14 +86,14 @@ def _is_current(value: str, masters: MasterKeys) -> bool:
 
 
 def _seal_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
-    return kept_text(keep(value.encode(), _place_of_default(group, name), masters))
+    return kept_text(seal_with_master_key(value.encode(), _place_of_default(group, name), masters))
 
 
 def _open_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
     if (kept := kept_in(value)) is None:
         return value
     called = f"the header {name} of the URL group {group}"
-    return kept_inside(kept, _place_of_default(group, name), masters, called=called).decode()
+    return open_with_master_key(kept, _place_of_default(group, name), masters, called=called).decode()
 
 
 def _with_request(plan: Plan, request: HttpRequest, body: bytes) -> Plan:

@@ -20,7 +20,7 @@ _OURS: Final = ("TODOKU_", "DATABASE_URL")
 _LARGEST: Final = 1 << 20
 
 
-def of_environment(name: str) -> str:
+def resolve_env(name: str) -> str:
     """Resolves `Ref("env:NAME")` from the environment. todoku's own variables are refused."""
     if name.startswith(_OURS):
         raise DeliveryError("SECRET_REFUSED", f"env:{name} is a setting of todoku", retryable=False)
@@ -29,7 +29,7 @@ def of_environment(name: str) -> str:
     return value
 
 
-def of_directory(directory: str | None) -> Resolve:
+def directory_resolver(directory: str | None) -> Resolve:
     """Returns a resolver of `Ref("file:path")`: a file below `secrets_dir`, without its last line break."""
 
     def of_file(path: str) -> str:
@@ -48,7 +48,7 @@ def of_directory(directory: str | None) -> Resolve:
     return of_file
 
 
-def of_entry_point(provider: str) -> Resolve | None:
+def find_entry_point(provider: str) -> Resolve | None:
     """Returns the provider of that name from an installed package, if there is one."""
     for found in entry_points(group=GROUP, name=provider):
         resolve: Resolve = found.load()

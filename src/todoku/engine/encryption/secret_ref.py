@@ -13,7 +13,7 @@ from typing import Any, Final
 from todoku.core.blank_secret import is_blank
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting
 from todoku.core.failure import DeliveryError
-from todoku.engine.encryption.secret_providers import Resolve, of_directory, of_entry_point, of_environment
+from todoku.engine.encryption.secret_providers import Resolve, directory_resolver, find_entry_point, resolve_env
 
 _ID: Final = re.compile(r"(?P<provider>[A-Za-z][A-Za-z0-9_.-]{0,63}):(?P<path>[^\x00-\x1f\x7f]{1,1024})")
 _LOCAL: Final = frozenset({"env", "file"})
@@ -31,7 +31,7 @@ class SecretSources:
     """The providers of one App by name: `env`, `file`, registered ones, and those of installed packages."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self._providers: dict[str, Resolve] = {"env": of_environment, "file": of_directory(directory)}
+        self._providers: dict[str, Resolve] = {"env": resolve_env, "file": directory_resolver(directory)}
 
     def add(self, provider: str, resolve: Resolve) -> None:
         """Registers the function that resolves ids beginning with `provider:`."""
@@ -49,7 +49,7 @@ class SecretSources:
         """Returns the provider of that name; ValueError if there is none."""
         if (known := self._providers.get(provider)) is not None:
             return known
-        if (brought := of_entry_point(provider)) is None:
+        if (brought := find_entry_point(provider)) is None:
             known_ones = ", ".join(sorted(self._providers))
             raise ValueError(
                 f"no provider of secrets is called {provider!r}; known: {known_ones}; add one by box.secrets(…)"

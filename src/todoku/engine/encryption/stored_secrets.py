@@ -11,13 +11,13 @@ import msgspec
 from todoku.core.errors import CannotOpen
 from todoku.core.master_keys import MasterKeys
 from todoku.core.sealed import VERSION, MasterSealed
-from todoku.engine.encryption.master_key import keep, kept_inside
+from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
 from todoku.engine.outbox import new_id
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow, Secrets
 from todoku.store.values import Signed
 
 
-def sealed_secret(
+def seal_secret(
     name: str,
     text: str,
     masters: MasterKeys,
@@ -30,16 +30,16 @@ def sealed_secret(
     id = id or new_id()
     if not masters:
         return NewSecret(id=id, name=name, value=text.encode(), master_key_id=None, lasts=lasts)
-    kept = keep(text.encode(), _place(id, name), masters, chance)
+    kept = seal_with_master_key(text.encode(), _place(id, name), masters, chance)
     return NewSecret(id=id, name=name, value=kept.box, master_key_id=kept.master_key_id, lasts=lasts)
 
 
-def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
+def open_secret(row: SecretRow, masters: MasterKeys) -> str:
     """Decrypts a secret. CannotOpen if its master key is missing or the row was changed."""
     if row.master_key_id is None:
         return row.value.decode()
     kept = MasterSealed(row.master_key_id, row.value)
-    return kept_inside(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
+    return open_with_master_key(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
 
 
 class Resealed(msgspec.Struct, frozen=True):
@@ -60,12 +60,12 @@ def reseal(secrets: Secrets, masters: MasterKeys, signed: Signed, *, dry_run: bo
             if row.master_key_id == current:
                 continue
             try:
-                text = opened_secret(row, masters)
+                text = open_secret(row, masters)
             except CannotOpen:
                 strangers.add(row.master_key_id or "")
                 continue
             lasts = None if row.expires_at is None else (row.expires_at - row.now).total_seconds()
-            put.append(sealed_secret(row.name, text, masters, id=row.id, lasts=lasts))
+            put.append(seal_secret(row.name, text, masters, id=row.id, lasts=lasts))
         found.append(len(put))
         return SecretChange(tuple(put), action=f"rotate to {current}") if put and not dry_run else None
 

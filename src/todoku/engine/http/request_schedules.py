@@ -20,7 +20,7 @@ from todoku.core.master_keys import MasterKeys
 from todoku.core.message import Draft, Idempotency
 from todoku.core.redaction import redacted, redacted_body
 from todoku.core.schedule import Cron, Plan
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_plan, opened_plan
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.http import flow_control, request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, resolved
@@ -78,7 +78,7 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
     def make(row: ScheduleRow | None, now: datetime) -> Put | None:
         made_at = now if row is None else _created_at(row)
         plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.is_encrypted(TOPIC))
-        return stored(closed_plan(_PREFIX + id, plan, sealer.masters))(row, now)
+        return stored(seal_plan(_PREFIX + id, plan, sealer.masters))(row, now)
 
     store.timetable.put(_PREFIX + id, make, signed, action="schedule")
 
@@ -162,7 +162,7 @@ def _shown(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> 
     except InvalidSetting:
         return None
     with suppress(CannotOpen):  # then without what is encrypted
-        plan = opened_plan(row.name, plan, masters)
+        plan = open_plan(row.name, plan, masters)
     request = request_of(plan.message.headers)
     if request is None or not isinstance(plan.when, Cron):
         return None
