@@ -27,7 +27,7 @@ from todoku.destinations.http_sender import is_installed
 from todoku.engine import operate
 from todoku.engine.diagnostics.summary import About, without_password
 from todoku.engine.embedded_worker import beside, drained
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.inbox import Inbox
 from todoku.engine.ingest.receive import Ingest
@@ -265,7 +265,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         # A shell is above this layer and needs an extra: it is named here, and loaded where somebody mounts it.
         return import_module("todoku.api.ingest").ingest_app(self)
 
-    def receiver(self, together: Together) -> Ingest:
+    def receiver(self, together: GroupCommit) -> Ingest:
         """Who takes in the events of the sources declared here, and stores them with what others store."""
         return Ingest(self.outbox, self.sources, lambda: self._routes, together)
 

@@ -42,7 +42,7 @@ _DATABASE_ERRORS: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, Unknow
 """Errors of the database and not of a draft: smaller batches would only fail again."""
 
 
-Answer = list[Message] | Exception
+CommitResult = list[Message] | Exception
 """The result for a caller: the stored messages, or an error, after which they may or may not be stored."""
 
 
@@ -51,14 +51,14 @@ class _Caller(msgspec.Struct, frozen=True):
 
     drafts: list[Draft]
     size: int
-    told: Callable[[Answer], None]
+    on_result: Callable[[CommitResult], None]
     is_gone: Callable[[], bool]
 
 
-_CallerResult = tuple[_Caller, Answer]
+_CallerResult = tuple[_Caller, CommitResult]
 
 
-class Together:
+class GroupCommit:
     """Accepts drafts from any coroutine, and commits those of concurrent callers in one transaction."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -82,11 +82,11 @@ class Together:
         self._queue_of(loop, drafts).join(_Caller(drafts, _size(drafts), partial(_resolve, answer), answer.done))
         return await answer
 
-    def hand_in(self, drafts: list[Draft], told: Callable[[Answer], None]) -> None:
-        """As `put`, without waiting: `told` is called once with the result, later and in this event loop."""
+    def submit(self, drafts: list[Draft], on_result: Callable[[CommitResult], None]) -> None:
+        """As `put`, without waiting: `on_result` is called once with the result, later and in this event loop."""
         if self._outbox.instead is not None:
             raise RuntimeError("a replaced store accepts drafts by put() only")
-        self._queue_of(asyncio.get_running_loop(), drafts).join(_Caller(drafts, _size(drafts), told, _never_gone))
+        self._queue_of(asyncio.get_running_loop(), drafts).join(_Caller(drafts, _size(drafts), on_result, _never_gone))
 
     def _queue_of(self, loop: asyncio.AbstractEventLoop, drafts: list[Draft]) -> _CommitQueue:
         # PostgreSQL locks a lane until its publisher commits. A caller's long transaction blocks its lane, and every
@@ -130,11 +130,11 @@ class _CommitQueue:
         try:
             while batch := self._take():
                 for caller, answer in await loop.run_in_executor(self._thread, self._commit, batch):
-                    caller.told(answer)
+                    caller.on_result(answer)
         except BaseException:
             # The loop ends, or no thread can be started: the callers must not wait for ever.
             for caller in (*batch, *self._waiting):
-                caller.told(
+                caller.on_result(
                     DatabaseUnavailable("the process ends", hint="it is unknown whether the message was stored")
                 )
             self._waiting.clear()
@@ -183,7 +183,7 @@ class _CommitQueue:
         return isinstance(error, _DATABASE_ERRORS)
 
 
-def _resolve(waiting: asyncio.Future[list[Message]], answer: Answer) -> None:
+def _resolve(waiting: asyncio.Future[list[Message]], answer: CommitResult) -> None:
     if waiting.done():  # the caller was cancelled meanwhile
         return
     if isinstance(answer, Exception):

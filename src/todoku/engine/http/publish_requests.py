@@ -59,7 +59,7 @@ class PublishedRequest(msgspec.Struct, frozen=True):
 
 
 class Puts(Protocol):
-    """Somebody who stores drafts, all of a call or none: `Together`, or an `Outbox` by `Posts.put`."""
+    """Somebody who stores drafts, all of a call or none: `GroupCommit`, or an `Outbox` by `Posts.put`."""
 
     async def put(self, drafts: list[Draft]) -> list[Message]:
         """Store them, or find the messages their keys belong to; in the order given."""

@@ -19,7 +19,7 @@ from todoku.core.identity import ingest_scope, key_hash
 from todoku.core.ingest import Arrived, Challenge, Identity, text_at
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency
 from todoku.core.topic_pattern import Route
-from todoku.engine.group_commit import Answer, Together
+from todoku.engine.group_commit import CommitResult, GroupCommit
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
 from todoku.engine.ingest.source_keys import SourceKeys
@@ -93,12 +93,12 @@ class Ingest:
     """Stores the events that the sources of one App send."""
 
     def __init__(
-        self, outbox: Outbox, sources: Sources, routes: Callable[[], Sequence[Route]], together: Together
+        self, outbox: Outbox, sources: Sources, routes: Callable[[], Sequence[Route]], together: GroupCommit
     ) -> None:
         self.outbox = outbox
         self._sources = sources
         self._moulds = Moulds(outbox, routes)
-        self._together = together
+        self._group_commit = together
         self._keys = SourceKeys(outbox.secrets)
         self._keys.refuse_empty(sources.values())
         self._warned_at: dict[str, float] = {}
@@ -118,11 +118,11 @@ class Ingest:
         draft = self._verify_and_draft(source, keys, arrived, visit)
         if isinstance(draft, Challenge):
             return draft
-        (message,) = await self._together.put([draft])
+        (message,) = await self._group_commit.put([draft])
         visit.stored(message)
         return None
 
-    def hand_in(self, name: str, arrived: Arrived, visit: Visit, told: Callable[[Exception | None], None]) -> bool:
+    def submit(self, name: str, arrived: Arrived, visit: Visit, told: Callable[[Exception | None], None]) -> bool:
         """As `receive`, without waiting: `told` is called later in this event loop, with None after the commit.
 
         False: this is not a plain valid event; call `receive`, which handles every case.
@@ -132,7 +132,7 @@ class Ingest:
         if source is None or keys is None or self.outbox.instead is not None:
             return False
 
-        def stored(answer: Answer) -> None:
+        def stored(answer: CommitResult) -> None:
             if isinstance(answer, Exception):
                 told(answer)
             else:
@@ -143,7 +143,7 @@ class Ingest:
             draft = self._verify_and_draft(source, keys, arrived, visit)
             if isinstance(draft, Challenge):
                 return False
-            self._together.hand_in([draft], stored)
+            self._group_commit.submit([draft], stored)
         except Exception:  # noqa: BLE001 - `receive` raises it again
             return False
         return True
