@@ -26,7 +26,7 @@ from todoku.destinations.http_requests import Requests
 from todoku.destinations.http_sender import is_installed
 from todoku.engine import operate
 from todoku.engine.diagnostics.summary import About, without_password
-from todoku.engine.embedded_worker import beside, drained
+from todoku.engine.embedded_worker import run_beside, run_until_idle
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.inbox import Inbox
@@ -207,12 +207,12 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
         """Run a worker beside an ASGI application: `FastAPI(lifespan=box.lifespan)`."""
         await asyncio.to_thread(self.migrate)
-        async with beside(self.worker()):
+        async with run_beside(self.worker()):
             yield
 
     def drain(self, *, limit: int | None = None) -> int:
         """Run what is due, here and now, and return how many attempts were settled: for tests and scripts."""
-        return drained(self.worker(limit=limit))
+        return run_until_idle(self.worker(limit=limit))
 
     async def adrain(self, *, limit: int | None = None) -> int:
         """As `drain`, for async code."""

@@ -12,7 +12,7 @@ from todoku.engine.worker.worker import Worker
 
 
 @asynccontextmanager
-async def beside(worker: Worker) -> AsyncIterator[Worker]:
+async def run_beside(worker: Worker) -> AsyncIterator[Worker]:
     """Runs a worker in this event loop while the block runs, then drains it."""
     running = asyncio.create_task(worker.run(), name="todoku worker")
     try:
@@ -22,7 +22,7 @@ async def beside(worker: Worker) -> AsyncIterator[Worker]:
         await running
 
 
-def drained(worker: Worker) -> int:
+def run_until_idle(worker: Worker) -> int:
     """Runs all due deliveries in a new event loop. Returns how many attempts were settled."""
     refuse_in_event_loop("box.adrain")
     with _freeze_heap():
