@@ -34,13 +34,13 @@ _MAX_TOPICS: Final = 1024
 """Topics whose template draft is cached; sources have some dozens."""
 
 
-class Moulds:
+class DraftTemplates:
     """Creates drafts of events from a cached template per topic."""
 
     def __init__(self, outbox: Outbox, routes: Callable[[], Sequence[Route]]) -> None:
         self._outbox = outbox
         self._routes = routes
-        self._moulds: dict[str, Draft] = {}
+        self._templates: dict[str, Draft] = {}
         self._routed = 0
         """The number of routes when the templates were created. Routes are only added, so a new number means new
         routes."""
@@ -50,20 +50,20 @@ class Moulds:
     ) -> Draft:
         """As `Outbox.draft`. `headers` must be checked already; `entry` identifies repetitions of the event."""
         routes = self._routes()
-        if len(routes) != self._routed or len(self._moulds) >= _MAX_TOPICS:
-            self._moulds.clear()
+        if len(routes) != self._routed or len(self._templates) >= _MAX_TOPICS:
+            self._templates.clear()
             self._routed = len(routes)
-        mould = self._moulds.get(topic)
-        if mould is None or key is not None or isinstance(payload, bytes):
+        template = self._templates.get(topic)
+        if template is None or key is not None or isinstance(payload, bytes):
             made = self._outbox.draft(topic, payload, MessageOptions(key=key, headers=headers), routes)
             if made.key is None and made.payload is not None:
-                self._moulds[topic] = made
+                self._templates[topic] = made
             return msgspec.structs.replace(made, idempotency=entry)
         made = Draft(
             id=new_id(),
             topic=topic,
-            type=mould.type,
-            legs=mould.legs,
+            type=template.type,
+            legs=template.legs,
             payload=payload.text,
             headers=msgspec.json.encode(inject(headers)).decode(),
             idempotency=entry,
@@ -97,7 +97,7 @@ class Ingest:
     ) -> None:
         self.outbox = outbox
         self._sources = sources
-        self._moulds = Moulds(outbox, routes)
+        self._templates = DraftTemplates(outbox, routes)
         self._group_commit = together
         self._keys = SourceKeys(outbox.secrets)
         self._keys.refuse_empty(sources.values())
@@ -183,7 +183,9 @@ class Ingest:
         visit.topic = topic = source.topic.topic(identity, event)
         key = None if source.key is None else text_at(source.key, event)
         headers = self._headers(source, arrived, identity, visit)
-        return self._moulds.draft(topic, _storable_payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry)
+        return self._templates.draft(
+            topic, _storable_payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry
+        )
 
     def _headers(self, source: Source, arrived: Arrived, identity: Identity, visit: Visit) -> dict[str, str]:
         """Returns the headers of the message: the trace, the verifier's headers, and the id of this request."""
