@@ -20,10 +20,10 @@ from todoku.core.alert_settings import Alerting
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_sinks import News, post, sinks
-from todoku.engine.observability.alerts import Alerts, Numbers, with_database
+from todoku.engine.observability.alert_sinks import AlertNotice, post, sinks
+from todoku.engine.observability.alerts import Alerts, CounterWindow, with_database
 from todoku.engine.observability.metrics import Metrics
-from todoku.engine.observability.process_alert import Alarm
+from todoku.engine.observability.process_alert import ProcessAlerts
 
 TELLING = Telling("begun", begun(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
 
@@ -57,7 +57,7 @@ def test_ratios_are_of_the_last_five_minutes() -> None:
     """S4-43, S4-44, S4-39, S4-45, S4-40, S4-52."""
     now = [0.0]
     metrics = Metrics()
-    numbers = Numbers(lambda: [metrics.dump()], monotonic=lambda: now[0])
+    numbers = CounterWindow(lambda: [metrics.dump()], monotonic=lambda: now[0])
     assert numbers.reading() == Reading(dead_letter_inflow=0, queue_fallback=0)
     for outcome, number in (("done", 97), ("abort", 1), ("retry", 2)):
         metrics.add(counting.PROCESSED, number, outcome)
@@ -194,13 +194,13 @@ def test_while_the_database_is_away_the_daemon_tells_what_its_own_counters_say(
 
 def test_a_process_without_a_daemon_raises_its_own_alarm_once(webhook: Recorder) -> None:
     """S4-52: the queue cannot be reached, and whoever called it goes another way."""
-    alarm = Alarm(settings(alert_webhook=webhook.url))
+    alarm = ProcessAlerts(settings(alert_webhook=webhook.url))
     for value in (1, 2, 3):
         thread = alarm.raised("queue_fallback", value)
         assert thread is not None
         thread.join()
     assert [(posted.json["alert"], posted.json["value"]) for posted in webhook.posted] == [("queue_fallback", 1)]
-    assert Alarm(settings(alert_queue_fallback="off")).raised("queue_fallback", 5) is None
+    assert ProcessAlerts(settings(alert_queue_fallback="off")).raised("queue_fallback", 5) is None
 
 
 # ------------------------------------------------------------------------------------------------ a webhook
@@ -251,6 +251,6 @@ def test_nobody_there_is_an_error_of_the_network() -> None:
 
 
 def test_the_news_is_the_documented_object() -> None:
-    assert set(News.__struct_fields__) == {
+    assert set(AlertNotice.__struct_fields__) == {
         "text", "alert", "state", "summary", "action", "value", "threshold", "since", "database", "host",
     }  # fmt: skip

@@ -93,7 +93,7 @@ _TIMEOUT: Final = 10.0
 """Seconds a sink may take: a slow one delays the others."""
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
+class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):
     """An alert as it is sent; a webhook gets it as JSON. `text` is the field that chat systems show of a webhook."""
 
     text: str
@@ -108,12 +108,12 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
 
-def news(telling: Telling, database: str) -> News:
+def build_notice(telling: Telling, database: str) -> AlertNotice:
     """Builds the alert to send. `database` is its URL without the password."""
     known = telling.standing
     text = summary(known.name, known.value)
     title = {"begun": text, "reminder": f"still: {text}", "over": f"over: {known.name}"}[telling.kind]
-    return News(
+    return AlertNotice(
         text=f"todoku: {title} ({database})",
         alert=known.name,
         state=telling.kind,
@@ -132,32 +132,32 @@ class Sink(Protocol):
 
     name: str
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """Sends the alert, or raises. Blocks for some seconds at most."""
 
 
 def sinks(settings: Settings) -> tuple[Sink, ...]:
     """Returns the configured sinks; the log is always one."""
     alerts = settings.alerts
-    found: list[Sink] = [InLog()]
+    found: list[Sink] = [LogSink()]
     if alerts.webhook is not None:
         found.append(Webhook(alerts.webhook, settings))
     if alerts.mail_to:
         found.append(Mail(alerts))
     if alerts.sentry is not None:
-        found.append(InSentry(alerts.sentry))
+        found.append(SentrySink(alerts.sentry))
     return tuple(found)
 
 
-class InLog:
+class LogSink:
     """Writes alerts to the log."""
 
     name = "log"
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink."""
-        log = Log(alert=news.alert, state=news.state, value=round(news.value, 6), threshold=news.threshold)
-        (log.info if news.state == "over" else log.warning)("ALERT", summary=news.summary, since=news.since)
+        log = Log(alert=notice.alert, state=notice.state, value=round(notice.value, 6), threshold=notice.threshold)
+        (log.info if notice.state == "over" else log.warning)("ALERT", summary=notice.summary, since=notice.since)
 
 
 class Webhook:
@@ -169,9 +169,9 @@ class Webhook:
         self._url = url
         self._settings = settings
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink. Raises for any status but 2xx."""
-        status = post(self._url, msgspec.json.encode(news), settings=self._settings, seconds=_TIMEOUT)
+        status = post(self._url, msgspec.json.encode(notice), settings=self._settings, seconds=_TIMEOUT)
         if not 200 <= status < 300:
             raise ConnectionError(f"the webhook answered {status}")
 
@@ -186,24 +186,24 @@ class Mail:
         self._from = settings.mail_from
         self._server = settings.mail_smtp
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink."""
         mail = EmailMessage()
-        mail["Subject"] = news.text.removesuffix(f" ({news.database})")
+        mail["Subject"] = notice.text.removesuffix(f" ({notice.database})")
         mail["From"], mail["To"] = self._from, ", ".join(self._to)
         mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(domain=self._from.rpartition("@")[2])
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(_mail_text(news))
+        mail.set_content(_mail_text(notice))
         send_mail(self._server, mail, self._to)
 
 
-def _mail_text(news: News) -> str:
+def _mail_text(notice: AlertNotice) -> str:
     lines = [
-        news.summary, "", f"alert      {news.alert} ({news.state})", f"value      {news.value:g}",
-        f"threshold  {news.threshold:g}", f"since      {news.since.isoformat()}", f"database   {news.database}",
-        f"sent by    {news.host}",
+        notice.summary, "", f"alert      {notice.alert} ({notice.state})", f"value      {notice.value:g}",
+        f"threshold  {notice.threshold:g}", f"since      {notice.since.isoformat()}", f"database   {notice.database}",
+        f"sent by    {notice.host}",
     ]  # fmt: skip
-    return "\n".join(lines if news.state == "over" else [*lines, "", f"What to do: {news.action}"]) + "\n"
+    return "\n".join(lines if notice.state == "over" else [*lines, "", f"What to do: {notice.action}"]) + "\n"
 
 
 def send_mail(server: str, mail: EmailMessage, to: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ def send_mail(server: str, mail: EmailMessage, to: Sequence[str]) -> None:
         smtp.send_message(mail, to_addrs=list(to))
 
 
-class InSentry:
+class SentrySink:
     """Sends alerts to Sentry, with a separate client: the application's Sentry is not affected."""
 
     name = "sentry"
@@ -244,15 +244,20 @@ class InSentry:
         self._scope: sentry_sdk.Scope = sentry_sdk.Scope()
         self._client = sentry_sdk.Client(dsn=dsn, default_integrations=False, auto_enabling_integrations=False)
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink, except that Sentry's client does not report failures."""
         event: dict[str, Any] = {
-            "message": news.text,
-            "level": "info" if news.state == "over" else "error",
+            "message": notice.text,
+            "level": "info" if notice.state == "over" else "error",
             "logger": "todoku.alerts",
-            "fingerprint": ["todoku", news.alert, news.database],
-            "tags": {"alert": news.alert, "state": news.state, "database": news.database},
-            "extra": {"value": news.value, "threshold": news.threshold, "since": news.since, "action": news.action},
+            "fingerprint": ["todoku", notice.alert, notice.database],
+            "tags": {"alert": notice.alert, "state": notice.state, "database": notice.database},
+            "extra": {
+                "value": notice.value,
+                "threshold": notice.threshold,
+                "since": notice.since,
+                "action": notice.action,
+            },
         }
         self._client.capture_event(event, scope=self._scope)  # type: ignore[arg-type]  # Sentry's TypedDict is not exported
         self._client.flush(timeout=_TIMEOUT)

@@ -31,7 +31,7 @@ from todoku.core.alert import (
 from todoku.core.alert_settings import Alerting
 from todoku.core.errors import StoreError
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_sinks import Sink, news
+from todoku.engine.observability.alert_sinks import Sink, build_notice
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merged
 from todoku.store.port import Store
@@ -43,8 +43,8 @@ _CHECKS_UNTIL_OVER: Final = 4
 """Checks without the alert after which it is over."""
 
 
-class Keeping(Protocol):
-    """Where the state of alerts is stored: in the database (`Store.alerts`), or in this process (`Own`)."""
+class AlertStates(Protocol):
+    """Where the state of alerts is stored: in the database (`Store.alerts`), or in this process."""
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
@@ -55,7 +55,7 @@ class Keeping(Protocol):
         """Records that an alert was sent."""
 
 
-class Own:
+class MemoryAlertStates:
     """The state of alerts in this process's memory. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -65,7 +65,7 @@ class Own:
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
     ) -> tuple[Telling, ...]:
-        """As Keeping."""
+        """As AlertStates."""
         now = self._clock()
         for name, one in found.items():
             for sink in sinks:
@@ -81,7 +81,7 @@ class Own:
         return tuple(telling)
 
     def told(self, telling: Telling, *, remind: float) -> None:
-        """As Keeping."""
+        """As AlertStates."""
         known, now = telling.standing, self._clock()
         place = (known.name, known.sink)
         if telling.kind == "over":
@@ -90,7 +90,7 @@ class Own:
             self._known[place] = msgspec.structs.replace(known, told_at=now, next_at=now + remind)
 
 
-class Numbers:
+class CounterWindow:
     """How a daemon's own counters rose in the last five minutes."""
 
     def __init__(self, dumps: Callable[[], Iterable[bytes]], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -157,10 +157,10 @@ class Alerts:
         self._store = store
         self._settings = settings
         self._sinks = {sink.name: sink for sink in sinks}
-        self._numbers = Numbers(dumps)
+        self._numbers = CounterWindow(dumps)
         self._database = database
         self._stuck_after = stuck_after
-        self._own = Own()
+        self._own = MemoryAlertStates()
 
     def look(self) -> None:
         """Checks once, and sends the alerts that are due."""
@@ -172,18 +172,18 @@ class Alerts:
         except StoreError:  # the guardrail logs that the database is unavailable
             self._send_due(self._own, raised(counted, self._settings.thresholds))
 
-    def _send_due(self, keeping: Keeping, found: Mapping[Name, Raised]) -> None:
+    def _send_due(self, keeping: AlertStates, found: Mapping[Name, Raised]) -> None:
         settings = self._settings
         quiet = _CHECKS_UNTIL_OVER * settings.interval_sec
         for telling in keeping.take(found, tuple(self._sinks), quiet=quiet, remind=settings.remind_sec):
-            if tell(self._sinks[telling.standing.sink], telling, self._database):
+            if send_alert(self._sinks[telling.standing.sink], telling, self._database):
                 keeping.told(telling, remind=settings.remind_sec)
 
 
-def tell(sink: Sink, telling: Telling, database: str) -> bool:
+def send_alert(sink: Sink, telling: Telling, database: str) -> bool:
     """Sends an alert to one sink. False: it failed, and is sent again when its lease has ended."""
     try:
-        sink.tell(news(telling, database))
+        sink.send(build_notice(telling, database))
     except Exception as error:  # noqa: BLE001 - third-party servers and clients may raise anything
         Log(alert=telling.standing.name, sink=sink.name).error("ALERT_NOT_TOLD", error_type=type(error).__name__)
         return False

@@ -11,19 +11,19 @@ from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.summary import without_password
 from todoku.engine.observability.alert_sinks import sinks
-from todoku.engine.observability.alerts import Own, tell
+from todoku.engine.observability.alerts import MemoryAlertStates, send_alert
 from todoku.engine.observability.log import Log
 
 _QUIET: Final = 60.0
 
 
-class Alarm:
+class ProcessAlerts:
     """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._own = Own()
+        self._own = MemoryAlertStates()
 
     def raised(self, name: Name, value: float) -> threading.Thread | None:
         """Sends the alert to every sink if the value is above its threshold. Returns the thread that does it."""
@@ -46,6 +46,6 @@ class Alarm:
             began = time.monotonic()
             due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
             for telling in due:
-                if tell(known[telling.standing.sink], telling, without_password(self._settings.database)):
+                if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
                     self._own.told(telling, remind=alerts.remind_sec)
             Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
