@@ -22,7 +22,7 @@ from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import GAUGES, Collector, render
 from todoku.engine.observability.gauges import CachedGauges, Gauges, gauges
 from todoku.engine.observability.log import SettledLine
-from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.store.values import Reclaimed
 
@@ -40,7 +40,7 @@ def samples(text: bytes) -> Samples:
 
 def counted(telemetry: Telemetry) -> dict[str, float]:
     """Counters that are not 0, as `name` or `name{value}`."""
-    snapshot = merged([telemetry.dump()])
+    snapshot = merge([telemetry.dump()])
     return {
         f"{name}{{{label}}}" if label else name: number
         for name, values in snapshot.counters.items()
@@ -150,9 +150,9 @@ def test_end_to_end_counts_from_when_it_was_due_and_of_a_retried_one_from_its_pu
     now = time.time()
     telemetry = Telemetry()
     telemetry.settled([ended(created_at=now - 86_400, next_run_at=now)], seconds=0.001)
-    assert merged([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total < 60
+    assert merge([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total < 60
     telemetry.settled([ended(created_at=now - 3_600, next_run_at=now, attempt=3)], seconds=0.001)
-    assert merged([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total > 3_599
+    assert merge([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total > 3_599
 
 
 def test_ledger_writes_and_conflicts_are_those_of_deliveries_with_a_key() -> None:
@@ -215,7 +215,7 @@ def test_owners_that_died_and_rows_that_ran_out_of_time_are_counted() -> None:
 def test_a_label_has_few_values_whatever_handlers_give_as_reasons() -> None:
     telemetry = Telemetry()
     telemetry.settled([ended(aborted(f"REASON_{number}")) for number in range(1_000)], seconds=0.1)
-    reasons = merged([telemetry.dump()]).counters["outbox_terminal_failed_total"]
+    reasons = merge([telemetry.dump()]).counters["outbox_terminal_failed_total"]
     assert len(reasons) == counting.MOST_LABELS + 1
     assert sum(reasons.values()) == 1_000
     assert reasons[counting.OTHER] > 900
@@ -324,7 +324,7 @@ def test_an_application_can_show_them_beside_its_own() -> None:
     telemetry, registry = Telemetry(), CollectorRegistry()
     telemetry.claimed([claimed()], seconds=0.01)
     Counter("shop_orders", "Orders.", registry=registry).inc()
-    registry.register(Collector(lambda: merged([telemetry.dump()])))
+    registry.register(Collector(lambda: merge([telemetry.dump()])))
     shown = samples(generate_latest(registry))
     assert (shown["shop_orders_total", ()], shown["outbox_claimed_total", ()]) == (1, 1)
 
@@ -356,7 +356,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     telemetry = Telemetry()
-    observe_with(provider.get_meter("todoku"), lambda: merged([telemetry.dump()]))
+    observe_with(provider.get_meter("todoku"), lambda: merge([telemetry.dump()]))
     telemetry.settled([ended(took=0.03), ended(aborted("REFUSED"), took=0.03)], seconds=0.01)
     data = reader.get_metrics_data()
     assert data is not None

@@ -165,7 +165,7 @@ def test_where_nobody_traces_nothing_begins() -> None:
     assert telemetry.begin(claimed(headers=json.dumps({"traceparent": REMOTE.format("01")})), send=True) is None
     telemetry.leave(None)
     telemetry.end(None, ended(claimed()))
-    assert telemetry.carried(None, {"a": "b"}) == {"a": "b"}
+    assert telemetry.with_trace(None, {"a": "b"}) == {"a": "b"}
 
 
 def test_a_sampler_that_fails_costs_no_message(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_the_receiver_is_told_of_this_very_send(traced: Traced) -> None:
     given = {"Traceparent": REMOTE.format("01"), "sentry-trace": "s", "other": "o"}
     claim = claimed(headers=json.dumps(given))
     token = traced.telemetry.begin(claim, send=True)
-    sent = traced.telemetry.carried(token, given)
+    sent = traced.telemetry.with_trace(token, given)
     traced.telemetry.end(token, ended(claim))
     assert sent.keys() == {"traceparent", "sentry-trace", "other"}
     assert sent["traceparent"].split("-")[1:3] == [

@@ -164,7 +164,7 @@ class Executor:
         message = outgoing(claim)
         if span is None:
             return message
-        return msgspec.structs.replace(message, headers=self.telemetry.carried(span, message.headers))
+        return msgspec.structs.replace(message, headers=self.telemetry.with_trace(span, message.headers))
 
     def finish(
         self,

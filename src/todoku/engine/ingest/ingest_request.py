@@ -13,7 +13,7 @@ from typing import Final
 
 from todoku.core.message import Message
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.log import LEVELS, IngestedLine, Level, least_level, log_lines
+from todoku.engine.observability.log import LEVELS, IngestedLine, Level, log_lines, lowest_level
 from todoku.engine.observability.telemetry import Telemetry
 
 UNKNOWN: Final = "unknown"
@@ -72,7 +72,7 @@ class Visits:
         for label, number in Counter(f"{visit.source},{visit.status}" for visit in ended).items():
             metrics.add(counting.INGESTED, number, label)
         metrics.observe(counting.INGEST_SECONDS, [visit.seconds for visit in ended])
-        if (least := least_level()) is not None:
+        if (least := lowest_level()) is not None:
             at = datetime.now(UTC)
             log_lines([_line(visit, at) for visit in ended if LEVELS[_level(visit.status)] >= least])
 

@@ -26,7 +26,7 @@ from todoku.engine.ingest.source_keys import SourceKeys
 from todoku.engine.jobs.decoders import told
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.tracing import inject, travelling
+from todoku.engine.observability.tracing import inject, trace_headers
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions, check_json
 
@@ -189,7 +189,7 @@ class Ingest:
 
     def _headers(self, source: Source, arrived: Arrived, identity: Identity, visit: Visit) -> dict[str, str]:
         """Returns the headers of the message: the trace, the verifier's headers, and the id of this request."""
-        headers = travelling(arrived.headers)
+        headers = trace_headers(arrived.headers)
         visit.trace_id = _trace_id(headers.get("traceparent", ""))
         for name in source.verifier.kept:
             if value := _storable_header(arrived.headers.get(name)):

@@ -33,7 +33,7 @@ from todoku.core.errors import StoreError
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.alert_sinks import Sink, build_notice
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merged
+from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merge
 from todoku.store.port import Store
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
@@ -100,7 +100,7 @@ class CounterWindow:
 
     def reading(self) -> Reading:
         """Returns the values of the alerts that need counters only."""
-        at, now = self._monotonic(), merged(self._dumps())
+        at, now = self._monotonic(), merge(self._dumps())
         self._seen.append((at, now))
         while len(self._seen) > 1 and self._seen[1][0] <= at - WINDOW:
             self._seen.popleft()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from todoku.engine.observability.gauges import Gauges
-from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, Snapshot, merged
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, Snapshot, merge
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -38,7 +38,7 @@ def render(dumps: Iterable[bytes], gauges: Gauges | None = None) -> bytes:
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - the extra `server`
     except ImportError:
         return b'# prometheus-client is not installed: pip install "todoku[server]"\n'
-    return generate_latest(Collector(lambda: merged(dumps), lambda: gauges))
+    return generate_latest(Collector(lambda: merge(dumps), lambda: gauges))
 
 
 class Collector:

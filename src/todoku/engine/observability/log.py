@@ -303,7 +303,7 @@ def _level_number(level: str) -> int:
     return LEVELS[cast("Level", level.lower())]
 
 
-def least_level() -> int | None:
+def lowest_level() -> int | None:
     """Returns the lowest level at which lines are written; None: no handler is installed. Called once per batch."""
     if not _has_handler(LOGGER):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-def decoded(headers: str | None) -> dict[str, str]:
+def decode_headers(headers: str | None) -> dict[str, str]:
     """Decodes headers, with names in lower case as in HTTP; headers that cannot be read become none."""
     if headers is None:
         return {}

@@ -170,7 +170,7 @@ def _labels(metric: Counter | Histogram) -> tuple[str, ...]:
 _DECODER: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
-def merged(dumps: Iterable[bytes]) -> Snapshot:
+def merge(dumps: Iterable[bytes]) -> Snapshot:
     """Returns the sum of the metrics of several processes."""
     whole = empty()
     for dump in dumps:
@@ -249,7 +249,7 @@ class Children:
     def died(self, child: int) -> None:
         """Adds the last metrics of a child that ended to those of dead children."""
         if (last := self._living.pop(child, None)) is not None:
-            self._dead = merged([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
+            self._dead = merge([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
 
     def dumps(self) -> tuple[bytes, ...]:
         """Returns the metrics of all children, dead or alive."""

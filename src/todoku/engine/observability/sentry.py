@@ -16,7 +16,7 @@ import msgspec
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Retry, Snooze
 from todoku.engine.context import Context
-from todoku.engine.observability.message_headers import decoded
+from todoku.engine.observability.message_headers import decode_headers
 from todoku.engine.registry import Registry, Target
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _TAGS: Final = {"x-correlation-id": "correlation_id", "correlation_id": "correla
 """Headers of a message with ids, and the tags they become."""
 
 
-def initialised() -> bool:
+def is_initialised() -> bool:
     """Whether the application uses Sentry."""
     sdk = sys.modules.get("sentry_sdk")
     return sdk is not None and bool(sdk.is_initialized())
@@ -37,7 +37,7 @@ def initialised() -> bool:
 
 def flush() -> None:
     """Sends captured events that were not sent yet. Blocks for at most Sentry's `shutdown_timeout`."""
-    if initialised():
+    if is_initialised():
         import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
         sentry_sdk.flush()
@@ -45,7 +45,7 @@ def flush() -> None:
 
 def with_sentry(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Returns `headers` with Sentry's current trace added, if there is one and they have none."""
-    if not initialised() or any(name.lower() == SENTRY_TRACE for name in headers or ()):
+    if not is_initialised() or any(name.lower() == SENTRY_TRACE for name in headers or ()):
         return headers
     import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
@@ -61,7 +61,7 @@ def with_sentry(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 def watch(registry: Registry) -> None:
     """If the application uses Sentry, wraps every handler, present and future, in a Sentry transaction."""
-    if initialised():
+    if is_initialised():
         registry.wrap(watched)
 
 
@@ -94,7 +94,7 @@ def _attempt(claim: Claimed) -> Iterator[None]:
     """Opens a transaction for one attempt. An exception is captured, unless it is an outcome, and raised again."""
     import sentry_sdk  # noqa: PLC0415 - only where the application uses it
 
-    headers = decoded(claim.headers)
+    headers = decode_headers(claim.headers)
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()
         scope.add_event_processor(_remove_variables)

@@ -23,10 +23,10 @@ from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.contained_errors import log_failure, quietly
 from todoku.engine.observability.exposition import observe_with, render
 from todoku.engine.observability.gauges import Gauges
-from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, least_level, log_lines
-from todoku.engine.observability.message_headers import decoded
-from todoku.engine.observability.metrics import Metrics, merged
-from todoku.engine.observability.tracing import Spans, Tracing, configured
+from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, log_lines, lowest_level
+from todoku.engine.observability.message_headers import decode_headers
+from todoku.engine.observability.metrics import Metrics, merge
+from todoku.engine.observability.tracing import Spans, Tracing, find_tracing
 from todoku.store.values import Reclaimed
 
 
@@ -117,7 +117,7 @@ class Telemetry:
         now = time.time()
         self._count(ended, now)
         self.metrics.observe(counting.LATENCY, [seconds * 1000], "commit")
-        least = least_level()
+        least = lowest_level()
         if least is None:
             return
         if least > logging.INFO:
@@ -227,7 +227,7 @@ class Telemetry:
             ago=max(0.0, time.monotonic() - ended.ended),
         )
 
-    def carried(self, token: Any, headers: dict[str, str]) -> dict[str, str]:
+    def with_trace(self, token: Any, headers: dict[str, str]) -> dict[str, str]:
         """Returns the headers of an outgoing message, with the trace context of this send if there is one."""
         if token is None or self._tracing is None:
             return headers
@@ -235,16 +235,16 @@ class Telemetry:
 
     @quietly
     def _carried(self, tracing: Tracing, token: Spans, headers: dict[str, str]) -> dict[str, str]:
-        return tracing.carried(token, headers)
+        return tracing.with_trace(token, headers)
 
     def _connect_otel(self) -> None:
         """Connects to the OpenTelemetry that the application has configured since the last claim."""
         if not self._is_given:
-            self._tracing = configured(self._tracing, self._span_ratio)
+            self._tracing = find_tracing(self._tracing, self._span_ratio)
         if not self._bridged and (otel := sys.modules.get("opentelemetry.metrics")) is not None:
             self._bridged = True
             ours = weakref.ref(self.metrics)  # OpenTelemetry never drops its instruments, an App may end
-            observe_with(otel.get_meter("todoku"), lambda: merged([now.dump()] if (now := ours()) is not None else []))
+            observe_with(otel.get_meter("todoku"), lambda: merge([now.dump()] if (now := ours()) is not None else []))
 
     # -------------------------------------------------------------------------------------------- export
 
@@ -314,7 +314,7 @@ def _line(ended: EndedAttempt, at: datetime) -> SettledLine:
 
 def _ids(headers: str) -> tuple[str | None, str | None]:
     """Returns (correlation id, trace id) from a message's headers."""
-    found = decoded(headers)
+    found = decode_headers(headers)
     correlation = found.get("x-correlation-id") or found.get("correlation_id")
     trace = _TRACEPARENT.fullmatch(found.get("traceparent", ""))
     return correlation[:_LONGEST_ID] if correlation else None, trace[1] if trace else None

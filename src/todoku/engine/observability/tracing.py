@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
-from todoku.engine.observability.message_headers import decoded
+from todoku.engine.observability.message_headers import decode_headers
 from todoku.engine.observability.send_span import TRACER, send_attributes
 from todoku.engine.observability.sentry import SENTRY_TRACE, with_sentry
 
@@ -27,15 +27,15 @@ Headers = dict[str, str]
 _CONTEXT_HEADERS: Final = frozenset({"traceparent", "b3", "x-b3-traceid", "uber-trace-id"})
 """A message with one of these headers already belongs to a trace."""
 
-TRAVELLING: Final = ("traceparent", "tracestate", "baggage", SENTRY_TRACE)
+TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage", SENTRY_TRACE)
 """Trace context headers: copied from a request into a message, and from a message into a request."""
 
 _LONGEST: Final = 8192
 
 
-def travelling(headers: Mapping[str, str]) -> Headers:
+def trace_headers(headers: Mapping[str, str]) -> Headers:
     """Returns the trace context headers of a request, in lower case, without invalid values."""
-    found = {name.lower(): value for name, value in headers.items() if name.lower() in TRAVELLING}
+    found = {name.lower(): value for name, value in headers.items() if name.lower() in TRACE_HEADERS}
     return {name: value for name, value in found.items() if 0 < len(value) <= _LONGEST and value.isprintable()}
 
 
@@ -60,7 +60,7 @@ def _add_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return {**carrier, **(headers or {})} if carrier else headers
 
 
-def configured(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | None:
+def find_tracing(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | None:
     """Returns the Tracing for the application's tracer provider: `before` if it is the same; None if none is set."""
     if "opentelemetry.trace" not in sys.modules and not os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):
         return None
@@ -112,7 +112,9 @@ class Tracing:
             self._context.attach(self._unsampled)  # so that spans of the handler are not sampled either
             return None
         nothing = self._context.Context()
-        parent = self._propagate.extract(decoded(claim.headers), nothing) if claim.headers is not None else nothing
+        parent = (
+            self._propagate.extract(decode_headers(claim.headers), nothing) if claim.headers is not None else nothing
+        )
         kinds = self._trace.SpanKind
         process = self._tracer.start_span("outbox.process", parent, kinds.CONSUMER)
         here = self._trace.set_span_in_context(process, parent)
@@ -154,7 +156,7 @@ class Tracing:
                 span.set_status(self._trace.StatusCode.ERROR, reason)
             span.end(time.time_ns() - round(ago * 1e9) if span is spans.send else None)
 
-    def carried(self, spans: Spans, headers: Mapping[str, str]) -> Headers:
+    def with_trace(self, spans: Spans, headers: Mapping[str, str]) -> Headers:
         """Returns `headers` with the trace context of this send, so that it is the parent of the receiver's spans."""
         carrier: Headers = {}
         self._propagate.inject(carrier, spans.context)
