@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from todoku.engine.observability.read_gauges import CachedGauges, Gauges, read_gauges
 
 from tests.core.making import claimed
 from tests.support.world import World, aborted, failed, snoozed
@@ -20,7 +21,6 @@ from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import GAUGES, Collector, render
-from todoku.engine.observability.gauges import CachedGauges, Gauges, gauges
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
@@ -378,7 +378,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
 
 
 def test_an_empty_database_has_no_lag(world: World) -> None:
-    assert gauges(world.store, stuck_after=60) == Gauges(
+    assert read_gauges(world.store, stuck_after=60) == Gauges(
         lag_events=0, oldest_age_seconds=0, inflight_events=0, stuck_processing_events=0, dead_letters=0,
         breakers_open=0,
     )  # fmt: skip
@@ -394,7 +394,7 @@ def test_lag_is_what_is_due_and_nobody_has_taken(world: World) -> None:
     taken = world.claim(dying, 1, ["warehouse"])
     world.advance(10)
     world.store.reclaim()
-    seen = gauges(world.store, stuck_after=60)
+    seen = read_gauges(world.store, stuck_after=60)
     assert taken
     assert seen.lag_events == 5  # one of them with an owner that died
     assert 10 <= seen.oldest_age_seconds < 300
@@ -404,7 +404,7 @@ def test_lag_is_what_is_due_and_nobody_has_taken(world: World) -> None:
 def test_the_oldest_age_is_since_it_was_due(world: World) -> None:
     world.publish(1, delay=100)
     world.advance(130)
-    assert 30 <= gauges(world.store, stuck_after=60).oldest_age_seconds < 99
+    assert 30 <= read_gauges(world.store, stuck_after=60).oldest_age_seconds < 99
 
 
 def test_stuck_is_what_is_held_for_too_long_or_by_nobody_alive(world: World) -> None:
@@ -413,12 +413,12 @@ def test_stuck_is_what_is_held_for_too_long_or_by_nobody_alive(world: World) -> 
     assert len(world.claim(slow, 2)) == 2
     world.advance(40)
     assert len(world.claim(dead, 3)) == 3
-    assert gauges(world.store, stuck_after=60).stuck_processing_events == 0
+    assert read_gauges(world.store, stuck_after=60).stuck_processing_events == 0
     world.advance(30)  # 70 s after the first claim, 30 s after the second
-    assert gauges(world.store, stuck_after=60).stuck_processing_events == 2 + 3
-    assert gauges(world.store, stuck_after=600).stuck_processing_events == 3
-    assert gauges(world.store, stuck_after=600).inflight_events == 5
-    assert gauges(world.store, stuck_after=600).lag_events == 1
+    assert read_gauges(world.store, stuck_after=60).stuck_processing_events == 2 + 3
+    assert read_gauges(world.store, stuck_after=600).stuck_processing_events == 3
+    assert read_gauges(world.store, stuck_after=600).inflight_events == 5
+    assert read_gauges(world.store, stuck_after=600).lag_events == 1
 
 
 def test_dead_letters_and_open_breakers_are_counted(world: World) -> None:
@@ -427,10 +427,10 @@ def test_dead_letters_and_open_breakers_are_counted(world: World) -> None:
     world.store.set_breaker("warehouse", open_for=60)
     world.store.set_breaker("mail", open_for=5)
     world.store.set_breaker("closed", open_for=0)
-    seen = gauges(world.store, stuck_after=60)
+    seen = read_gauges(world.store, stuck_after=60)
     assert (seen.dead_letters, seen.breakers_open) == (2, 2)
     world.advance(10)
-    assert gauges(world.store, stuck_after=60).breakers_open == 1
+    assert read_gauges(world.store, stuck_after=60).breakers_open == 1
 
 
 def test_a_long_backlog_is_estimated(world: World) -> None:
@@ -447,20 +447,20 @@ def test_a_long_backlog_is_estimated(world: World) -> None:
 def test_however_many_ask_the_database_is_asked_once_in_a_while(world: World) -> None:
     now = [0.0]
     looking = CachedGauges(world.store, stuck_after=60, max_age=5, monotonic=lambda: now[0])
-    assert looking.look() == gauges(world.store, stuck_after=60)
+    assert looking.read() == read_gauges(world.store, stuck_after=60)
     world.publish(1)
     now[0] = 4.9
-    before = looking.look()
+    before = looking.read()
     assert before is not None
     assert before.lag_events == 0
     now[0] = 5.0
-    after = looking.look()
+    after = looking.read()
     assert after is not None
     assert after.lag_events == 1
 
 
 def test_a_database_that_does_not_answer_gives_no_numbers(world: World) -> None:
     looking = CachedGauges(world.store, stuck_after=60, max_age=0)
-    assert looking.look() is not None
+    assert looking.read() is not None
     world.sql("alter table todoku_queue rename to todoku_queue_gone")
-    assert looking.look() is None
+    assert looking.read() is None

@@ -27,7 +27,7 @@ class View:
         self._supervisor = supervisor
         self._store = box.store
         self._telemetry = box.telemetry
-        self._looking = CachedGauges(box.store, stuck_after=supervisor.settings.max_processing_sec)
+        self._gauges = CachedGauges(box.store, stuck_after=supervisor.settings.max_processing_sec)
 
     def condition(self) -> Condition:
         """How it is now; never blocks."""
@@ -63,7 +63,7 @@ class View:
         """Prometheus text; without the database's numbers while it does not answer."""
         answers = self._supervisor.state != "starting" and not self._supervisor.guardrail.tripped
         dumps = (self._telemetry.dump(), *self._supervisor.metrics.dumps())
-        return render(dumps, self._looking.look() if answers else None)
+        return render(dumps, self._gauges.read() if answers else None)
 
     def counts(self) -> Counts:
         """Deliveries by status."""

@@ -23,7 +23,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     breakers_open: int
 
 
-def gauges(store: Store, *, stuck_after: float) -> Gauges:
+def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
     """Reads the gauges. Deliveries in flight for more than `stuck_after` seconds, or without live owner, are stuck."""
     lag, limits = store.lag(stuck_after=stuck_after), store.limits()
     return Gauges(
@@ -55,12 +55,12 @@ class CachedGauges:
         self._until = 0.0
         self._seen: Gauges | None = None
 
-    def look(self) -> Gauges | None:
+    def read(self) -> Gauges | None:
         """Returns the gauges; None if the database is unavailable, because old values would hide that."""
         with self._lock:
             if self._monotonic() >= self._until:
                 try:
-                    self._seen = gauges(self._store, stuck_after=self._stuck_after)
+                    self._seen = read_gauges(self._store, stuck_after=self._stuck_after)
                 except StoreError:
                     self._seen = None
                 self._until = self._monotonic() + self._max_age
