@@ -38,7 +38,7 @@ from todoku.engine.jobs.handle import Handle, signed
 from todoku.engine.jobs.hooks import HookDeclarations
 from todoku.engine.jobs.job import Call
 from todoku.engine.ledger import Answer, Ledger
-from todoku.engine.observability.sentry import watch
+from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
@@ -195,7 +195,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         heart = SqlStore(
             open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
-        watch(self.registry)
+        wrap_handlers(self.registry)
         worker = Worker(
             self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
             plans=self.plans,

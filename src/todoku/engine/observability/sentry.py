@@ -59,13 +59,13 @@ def with_sentry(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return {**given, SENTRY_TRACE: carried[SENTRY_TRACE], **({_BAGGAGE: baggage} if baggage else {})}
 
 
-def watch(registry: Registry) -> None:
+def wrap_handlers(registry: Registry) -> None:
     """If the application uses Sentry, wraps every handler, present and future, in a Sentry transaction."""
     if is_initialised():
-        registry.wrap(watched)
+        registry.wrap(with_transaction)
 
 
-def watched(target: Target) -> Target:
+def with_transaction(target: Target) -> Target:
     """Returns the target with each attempt of its handler in a Sentry transaction. A sender stays as it is."""
     call = target.call
     if call is None:
@@ -74,19 +74,19 @@ def watched(target: Target) -> Target:
 
 
 def _wrap_async(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    async def watched(context: Context) -> Any:
+    async def wrapped(context: Context) -> Any:
         with _attempt(context.claim):
             return await call(context)
 
-    return watched
+    return wrapped
 
 
 def _wrap_sync(call: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    def watched(context: Context) -> Any:
+    def wrapped(context: Context) -> Any:
         with _attempt(context.claim):
             return call(context)
 
-    return watched
+    return wrapped
 
 
 @contextmanager

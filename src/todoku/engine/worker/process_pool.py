@@ -16,7 +16,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted_outcome
-from todoku.engine.observability.sentry import flush, is_initialised, watched
+from todoku.engine.observability.sentry import flush, is_initialised, with_transaction
 from todoku.engine.registry import Target
 from todoku.engine.worker.thread_pool import RunResult, call_handler
 from todoku.store.values import Transacted
@@ -94,7 +94,7 @@ def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunRe
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error
     context = Context(claim, time.monotonic() + seconds)
-    return call_handler(context, watched(target) if is_initialised() else target)
+    return call_handler(context, with_transaction(target) if is_initialised() else target)
 
 
 def _find_target(reference: str, name: str) -> Target:
