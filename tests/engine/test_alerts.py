@@ -196,11 +196,11 @@ def test_a_process_without_a_daemon_raises_its_own_alarm_once(webhook: Recorder)
     """S4-52: the queue cannot be reached, and whoever called it goes another way."""
     alarm = ProcessAlerts(settings(alert_webhook=webhook.url))
     for value in (1, 2, 3):
-        thread = alarm.raised("queue_fallback", value)
+        thread = alarm.check("queue_fallback", value)
         assert thread is not None
         thread.join()
     assert [(posted.json["alert"], posted.json["value"]) for posted in webhook.posted] == [("queue_fallback", 1)]
-    assert ProcessAlerts(settings(alert_queue_fallback="off")).raised("queue_fallback", 5) is None
+    assert ProcessAlerts(settings(alert_queue_fallback="off")).check("queue_fallback", 5) is None
 
 
 # ------------------------------------------------------------------------------------------------ a webhook

@@ -282,21 +282,21 @@ def test_the_metrics_of_children_are_added_up() -> None:
 def test_a_dead_childs_numbers_stay_so_that_no_counter_goes_back() -> None:
     children, first, second = Children(), Telemetry(), Telemetry()
     first.claimed([claimed()] * 5, seconds=0.01)
-    children.heard(1, first.dump())
+    children.record(1, first.dump())
     first.claimed([claimed()] * 2, seconds=0.01)
-    children.heard(1, first.dump())  # what it says includes what it said before
+    children.record(1, first.dump())  # what it says includes what it said before
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 7
-    children.died(1)
-    children.died(1)
+    children.retire(1)
+    children.retire(1)
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 7
     second.claimed([claimed()] * 3, seconds=0.01)
-    children.heard(2, second.dump())
+    children.record(2, second.dump())
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 10
-    children.died(2)
+    children.retire(2)
     shown = samples(render(children.dumps()))
     assert shown["outbox_claimed_total", ()] == 10
     assert shown["outbox_latency_ms_count", (("phase", "claim"),)] == 3
-    children.died(3)  # it never said anything
+    children.retire(3)  # it never said anything
 
 
 def test_a_forked_child_begins_at_0_because_its_parent_has_counted_the_rest() -> None:

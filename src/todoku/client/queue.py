@@ -271,7 +271,7 @@ class Queue:
         )  # fmt: skip
         if (now := time.monotonic()) >= self._alarm_at:
             self._alarm_at = now + _ALARM_EVERY
-            self._alarm.raised("queue_fallback", 1.0)
+            self._alarm.check("queue_fallback", 1.0)
 
     def _here(self, asked: Posted, body: bytes, error: QueueUnavailable | None) -> _Here:
         handler = _handler(self._handlers, asked.to)

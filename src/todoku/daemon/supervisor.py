@@ -127,7 +127,7 @@ class Supervisor:
             case Heard(child, said):
                 child.hear(said)
                 if isinstance(said, Measured):
-                    self.metrics.heard(child.pid, said.dump)
+                    self.metrics.record(child.pid, said.dump)
             case Died(child, code):
                 self._mourn(child, code)
             case _:
@@ -169,7 +169,7 @@ class Supervisor:
     def _mourn(self, child: Child, code: int) -> None:
         place = next(place for place in self.places if place.child is child)
         place.child = None
-        self.metrics.died(child.pid)
+        self.metrics.retire(child.pid)
         started = child.last_started()
         if code != 0:  # one that drained has ended its lease itself
             self._undertaker.bury(child.pid, child.incarnations, started)

@@ -242,11 +242,11 @@ class Children:
         self._living: dict[int, bytes] = {}
         self._dead: Snapshot | None = None
 
-    def heard(self, child: int, dump: bytes) -> None:
+    def record(self, child: int, dump: bytes) -> None:
         """Stores the metrics that a living child (by pid) sent."""
         self._living[child] = dump
 
-    def died(self, child: int) -> None:
+    def retire(self, child: int) -> None:
         """Adds the last metrics of a child that ended to those of dead children."""
         if (last := self._living.pop(child, None)) is not None:
             self._dead = merge([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
