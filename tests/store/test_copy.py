@@ -251,7 +251,7 @@ def test_a_source_that_was_changed_between_two_runs_is_found_out_and_copied_anew
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        copy_of(old, new, tell=until_messages)
+        copy_of(old, new, on_progress=until_messages)
     old.sql("update todoku_message set topic = 'changed' where seq = 2")
     with pytest.raises(StoreError, match="todoku_message is not the same on both sides: a row differs"):
         copy_of(old, new)

@@ -55,7 +55,7 @@ def copy_command(
             )
             return
         with _shown(quiet=as_json) as tell:
-            copied = moving.copy(old, new, restart=restart, tell=tell)
+            copied = moving.copy(old, new, restart=restart, on_progress=tell)
     rows = [(one.table, one.rows, one.brought, one.digest) for one in copied]
     if as_json:
         show_rows(("table", "rows", "brought", "digest"), rows, as_json=True)

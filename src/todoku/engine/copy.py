@@ -48,7 +48,7 @@ class Copied(msgspec.Struct, frozen=True):
     digest: str
 
 
-Tell = Callable[[CopyProgress], None]
+OnProgress = Callable[[CopyProgress], None]
 
 
 def plan(source: Database, target: Database | None) -> tuple[Part, ...]:
@@ -67,7 +67,7 @@ def plan(source: Database, target: Database | None) -> tuple[Part, ...]:
 
 
 def copy(
-    source: Database, target: Database, *, restart: bool = False, tell: Tell = lambda _: None
+    source: Database, target: Database, *, restart: bool = False, on_progress: OnProgress = lambda _: None
 ) -> tuple[Copied, ...]:
     """Copies every table, compares both sides, and only then lets workers run on the target.
 
@@ -81,17 +81,17 @@ def copy(
         if _version(target) is None:
             target.migrate()
         with target.bulk() as new:
-            return _Copy(old, new, found, tell).run(target, restart=restart)
+            return _Copy(old, new, found, on_progress).run(target, restart=restart)
 
 
 class _Copy:
     """One run of a copy."""
 
-    def __init__(self, old: Bulk, new: Bulk, found: tuple[Table, ...], tell: Tell) -> None:
+    def __init__(self, old: Bulk, new: Bulk, found: tuple[Table, ...], on_progress: OnProgress) -> None:
         self._old = old
         self._new = new
         self._found = found
-        self._tell = tell
+        self._on_progress = on_progress
         self._rows = {table.name: whole.count(old, table) for table in found}
 
     def run(self, target: Database, *, restart: bool) -> tuple[Copied, ...]:
@@ -136,13 +136,13 @@ class _Copy:
                 self._new.insert(theirs, batch)
                 done += len(batch)
                 kept.note(self._new, mine.name, done, stand.origin)
-            self._tell(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
+            self._on_progress(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
 
     def _copy_last_table(self, mine: Table, theirs: Table, done: int) -> None:
         for batch in kept.batches(whole.read(self._old, mine)):
             self._new.insert(theirs, batch)
             done += len(batch)
-            self._tell(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
+            self._on_progress(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
 
     def _compare(self, mine: Table, theirs: Table) -> Measure:
         one, other = self._measure(self._old, mine), self._measure(self._new, theirs)
@@ -160,7 +160,7 @@ class _Copy:
     def _with_progress(self, name: str, rows: Iterable[Row]) -> Iterator[Row]:
         for number, row in enumerate(rows, 1):
             if number % _TICK == 0:
-                self._tell(CopyProgress("comparing", name, number, self._rows[name]))
+                self._on_progress(CopyProgress("comparing", name, number, self._rows[name]))
             yield row
 
 
