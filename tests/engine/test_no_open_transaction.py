@@ -59,7 +59,7 @@ def test_I8_no_transaction_is_open_while_a_handler_runs(
             raise TimeoutError("once more")
 
     def in_a_thread(ctx: Context) -> None:
-        looking.read()
+        looking.look()
         if ctx.attempt == 1:
             raise TimeoutError("once more")
 

@@ -159,8 +159,8 @@ class Claimer:
         cursor, worker = self._cursors.get(pool.name), self._lease.worker
         if cursor is None or cursor.worker != worker:
             cursor = self._cursors[pool.name] = ClaimCursor(
-                self._store, worker, pool.destinations, monotonic=time.monotonic, read_waiting=self._shared_waiting.read,
-                room=self._limiting.room, per_key=self._limiting.per_key,
+                self._store, worker, pool.destinations, monotonic=time.monotonic,
+                read_waiting=self._shared_waiting.read, room=self._limiting.room, per_key=self._limiting.per_key,
             )  # fmt: skip
         return cursor
 
