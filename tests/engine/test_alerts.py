@@ -23,7 +23,7 @@ from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.alert_sinks import AlertNotice, post, sinks
 from todoku.engine.observability.alerts import Alerts, CounterWindow, with_database
 from todoku.engine.observability.metrics import Metrics
-from todoku.engine.observability.process_alert import ProcessAlerts
+from todoku.engine.observability.process_alert import Alarm
 
 TELLING = Telling("begun", begun(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
 
@@ -194,13 +194,13 @@ def test_while_the_database_is_away_the_daemon_tells_what_its_own_counters_say(
 
 def test_a_process_without_a_daemon_raises_its_own_alarm_once(webhook: Recorder) -> None:
     """S4-52: the queue cannot be reached, and whoever called it goes another way."""
-    alarm = ProcessAlerts(settings(alert_webhook=webhook.url))
+    alarm = Alarm(settings(alert_webhook=webhook.url))
     for value in (1, 2, 3):
-        thread = alarm.check("queue_fallback", value)
+        thread = alarm.raised("queue_fallback", value)
         assert thread is not None
         thread.join()
     assert [(posted.json["alert"], posted.json["value"]) for posted in webhook.posted] == [("queue_fallback", 1)]
-    assert ProcessAlerts(settings(alert_queue_fallback="off")).check("queue_fallback", 5) is None
+    assert Alarm(settings(alert_queue_fallback="off")).raised("queue_fallback", 5) is None
 
 
 # ------------------------------------------------------------------------------------------------ a webhook

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from todoku.engine.observability.read_gauges import CachedGauges, Gauges, read_gauges
 
 from tests.core.making import claimed
 from tests.support.world import World, aborted, failed, snoozed
@@ -21,6 +20,7 @@ from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import GAUGES, Collector, render
+from todoku.engine.observability.gauges import CachedGauges, Gauges, read_gauges
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry

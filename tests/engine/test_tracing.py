@@ -21,7 +21,7 @@ from tests.support.world import aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
-from todoku.engine.observability.tracing import Tracing, configured, inject
+from todoku.engine.observability.tracing import Tracing, find_tracing, inject
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{}"
 
@@ -161,7 +161,7 @@ def test_headers_that_cannot_be_read_begin_a_trace_of_their_own(traced: Traced) 
 
 def test_where_nobody_traces_nothing_begins() -> None:
     telemetry = Telemetry()  # this process has OpenTelemetry imported, and no provider set
-    assert configured() is None
+    assert find_tracing() is None
     assert telemetry.begin(claimed(headers=json.dumps({"traceparent": REMOTE.format("01")})), send=True) is None
     telemetry.leave(None)
     telemetry.end(None, ended(claimed()))

@@ -15,7 +15,7 @@ from todoku.client.remote_queue import Remote
 from todoku.client.spool import DEDUPLICATED_FOR, Spool
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.observability.process_alert import ProcessAlerts
+from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 
 WITHIN: Final = 0.4
@@ -60,7 +60,7 @@ def connect(
         handlers=handlers or {},
         spool=kept,
         telemetry=_telemetry(backend, kept),
-        alarm=ProcessAlerts(backend.box.settings if isinstance(backend, Embedded) else load_settings()),
+        alarm=Alarm(backend.box.settings if isinstance(backend, Embedded) else load_settings()),
         always_here=skipped,
     )
 

@@ -20,7 +20,7 @@ from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidAct, InvalidMessage, QueueUnavailable
 from todoku.engine.jobs.handler import is_async
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.process_alert import ProcessAlerts
+from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import refuse_in_event_loop
@@ -141,7 +141,7 @@ class Queue:
 
     def __init__(
         self, backend: Backend, *, fallback: Fallback, within: float, handlers: Mapping[str, Handler],
-        spool: Spool | None, telemetry: Telemetry, alarm: ProcessAlerts, always_here: bool,
+        spool: Spool | None, telemetry: Telemetry, alarm: Alarm, always_here: bool,
     ) -> None:  # fmt: skip
         self._backend = backend
         self._fallback = fallback
@@ -271,7 +271,7 @@ class Queue:
         )  # fmt: skip
         if (now := time.monotonic()) >= self._alarm_at:
             self._alarm_at = now + _ALARM_EVERY
-            self._alarm.check("queue_fallback", 1.0)
+            self._alarm.raised("queue_fallback", 1.0)
 
     def _here(self, asked: Posted, body: bytes, error: QueueUnavailable | None) -> _Here:
         handler = _handler(self._handlers, asked.to)

@@ -17,15 +17,15 @@ from todoku.engine.observability.log import Log
 _QUIET: Final = 60.0
 
 
-class ProcessAlerts:
-    """Sends alerts to the configured sinks. `check` never raises, and does not wait for the sinks."""
+class Alarm:
+    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._own = MemoryAlertStates()
 
-    def check(self, name: Name, value: float) -> threading.Thread | None:
+    def raised(self, name: Name, value: float) -> threading.Thread | None:
         """Sends the alert to every sink if the value is above its threshold. Returns the thread that does it."""
         threshold = getattr(self._settings.alerts.thresholds, name)
         if threshold is None or value <= threshold:
