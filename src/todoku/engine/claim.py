@@ -52,7 +52,7 @@ def unlimited_room(_queue: str, _destination: str) -> int:
 
 
 class SharedWaiting:
-    """What waits, read once per round for all pools of a worker, so that idle pools cost no query of their own."""
+    """The waiting work, read once per round for all pools of a worker, so that idle pools cost no extra query."""
 
     def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:
         self._store = store

@@ -45,7 +45,7 @@ class Unstarted(msgspec.Struct, frozen=True):
 
 
 class Executor:
-    """What the pools of a worker share: the targets, the lease, the ledger, and the way to the settler."""
+    """The steps of an attempt that all pools of a worker share: checks, decryption, ledger, spans, outcome."""
 
     def __init__(
         self,

@@ -69,8 +69,8 @@ def _times(situation: Situation) -> Iterator[Because]:
     if due > situation.now:
         tried = f" after {row.reason}" if row.status == "failed" and row.reason else ""
         what = f"attempt {row.attempts + 1} of {row.max_attempts}" if row.attempts else "it"
-        who = _MAX_ATTEMPTS.format(row.max_attempts) if row.attempts else ""
-        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}", who)
+        hint = _MAX_ATTEMPTS.format(row.max_attempts) if row.attempts else ""
+        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}", hint)
     if row.lost:
         times = "once" if row.lost == 1 else f"{row.lost} times"
         text = f"its worker died {times}: it runs alone, when a worker holds no other delivery"

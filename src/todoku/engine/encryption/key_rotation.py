@@ -33,7 +33,7 @@ def reseal_schedules_and_groups(
 ) -> Resealed:
     """Encrypts the secrets of schedules and URL groups by the current master key, plain ones too.
 
-    Each row is a transaction of its own: a killed run continues when it is run again.
+    Each row is a separate transaction: a killed run continues when it is run again.
     """
     strangers: set[str] = set()
     action = f"rotate to {masters.current.id}"

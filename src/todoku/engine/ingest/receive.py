@@ -122,8 +122,8 @@ class Ingest:
         visit.stored(message)
         return None
 
-    def submit(self, name: str, arrived: Arrived, visit: Visit, told: Callable[[Exception | None], None]) -> bool:
-        """As `receive`, without waiting: `told` is called later in this event loop, with None after the commit.
+    def submit(self, name: str, arrived: Arrived, visit: Visit, on_result: Callable[[Exception | None], None]) -> bool:
+        """As `receive`, without waiting: `on_result` is called later in this event loop, with None after the commit.
 
         False: this is not a plain valid event; call `receive`, which handles every case.
         """
@@ -134,10 +134,10 @@ class Ingest:
 
         def stored(answer: CommitResult) -> None:
             if isinstance(answer, Exception):
-                told(answer)
+                on_result(answer)
             else:
                 visit.stored(answer[0])
-                told(None)
+                on_result(None)
 
         try:
             draft = self._verify_and_draft(source, keys, arrived, visit)
