@@ -87,9 +87,9 @@ def test_a_lane_that_failed_gives_back_what_followed() -> None:
     lanes.add((rows[3], rows[4]))
     lanes.add((rows[5],))
     assert lanes.heads() == [rows[0], rows[3], rows[5]]
-    assert lanes.ended([False, True, True]) == [rows[1], rows[2]]
+    assert lanes.drop_stopped([False, True, True]) == [rows[1], rows[2]]
     assert lanes.heads() == [rows[4]]
-    assert lanes.ended([True]) == []
+    assert lanes.drop_stopped([True]) == []
     assert not lanes
 
 
