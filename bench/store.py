@@ -24,7 +24,7 @@ from todoku.app import App, new_id
 from todoku.core.decision import SUCCEEDED
 from todoku.core.identity import lane_id
 from todoku.core.message import Draft, Leg
-from todoku.engine.claim import Claiming
+from todoku.engine.claim import ClaimCursor
 from todoku.store.publish import Publishing, publish
 from todoku.store.sqlite.database import file_path
 
@@ -63,7 +63,7 @@ class Bench:
         """Claim 500 and settle them through the store, until nothing is left."""
         worker, done = uuid4(), 0
         self.store.leases.register(worker, name="bench", lease=600)
-        claiming = Claiming(self.store, worker, ["bench"], monotonic=time.monotonic)
+        claiming = ClaimCursor(self.store, worker, ["bench"], monotonic=time.monotonic)
         while claims := claiming.claim_lanes(lanes=50, limit=BATCH) if lanes else claiming.claim(BATCH):
             if (report := self.store.claims.settle([(claim, SUCCEEDED) for claim in claims])).lost or report.stuck:
                 raise RuntimeError("the benchmark lost a delivery")
@@ -110,7 +110,7 @@ class Bench:
         self.store.leases.register(worker, name="bench", lease=600)
         times = []
         for _ in range(50):
-            claiming = Claiming(self.store, worker, ["bench"], monotonic=time.monotonic)
+            claiming = ClaimCursor(self.store, worker, ["bench"], monotonic=time.monotonic)
             began = time.perf_counter()
             if claiming.claim(BATCH):
                 raise RuntimeError("something was due")

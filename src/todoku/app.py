@@ -25,8 +25,8 @@ from todoku.destinations.http_requests import Requests
 from todoku.destinations.http_sender import is_installed
 from todoku.engine import operate
 from todoku.engine.diagnostics.summary import About, without_password
-from todoku.engine.embedded_worker import beside, drained
-from todoku.engine.group_commit import Together
+from todoku.engine.embedded_worker import run_beside, run_until_idle
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.inbox import Inbox
 from todoku.engine.ingest.receive import Ingest
@@ -37,7 +37,7 @@ from todoku.engine.jobs.handle import Handle, signed
 from todoku.engine.jobs.hooks import HookDeclarations
 from todoku.engine.jobs.job import Call
 from todoku.engine.ledger import Answer, Ledger
-from todoku.engine.observability.sentry import watch
+from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
@@ -196,7 +196,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         heart = Store(
             open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
         )
-        watch(self.registry)
+        wrap_handlers(self.registry)
         worker = Worker(
             self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
             plans=self.plans,
@@ -208,12 +208,12 @@ class App(HookDeclarations, Batches, IngestDeclarations):
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
         """Run a worker beside an ASGI application: `FastAPI(lifespan=box.lifespan)`."""
         await asyncio.to_thread(self.migrate)
-        async with beside(self.worker()):
+        async with run_beside(self.worker()):
             yield
 
     def drain(self, *, limit: int | None = None) -> int:
         """Run what is due, here and now, and return how many attempts were settled: for tests and scripts."""
-        return drained(self.worker(limit=limit))
+        return run_until_idle(self.worker(limit=limit))
 
     async def adrain(self, *, limit: int | None = None) -> int:
         """As `drain`, for async code."""
@@ -265,7 +265,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         """An ASGI application that takes in what the sources declared here post: `api.mount("/ingest", …)`."""
         return registered_shells().ingest_app(self)
 
-    def receiver(self, together: Together) -> Ingest:
+    def receiver(self, together: GroupCommit) -> Ingest:
         """Who takes in the events of the sources declared here, and stores them with what others store."""
         return Ingest(self.outbox, self.sources, lambda: self._routes, together)
 

@@ -174,10 +174,10 @@ def test_providers_are_checked_where_they_are_registered(box: todoku.App) -> Non
         box.secrets("env", str.upper)
     with pytest.raises(todoku.InvalidSetting, match="cannot be called"):
         box.secrets("a b", str.upper)
-    with pytest.raises(todoku.InvalidSetting, match="resolves nothing"):
+    with pytest.raises(todoku.InvalidSetting, match="is not callable"):
         box.secrets("vault", "https://vault")  # type: ignore[arg-type]
     box.secrets("odd", lambda _path: 7)  # type: ignore[arg-type,return-value]
-    with box.outbox.secrets.near(), pytest.raises(todoku.InvalidSetting, match="must return text"):
+    with box.outbox.secrets.near(), pytest.raises(todoku.InvalidSetting, match="must return a str"):
         todoku.Ref("odd:x").get()
 
 

@@ -21,7 +21,7 @@ from todoku.core.sealed import kind_of
 from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded
-from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduler
 from todoku.store.failpoint import armed, lose
 from todoku.store.schedules import ScheduleRow
 from todoku.store.store import Store
@@ -34,9 +34,9 @@ def failed(error: Exception) -> None:
     raise error
 
 
-def firing_of(box: todoku.App, store: Store | None = None, **settings: Any) -> Scheduling:
+def firing_of(box: todoku.App, store: Store | None = None, **settings: Any) -> Scheduler:
     """The part of a worker that fires."""
-    return Scheduling(
+    return Scheduler(
         store or box.store, box.plans, msgspec.structs.replace(box.settings, **settings), box.telemetry,
         on_fired=lambda: None, on_failure=failed,
     )  # fmt: skip
@@ -492,7 +492,7 @@ def test_messages_of_an_encrypted_job_are_sealed_when_they_are_fired(
     assert len(slots_fired(world)) == 1
     (claim,) = world.claim(world.worker())
     assert kind_of(claim.content_type) is not None
-    assert box.outbox.opener.opened(claim).payload == "{}"
+    assert box.outbox.opener.open(claim).payload == "{}"
     assert row(box, "secret").error is None
     for app in (box, stranger):
         app.close()
@@ -646,7 +646,7 @@ def test_doctor_names_what_is_overdue_broken_or_not_declared_any_more(
     levels = {text.split(" ")[0]: (level, text) for level, text in told()}
     assert levels["mine"][0] == "warn"
     assert "has been due for" in levels["mine"][1]
-    assert levels["hourly"] == ("warn", "hourly is not declared by any App any more, and does not fire")
+    assert levels["hourly"] == ("warn", "hourly is not declared by any App any more, so it does not fire")
     box.store.schedules.failed("mine", "tz cannot be 'Mars'")
     assert ("problem", "mine cannot be fired: tz cannot be 'Mars'") in told()
 

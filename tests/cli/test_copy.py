@@ -54,7 +54,7 @@ def test_it_moves_everything_and_says_what(run: Run, old: World, new: World) -> 
     assert (new.deliveries(), new.history()) == (old.deliveries(), old.history())
     assert new.publish(1, idempotency_key="k1")[0].duplicate
     assert said(run("verify", "--db", new.url))
-    assert "rows of its own" in refused(run("copy", old.url, new.url)), "once is enough"
+    assert "other rows" in refused(run("copy", old.url, new.url)), "once is enough"
 
 
 def test_killed_again_and_again_it_goes_on_where_it_was(run: Run, old: World, new: World) -> None:
@@ -133,7 +133,7 @@ def test_a_changed_source_is_found_out_and_copied_anew(run: Run, old: World, new
     done = run("copy", old.url, new.url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1] == (
-        "todoku: todoku_message is not the same on both sides: a row is another one; nothing can run in the target yet"
+        "todoku: todoku_message is not the same on both sides: a row differs; no worker can run on the target yet"
         " (the source was changed between two runs: run the same command again with --restart)"
     )
     assert new.deliveries() == []

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming
+from todoku.engine.claim import ClaimCursor
 from todoku.store.claims import Waiting
 from todoku.store.database import Slice
 from todoku.store.limits import Counted
@@ -355,9 +355,9 @@ class Costly:
 
 def claiming(
     world: World, clock: Clock, *, to: Sequence[str] = ("warehouse",), cost: float = 0.0, lock: float = 0.0
-) -> tuple[Claiming, Costly]:
+) -> tuple[ClaimCursor, Costly]:
     store = Costly(world.store, clock, cost, lock)
-    return Claiming(store, world.worker(lease=600), to, monotonic=clock), store  # type: ignore[arg-type]
+    return ClaimCursor(store, world.worker(lease=600), to, monotonic=clock), store  # type: ignore[arg-type]
 
 
 def test_while_positions_find_work_rows_behind_them_are_found_within_a_quarter_of_a_second(world: World) -> None:
@@ -403,7 +403,7 @@ def test_MEND_2_full_scans_of_a_busy_worker_take_at_most_a_twentieth_of_its_time
     assert store.looks * 1.0 <= 0.05 * (clock.now - began) + 1.0
     assert store.looks >= 4, "but it does look again"
 
-    claims.look_everywhere()
+    claims.request_scan()
     looks = store.looks
     assert claims.claim(5, busy=True) == []
     assert store.looks == looks, "a notice does not cost a busy worker more than its 5 %"
@@ -429,7 +429,7 @@ def test_MEND_2_a_notice_makes_an_idle_worker_look_everywhere(world: World) -> N
     assert claims.claim(5) == []
     publish(world, "new")
     assert claims.claim(5) == []
-    claims.look_everywhere()
+    claims.request_scan()
     assert numbers(claims.claim(5)) == ['"new"']
     assert (claims.claim(5), store.looks) == ([], 2)
 
@@ -505,7 +505,7 @@ def test_a_worker_asks_only_for_what_it_has_registered_and_finds_its_lanes_and_s
     world.claim(worker, limit=100)
     world.store.leases.end(worker, lost=True)
     world.publish(2, to=["mine", "others"])
-    claims = Claiming(world.store, world.worker(), ["mine"], monotonic=Clock())
+    claims = ClaimCursor(world.store, world.worker(), ["mine"], monotonic=Clock())
     rows = claims.claim(10) + claims.claim(10)
     lanes = claims.claim_lanes(lanes=5, limit=10) + claims.claim_lanes(lanes=5, limit=10)
     suspects = claims.claim_suspect() + claims.claim_suspect() + claims.claim_suspect()

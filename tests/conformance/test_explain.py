@@ -152,7 +152,7 @@ def test_a_worker_executes_it(ready: World) -> None:
     (claim,) = ready.claim(worker)
     ready.advance(30)
     assert causes(ready, claim.id)["sending"].text in (
-        f"host:7 ({worker}) has had it for 30 s", f"host:7 ({worker}) has had it for 31 s",
+        f"host:7 ({worker}) has held it for 30 s", f"host:7 ({worker}) has held it for 31 s",
     )  # fmt: skip
     ready.store.acts.cancel(Filter(ids=(claim.id,)), SOMEBODY)
     assert list(causes(ready, claim.id)) == ["sending", "cancel_requested"]

@@ -12,7 +12,7 @@ from tests.support.world import World, aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.http_request import SCHEMES, served_as
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming
+from todoku.engine.claim import ClaimCursor
 from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.diagnostics.explanation import explain
 from todoku.engine.http.request_draft import Posting
@@ -108,7 +108,7 @@ def test_hundreds_of_hosts_get_their_turn(world: World, http: Requesting) -> Non
     for host in sorted(hosts):
         http.post(host)
     world.publish(50, to=("mail",), queue="mail")
-    claims = Claiming(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0)
+    claims = ClaimCursor(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0)
     seen: set[str] = set()
     for _ in range(20):
         seen |= {claim.destination for claim in claims.claim(10)}
@@ -124,7 +124,7 @@ def test_a_host_without_room_keeps_none_of_the_others_back(world: World, http: R
     def room(_queue: str, destination: str) -> int:
         return 0 if destination == "https://slow.example" else 5
 
-    claims = Claiming(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0, room=room)
+    claims = ClaimCursor(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0, room=room)
     found = [claim.destination for _ in range(10) for claim in claims.claim(100)]
     assert len(found) == len(set(found)) == 80
 
@@ -134,11 +134,11 @@ def test_hosts_share_a_claim(world: World, http: Requesting) -> None:
     for number in range(90):
         http.post(f"https://h{number // 30}.example")
     worker = world.worker(lease=600)
-    shared = Claiming(world.store, worker, ["https://"], monotonic=lambda: 0.0, room=lambda _queue, _destination: 20)
+    shared = ClaimCursor(world.store, worker, ["https://"], monotonic=lambda: 0.0, room=lambda _queue, _destination: 20)
     found = Counter(claim.destination for claim in shared.claim(30))
     assert found == {f"https://h{number}.example": 10 for number in range(3)}
-    boundless = Claiming(world.store, worker, ["https://"], monotonic=lambda: 0.0)
-    assert len({claim.destination for claim in boundless.claim(20)}) == 1
+    unlimited_room = ClaimCursor(world.store, worker, ["https://"], monotonic=lambda: 0.0)
+    assert len({claim.destination for claim in unlimited_room.claim(20)}) == 1
 
 
 def test_lanes_with_little_room_keep_none_of_the_others_back(world: World, http: Requesting) -> None:
@@ -148,7 +148,7 @@ def test_lanes_with_little_room_keep_none_of_the_others_back(world: World, http:
     def room(_queue: str, destination: str) -> int:
         return {"https://h0.example": 0, "https://h1.example": 1}.get(destination, 1 << 30)
 
-    claims = Claiming(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0, room=room)
+    claims = ClaimCursor(world.store, world.worker(lease=600), ["https://"], monotonic=lambda: 0.0, room=room)
     found = [claim.destination for _ in range(2) for claim in claims.claim_lanes(lanes=50, limit=100)]
     assert sorted(found) == ["https://h1.example", *["https://h2.example"] * 10]
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.world import Backend, World
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming
+from todoku.engine.claim import ClaimCursor
 
 PROCESSES = 8
 PATIENCE = 60.0
@@ -52,7 +52,7 @@ def ids_of(world: World) -> set[int]:
 def claim_until_empty(backend: Backend, url: str, together: Barrier, note: Path) -> None:
     """One process: claims and settles until nothing waits, and writes down what it got."""
     with opened(backend, url) as world:
-        claims = Claiming(world.store, world.worker(lease=PATIENCE), ["warehouse"], monotonic=time.monotonic)
+        claims = ClaimCursor(world.store, world.worker(lease=PATIENCE), ["warehouse"], monotonic=time.monotonic)
         together.wait(PATIENCE)
         taken: list[int] = []
         while found := claims.claim(250):
@@ -102,7 +102,7 @@ class Laborer:
 
     def _begin(self) -> None:
         self.worker: UUID = self._world.worker(lease=self._lease)
-        self._claims = Claiming(self._world.store, self.worker, ["warehouse"], monotonic=time.monotonic)
+        self._claims = ClaimCursor(self._world.store, self.worker, ["warehouse"], monotonic=time.monotonic)
 
     def claim(self) -> list[Claimed]:
         if not self._world.store.leases.renew(self.worker, lease=self._lease):

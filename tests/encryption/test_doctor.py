@@ -26,7 +26,7 @@ def test_topics_with_fields_that_look_personal_are_listed_by_name_and_without_a_
     world.publish(topic="large", payload=lambda _: {"email": "x" * 20_000})
     (personal,) = found(box, "personal data")
     assert personal.level == "warn"
-    assert personal.text == "user.created is not encrypted, and has fields that look personal: email, 氏名"
+    assert personal.text == "user.created is not encrypted, and has fields that look like personal data: email, 氏名"
     assert "encrypted=True" in personal.todo
 
 

@@ -94,7 +94,7 @@ def test_a_secret_header_is_in_no_byte_that_is_stored_shown_or_logged_and_still_
     box: todoku.App, world: World, receiver: Receiver, canary: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where the receiver answers with all that it was sent, and where callbacks have secrets of their own."""
-    everything = box.outbox.sealer.seals("http.request")
+    everything = box.outbox.sealer.is_encrypted("http.request")
     body = f"body {canary}".encode() if everything else b"a body"
     with serving(box) as server:
         ids = [

@@ -49,7 +49,7 @@ def test_without_a_master_key_it_is_refused_where_it_is_declared(boxes: Boxes) -
         @box.job(encrypted=True)
         def greet(name: str) -> None: ...
 
-    with pytest.raises(todoku.InvalidSetting, match="there is no master key"):
+    with pytest.raises(todoku.InvalidSetting, match="no master key is configured"):
         box.event("person.moved", encrypted=True)
     with pytest.raises(todoku.InvalidSetting, match="everything is to be encrypted"):
         boxes(encrypt="all")

@@ -9,7 +9,7 @@ from tests.support.world import World
 from todoku.core.destination import Outgoing
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry
-from todoku.engine.worker.send_batch import Abreast
+from todoku.engine.worker.send_batch import ParallelLanes
 
 
 class Line:
@@ -83,13 +83,13 @@ def test_a_dead_letter_stops_its_lane_as_everywhere(world: World, crew: Crew) ->
 
 def test_a_lane_that_failed_gives_back_what_followed() -> None:
     rows = [_claim(number) for number in range(6)]
-    lanes = Abreast((rows[0], rows[1], rows[2]))
+    lanes = ParallelLanes((rows[0], rows[1], rows[2]))
     lanes.add((rows[3], rows[4]))
     lanes.add((rows[5],))
     assert lanes.heads() == [rows[0], rows[3], rows[5]]
-    assert lanes.ended([False, True, True]) == [rows[1], rows[2]]
+    assert lanes.drop_stopped([False, True, True]) == [rows[1], rows[2]]
     assert lanes.heads() == [rows[4]]
-    assert lanes.ended([True]) == []
+    assert lanes.drop_stopped([True]) == []
     assert not lanes
 
 

@@ -20,8 +20,8 @@ from todoku.core.alert_settings import Alerting
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_sinks import News, post, sinks
-from todoku.engine.observability.alerts import Alerts, Numbers, with_database
+from todoku.engine.observability.alert_sinks import AlertNotice, post, sinks
+from todoku.engine.observability.alerts import Alerts, CounterWindow, with_database
 from todoku.engine.observability.metrics import Metrics
 from todoku.engine.observability.process_alert import Alarm
 
@@ -57,7 +57,7 @@ def test_ratios_are_of_the_last_five_minutes() -> None:
     """S4-43, S4-44, S4-39, S4-45, S4-40, S4-52."""
     now = [0.0]
     metrics = Metrics()
-    numbers = Numbers(lambda: [metrics.dump()], monotonic=lambda: now[0])
+    numbers = CounterWindow(lambda: [metrics.dump()], monotonic=lambda: now[0])
     assert numbers.reading() == Reading(dead_letter_inflow=0, queue_fallback=0)
     for outcome, number in (("done", 97), ("abort", 1), ("retry", 2)):
         metrics.add(counting.PROCESSED, number, outcome)
@@ -210,7 +210,7 @@ def test_a_webhook_goes_nowhere_private_unless_that_is_allowed(webhook: Recorder
     """webhooks.md §3: alerts are sent under the same guard as deliveries."""
     closed = read_settings({})
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "169.254.169.254", "10.0.0.1"):
-        with pytest.raises(OSError, match="must not be sent to"):
+        with pytest.raises(OSError, match="are forbidden"):
             post(f"http://{host}:{webhook.port}/", b"{}", settings=closed, seconds=60)
     assert webhook.posted == []
     assert post(webhook.url, b"{}", settings=settings(), seconds=60) == 200
@@ -251,6 +251,6 @@ def test_nobody_there_is_an_error_of_the_network() -> None:
 
 
 def test_the_news_is_the_documented_object() -> None:
-    assert set(News.__struct_fields__) == {
+    assert set(AlertNotice.__struct_fields__) == {
         "text", "alert", "state", "summary", "action", "value", "threshold", "since", "database", "host",
     }  # fmt: skip

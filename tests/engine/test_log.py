@@ -25,7 +25,7 @@ from todoku.engine.observability.log import (
     Log,
     SettledLine,
     configure_logging,
-    least_level,
+    lowest_level,
     mask_fields,
 )
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
@@ -319,6 +319,6 @@ def test_a_library_is_silent_until_somebody_listens(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(LOGGER, "propagate", False)  # pytest listens, at the root and here
     monkeypatch.setattr(LOGGER, "handlers", [logging.NullHandler()])
     monkeypatch.setattr(LOGGER, "level", logging.DEBUG)
-    assert least_level() is None
+    assert lowest_level() is None
     LOGGER.addHandler(LineHandler(Terminal()))
-    assert least_level() == logging.INFO
+    assert lowest_level() == logging.INFO

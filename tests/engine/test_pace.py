@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from todoku.engine.worker.pace import PATIENCE, Ends, Pace, ends
+from todoku.engine.worker.pace import PATIENCE, Ends, Pace, group_ends
 
 AHEAD = 0.5
 WATCH = 0.1
@@ -44,7 +44,7 @@ class Simulated:
         """Go to the next event: an attempt ends, or the watch looks."""
         self.now = min([self.watched + WATCH, *self.ends[:1]])
         while self.ends and self.ends[0] <= self.now:
-            self.pace.done(ends([("job", 0.0, heapq.heappop(self.ends))], self.now)["job"])
+            self.pace.done(group_ends([("job", 0.0, heapq.heappop(self.ends))], self.now)["job"])
         if self.now >= self.watched + WATCH:
             self.watched = self.now
             given_back = [one for one in self.ready if one[0] < self.now - PATIENCE]
@@ -150,6 +150,6 @@ def test_a_sender_takes_a_batch_for_each_slot_and_slow_ones_are_not_claimed_ahea
 def test_a_settle_that_took_long_does_not_look_like_slow_or_fast_work() -> None:
     """Attempts count with the distances at which they ended, not with those at which they were settled."""
     quick, slow_ones = Pace(2, MOST), Pace(2, MOST)
-    quick.done(ends([("job", 0.0, 1000.0 + place / 100) for place in range(20)], 1010.0)["job"])
-    slow_ones.done(ends([("job", 0.0, 1000.0 + place / 2) for place in range(20)], 1010.0)["job"])
+    quick.done(group_ends([("job", 0.0, 1000.0 + place / 100) for place in range(20)], 1010.0)["job"])
+    slow_ones.done(group_ends([("job", 0.0, 1000.0 + place / 2) for place in range(20)], 1010.0)["job"])
     assert (quick.ahead(1010.0), slow_ones.ahead(1010.0)) == (18, 0)

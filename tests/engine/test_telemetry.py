@@ -20,9 +20,9 @@ from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import GAUGES, Collector, render
-from todoku.engine.observability.gauges import CachedGauges, Gauges, gauges
+from todoku.engine.observability.gauges import CachedGauges, Gauges, read_gauges
 from todoku.engine.observability.log import SettledLine
-from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merged
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.store.leases import Reclaimed
 
@@ -40,7 +40,7 @@ def samples(text: bytes) -> Samples:
 
 def counted(telemetry: Telemetry) -> dict[str, float]:
     """Counters that are not 0, as `name` or `name{value}`."""
-    snapshot = merged([telemetry.dump()])
+    snapshot = merge([telemetry.dump()])
     return {
         f"{name}{{{label}}}" if label else name: number
         for name, values in snapshot.counters.items()
@@ -150,9 +150,9 @@ def test_end_to_end_counts_from_when_it_was_due_and_of_a_retried_one_from_its_pu
     now = time.time()
     telemetry = Telemetry()
     telemetry.settled([ended(created_at=now - 86_400, next_run_at=now)], seconds=0.001)
-    assert merged([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total < 60
+    assert merge([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total < 60
     telemetry.settled([ended(created_at=now - 3_600, next_run_at=now, attempt=3)], seconds=0.001)
-    assert merged([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total > 3_599
+    assert merge([telemetry.dump()]).histograms["outbox_end_to_end_seconds"][""].total > 3_599
 
 
 def test_ledger_writes_and_conflicts_are_those_of_deliveries_with_a_key() -> None:
@@ -215,7 +215,7 @@ def test_owners_that_died_and_rows_that_ran_out_of_time_are_counted() -> None:
 def test_a_label_has_few_values_whatever_handlers_give_as_reasons() -> None:
     telemetry = Telemetry()
     telemetry.settled([ended(aborted(f"REASON_{number}")) for number in range(1_000)], seconds=0.1)
-    reasons = merged([telemetry.dump()]).counters["outbox_terminal_failed_total"]
+    reasons = merge([telemetry.dump()]).counters["outbox_terminal_failed_total"]
     assert len(reasons) == counting.MOST_LABELS + 1
     assert sum(reasons.values()) == 1_000
     assert reasons[counting.OTHER] > 900
@@ -282,21 +282,21 @@ def test_the_metrics_of_children_are_added_up() -> None:
 def test_a_dead_childs_numbers_stay_so_that_no_counter_goes_back() -> None:
     children, first, second = Children(), Telemetry(), Telemetry()
     first.claimed([claimed()] * 5, seconds=0.01)
-    children.heard(1, first.dump())
+    children.record(1, first.dump())
     first.claimed([claimed()] * 2, seconds=0.01)
-    children.heard(1, first.dump())  # what it says includes what it said before
+    children.record(1, first.dump())  # what it says includes what it said before
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 7
-    children.died(1)
-    children.died(1)
+    children.retire(1)
+    children.retire(1)
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 7
     second.claimed([claimed()] * 3, seconds=0.01)
-    children.heard(2, second.dump())
+    children.record(2, second.dump())
     assert samples(render(children.dumps()))["outbox_claimed_total", ()] == 10
-    children.died(2)
+    children.retire(2)
     shown = samples(render(children.dumps()))
     assert shown["outbox_claimed_total", ()] == 10
     assert shown["outbox_latency_ms_count", (("phase", "claim"),)] == 3
-    children.died(3)  # it never said anything
+    children.retire(3)  # it never said anything
 
 
 def test_a_forked_child_begins_at_0_because_its_parent_has_counted_the_rest() -> None:
@@ -324,7 +324,7 @@ def test_an_application_can_show_them_beside_its_own() -> None:
     telemetry, registry = Telemetry(), CollectorRegistry()
     telemetry.claimed([claimed()], seconds=0.01)
     Counter("shop_orders", "Orders.", registry=registry).inc()
-    registry.register(Collector(lambda: merged([telemetry.dump()])))
+    registry.register(Collector(lambda: merge([telemetry.dump()])))
     shown = samples(generate_latest(registry))
     assert (shown["shop_orders_total", ()], shown["outbox_claimed_total", ()]) == (1, 1)
 
@@ -356,7 +356,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     telemetry = Telemetry()
-    observe_with(provider.get_meter("todoku"), lambda: merged([telemetry.dump()]))
+    observe_with(provider.get_meter("todoku"), lambda: merge([telemetry.dump()]))
     telemetry.settled([ended(took=0.03), ended(aborted("REFUSED"), took=0.03)], seconds=0.01)
     data = reader.get_metrics_data()
     assert data is not None
@@ -378,7 +378,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
 
 
 def test_an_empty_database_has_no_lag(world: World) -> None:
-    assert gauges(world.store, stuck_after=60) == Gauges(
+    assert read_gauges(world.store, stuck_after=60) == Gauges(
         lag_events=0, oldest_age_seconds=0, inflight_events=0, stuck_processing_events=0, dead_letters=0,
         breakers_open=0,
     )  # fmt: skip
@@ -394,7 +394,7 @@ def test_lag_is_what_is_due_and_nobody_has_taken(world: World) -> None:
     taken = world.claim(dying, 1, ["warehouse"])
     world.advance(10)
     world.store.leases.reclaim()
-    seen = gauges(world.store, stuck_after=60)
+    seen = read_gauges(world.store, stuck_after=60)
     assert taken
     assert seen.lag_events == 5  # one of them with an owner that died
     assert 10 <= seen.oldest_age_seconds < 300
@@ -404,7 +404,7 @@ def test_lag_is_what_is_due_and_nobody_has_taken(world: World) -> None:
 def test_the_oldest_age_is_since_it_was_due(world: World) -> None:
     world.publish(1, delay=100)
     world.advance(130)
-    assert 30 <= gauges(world.store, stuck_after=60).oldest_age_seconds < 99
+    assert 30 <= read_gauges(world.store, stuck_after=60).oldest_age_seconds < 99
 
 
 def test_stuck_is_what_is_held_for_too_long_or_by_nobody_alive(world: World) -> None:
@@ -413,12 +413,12 @@ def test_stuck_is_what_is_held_for_too_long_or_by_nobody_alive(world: World) -> 
     assert len(world.claim(slow, 2)) == 2
     world.advance(40)
     assert len(world.claim(dead, 3)) == 3
-    assert gauges(world.store, stuck_after=60).stuck_processing_events == 0
+    assert read_gauges(world.store, stuck_after=60).stuck_processing_events == 0
     world.advance(30)  # 70 s after the first claim, 30 s after the second
-    assert gauges(world.store, stuck_after=60).stuck_processing_events == 2 + 3
-    assert gauges(world.store, stuck_after=600).stuck_processing_events == 3
-    assert gauges(world.store, stuck_after=600).inflight_events == 5
-    assert gauges(world.store, stuck_after=600).lag_events == 1
+    assert read_gauges(world.store, stuck_after=60).stuck_processing_events == 2 + 3
+    assert read_gauges(world.store, stuck_after=600).stuck_processing_events == 3
+    assert read_gauges(world.store, stuck_after=600).inflight_events == 5
+    assert read_gauges(world.store, stuck_after=600).lag_events == 1
 
 
 def test_dead_letters_and_open_breakers_are_counted(world: World) -> None:
@@ -427,10 +427,10 @@ def test_dead_letters_and_open_breakers_are_counted(world: World) -> None:
     world.store.limits.set_breaker("warehouse", open_for=60)
     world.store.limits.set_breaker("mail", open_for=5)
     world.store.limits.set_breaker("closed", open_for=0)
-    seen = gauges(world.store, stuck_after=60)
+    seen = read_gauges(world.store, stuck_after=60)
     assert (seen.dead_letters, seen.breakers_open) == (2, 2)
     world.advance(10)
-    assert gauges(world.store, stuck_after=60).breakers_open == 1
+    assert read_gauges(world.store, stuck_after=60).breakers_open == 1
 
 
 def test_a_long_backlog_is_estimated(world: World) -> None:
@@ -447,20 +447,20 @@ def test_a_long_backlog_is_estimated(world: World) -> None:
 def test_however_many_ask_the_database_is_asked_once_in_a_while(world: World) -> None:
     now = [0.0]
     looking = CachedGauges(world.store, stuck_after=60, max_age=5, monotonic=lambda: now[0])
-    assert looking.look() == gauges(world.store, stuck_after=60)
+    assert looking.read() == read_gauges(world.store, stuck_after=60)
     world.publish(1)
     now[0] = 4.9
-    before = looking.look()
+    before = looking.read()
     assert before is not None
     assert before.lag_events == 0
     now[0] = 5.0
-    after = looking.look()
+    after = looking.read()
     assert after is not None
     assert after.lag_events == 1
 
 
 def test_a_database_that_does_not_answer_gives_no_numbers(world: World) -> None:
     looking = CachedGauges(world.store, stuck_after=60, max_age=0)
-    assert looking.look() is not None
+    assert looking.read() is not None
     world.sql("alter table todoku_queue rename to todoku_queue_gone")
-    assert looking.look() is None
+    assert looking.read() is None

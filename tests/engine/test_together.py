@@ -16,7 +16,7 @@ import todoku
 from tests.engine.test_telemetry import counted
 from tests.support.world import World
 from todoku.core.message import Draft, Message
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.publish import MessageOptions
 from todoku.store import failpoint
 
@@ -55,7 +55,7 @@ def gathered(
     """What becomes of callers of whom the first is committing while the others come."""
 
     async def run() -> list[Outcome]:
-        together = Together(box.outbox)
+        together = GroupCommit(box.outbox)
         tasks = [asyncio.create_task(together.put(first))]
         await asyncio.to_thread(gate.reached.wait, 60)
         tasks += [asyncio.create_task(together.put(drafts)) for drafts in others]
@@ -132,7 +132,7 @@ def test_a_lost_connection_fails_all_of_its_batch_and_a_key_makes_repeating_safe
     drafts = [[drafted(box, n, f"k{n}")] for n in range(10)]
 
     async def put() -> list[Outcome]:
-        together = Together(box.outbox)
+        together = GroupCommit(box.outbox)
         with failpoint.armed(f"publish.{side}_commit", failpoint.lose):
             lost = await asyncio.gather(*map(together.put, drafts), return_exceptions=True)
         assert all(isinstance(outcome, todoku.DatabaseUnavailable) for outcome in lost)
@@ -147,7 +147,7 @@ def test_a_lost_connection_fails_all_of_its_batch_and_a_key_makes_repeating_safe
 
 def test_a_caller_that_goes_away_takes_nobody_with_it(box: todoku.App, world: World) -> None:
     async def run() -> list[Message]:
-        together = Together(box.outbox)
+        together = GroupCommit(box.outbox)
         first = asyncio.create_task(together.put([drafted(box, 0)]))
         await asyncio.to_thread(gate.reached.wait, 60)
         leaving = asyncio.create_task(together.put([drafted(box, 1)]))
@@ -165,7 +165,7 @@ def test_a_caller_that_goes_away_takes_nobody_with_it(box: todoku.App, world: Wo
 
 
 def test_one_can_be_used_from_one_event_loop_after_the_other(box: todoku.App, world: World) -> None:
-    together = Together(box.outbox)
+    together = GroupCommit(box.outbox)
     for n in range(3):
         asyncio.run(_alone(together.put([drafted(box, n)])))
     assert len(stored(world)) == 3
@@ -184,7 +184,7 @@ def test_a_lane_that_somebody_holds_keeps_nobody_from_publishing_elsewhere(postg
     world = World("postgres", postgres_url)
 
     async def run() -> tuple[list[Message], list[Message]]:
-        together = Together(box.outbox)
+        together = GroupCommit(box.outbox)
         with world.connect() as holding:
             box.outbox.put([drafted(box, 0, lane="o1")], holding, twin="")
             blocked = asyncio.create_task(together.put([drafted(box, 1, lane="o1")]))

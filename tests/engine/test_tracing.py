@@ -21,7 +21,7 @@ from tests.support.world import aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
-from todoku.engine.observability.tracing import Tracing, configured, inject
+from todoku.engine.observability.tracing import Tracing, find_tracing, inject
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{}"
 
@@ -161,11 +161,11 @@ def test_headers_that_cannot_be_read_begin_a_trace_of_their_own(traced: Traced) 
 
 def test_where_nobody_traces_nothing_begins() -> None:
     telemetry = Telemetry()  # this process has OpenTelemetry imported, and no provider set
-    assert configured() is None
+    assert find_tracing() is None
     assert telemetry.begin(claimed(headers=json.dumps({"traceparent": REMOTE.format("01")})), send=True) is None
     telemetry.leave(None)
     telemetry.end(None, ended(claimed()))
-    assert telemetry.carried(None, {"a": "b"}) == {"a": "b"}
+    assert telemetry.with_trace(None, {"a": "b"}) == {"a": "b"}
 
 
 def test_a_sampler_that_fails_costs_no_message(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_the_receiver_is_told_of_this_very_send(traced: Traced) -> None:
     given = {"Traceparent": REMOTE.format("01"), "sentry-trace": "s", "other": "o"}
     claim = claimed(headers=json.dumps(given))
     token = traced.telemetry.begin(claim, send=True)
-    sent = traced.telemetry.carried(token, given)
+    sent = traced.telemetry.with_trace(token, given)
     traced.telemetry.end(token, ended(claim))
     assert sent.keys() == {"traceparent", "sentry-trace", "other"}
     assert sent["traceparent"].split("-")[1:3] == [

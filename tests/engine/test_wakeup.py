@@ -192,13 +192,13 @@ def test_MEND_3_a_worker_polls_soon_after_it_has_said_that_it_sleeps(
     """H25: these find a publisher that looked for sleepers before there was one and commits after the last look."""
     crew.handles("warehouse")
     happened: list[str | float] = []
-    soonest = Claimer._soonest
+    longest_wait = Claimer._longest_wait
 
     def noted(claimer: Claimer) -> float:
         happened.append(claimer._wait)
-        return soonest(claimer)
+        return longest_wait(claimer)
 
-    monkeypatch.setattr(Claimer, "_soonest", noted)
+    monkeypatch.setattr(Claimer, "_longest_wait", noted)
     with (
         armed("set_state.after_commit", lambda: happened.append("idle")),
         crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker,

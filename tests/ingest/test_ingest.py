@@ -387,7 +387,7 @@ def test_what_cannot_be_declared_is_refused_by_its_name(box: todoku.App) -> None
         ({"source": "a b", "verifier": verifier, "topic": "x"}, "source"),
         ({"source": "", "verifier": verifier, "topic": "x"}, "source"),
         ({"source": "ours", "verifier": verifier, "topic": "x"}, "two sources"),
-        ({"source": "x", "verifier": "whsec_x", "topic": "x"}, "verifies nothing"),
+        ({"source": "x", "verifier": "whsec_x", "topic": "x"}, "is not a verifier"),
         ({"source": "x", "verifier": verifier, "topic": "x.{"}, "topic"),
         ({"source": "x", "verifier": verifier, "topic": "x", "key": "a b"}, "key"),
         ({"source": "x", "verifier": verifier, "topic": "x", "dedupe_for": 0}, "dedupe_for"),

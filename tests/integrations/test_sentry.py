@@ -14,7 +14,7 @@ import todoku
 from tests.daemon.running import until
 from tests.support.recording import SentryRecorder
 from todoku.engine.observability.sentry import with_sentry
-from todoku.engine.observability.tracing import inject, travelling
+from todoku.engine.observability.tracing import inject, trace_headers
 
 SECRET = "4000-0000-0000-0002"
 
@@ -189,7 +189,7 @@ def test_the_trace_of_a_request_goes_on_in_the_headers_of_its_message() -> None:
         "Authorization": "Bearer secret",
         "Cookie": "no",
     }
-    assert travelling(request) == {
+    assert trace_headers(request) == {
         name.lower(): request[name] for name in ("Traceparent", "Tracestate", "Baggage", "Sentry-Trace")
     }
-    assert travelling({"baggage": "x" * 9000, "traceparent": "a\r\nb", "tracestate": ""}) == {}
+    assert trace_headers({"baggage": "x" * 9000, "traceparent": "a\r\nb", "tracestate": ""}) == {}

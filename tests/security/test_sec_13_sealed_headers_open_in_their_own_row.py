@@ -19,7 +19,7 @@ from tests.encryption.test_requests import drained, publish, reasons, sending
 from tests.support.serving import SOMEBODY, serving
 from tests.support.world import World
 from todoku.core.master_keys import MasterKey
-from todoku.engine.encryption.cipher import Cipher, unwrapped, wrapped
+from todoku.engine.encryption.cipher import Cipher, unwrap, wrap
 from todoku.engine.encryption.key_rotation import rotate
 from todoku.engine.encryption.stored_secrets import reseal
 
@@ -187,7 +187,7 @@ class Before:
         name, _, text = master.partition(":")
         self.id, self.key = id or uuid4(), os.urandom(32)
         if id is None:
-            row = wrapped(self.id, "2026-11-01", MasterKey(name, base64.b64decode(text)), self.key, os.urandom)
+            row = wrap(self.id, "2026-11-01", MasterKey(name, base64.b64decode(text)), self.key, os.urandom)
             world.sql(
                 "insert into todoku_data_key (id, day, master_key_id, wrapped, created_at) values (?, ?, ?, ?, ?)",
                 str(row.id), row.day, row.master_key_id, row.wrapped, 0 if world.backend == "sqlite" else row.day,
@@ -275,4 +275,4 @@ def test_a_data_key_of_today_opens_nothing_of_the_older_kind(
 def _plain_key(box: todoku.App) -> bytes:
     current = box.outbox.sealer._key
     assert current is not None
-    return unwrapped(current.row, box.settings.master_keys.current)
+    return unwrap(current.row, box.settings.master_keys.current)

@@ -29,7 +29,7 @@ from todoku import App
 from todoku.core.decision import SUCCEEDED
 from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming
+from todoku.engine.claim import ClaimCursor
 
 SECONDS = float(os.environ.get("TODOKU_TEST_MINUTE_SECONDS", "12"))
 LEASE = 4.0
@@ -149,7 +149,7 @@ class Engine:
     def _begin(self) -> None:
         worker = uuid4()
         self._store.leases.register(worker, name="a minute", lease=LEASE)
-        self._claiming = Claiming(self._store, worker, ["warehouse"], monotonic=time.monotonic)
+        self._claiming = ClaimCursor(self._store, worker, ["warehouse"], monotonic=time.monotonic)
         self._worker = worker
 
     def step(self) -> int:

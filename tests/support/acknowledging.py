@@ -11,7 +11,7 @@ import sys
 from itertools import count
 
 import todoku
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.store import failpoint
 
 CALLERS = 12
@@ -19,7 +19,7 @@ CALLERS = 12
 
 async def publish(box: todoku.App, fatal: str, commit: int) -> None:
     """Each caller publishes one message after the other, and says so by one write once it is stored."""
-    together, numbers, passed = Together(box.outbox), count(), count(1)
+    together, numbers, passed = GroupCommit(box.outbox), count(), count(1)
 
     def pass_by() -> None:
         if next(passed) == commit:

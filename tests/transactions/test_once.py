@@ -64,7 +64,7 @@ def test_a_key_is_done_once_and_whoever_asks_again_is_given_the_response(shop: W
     assert once({"b": 2}, scope="invoices").first, "a key is unique in its scope, not in the installation (H12)"
     with pytest.raises(IdempotencyConflict, match=r"'r-7' was used at .* with another body"):
         once({"a": 2})
-    with pytest.raises(InvalidMessage, match="has its response already"):
+    with pytest.raises(InvalidMessage, match="already has a response"):
         once({"a": 1}, act=storing("another"))
     caller.commit()
     assert orders(shop) == [(1, "mine")]
@@ -151,7 +151,7 @@ def test_what_cannot_be_is_refused_with_its_name(box: App, wrong: str) -> None:
         "consumer": (lambda: box.inbox("a\0b"), "the consumer has a NUL"),
         "id": (lambda: box.inbox("c").once("7", tx=object()), "message_id cannot be '7'"),
         "sequence": (lambda: box.inbox("c").newer("k", 1.5, tx=object()), "sequence cannot be 1.5"),  # type: ignore[arg-type]
-        "no tx": (lambda: box.inbox("c").once(uuid4(), tx=None), "without a transaction proves nothing"),
+        "no tx": (lambda: box.inbox("c").once(uuid4(), tx=None), "an inbox needs a transaction"),
     }
     call, text = refused[wrong]
     with pytest.raises(InvalidMessage, match=text):

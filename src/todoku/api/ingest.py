@@ -26,7 +26,7 @@ from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import Framed, id_for, id_of, said_of
 from todoku.app import App
 from todoku.core.ingest import Arrived, Challenge
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.ingest.ingest_request import Visit, Visits
 from todoku.engine.ingest.receive import Ingest, Unverified
 from todoku.engine.ingest.source_keys import NoSecret
@@ -51,7 +51,7 @@ def ingest_app(box: App, *, within: float = READ_WITHIN) -> ASGIApp:
 
     `within`: so many seconds a body may take to arrive.
     """
-    endpoint = IngestEndpoint(box.receiver(Together(box.outbox)), within=within)
+    endpoint = IngestEndpoint(box.receiver(GroupCommit(box.outbox)), within=within)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -132,7 +132,7 @@ class IngestEndpoint:
             problem = answer(said, request_id)
             send(said.status, (*problem.raw_headers, (b"x-request-id", request_id.encode())), bytes(problem.body))
 
-        return self._ingest.hand_in(source, Arrived(headers, body), visit, told)
+        return self._ingest.submit(source, Arrived(headers, body), visit, told)
 
     async def _received(self, source: str, scope: Scope, receive: Receive, visit: Visit) -> Challenge | None:
         headers = _texts(scope["headers"])

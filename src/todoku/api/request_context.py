@@ -7,7 +7,7 @@ import msgspec
 from todoku.api.auth import Gate
 from todoku.app import App
 from todoku.core.settings import Settings
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.outbox import Outbox
 from todoku.store.store import Store
 
@@ -17,7 +17,7 @@ class RequestContext(msgspec.Struct, frozen=True):
 
     box: App
     gate: Gate
-    together: Together
+    together: GroupCommit
 
     @property
     def store(self) -> Store:

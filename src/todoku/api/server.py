@@ -23,7 +23,7 @@ from todoku.api.request_frame import Framed
 from todoku.app import App
 from todoku.core.development_credentials import is_public
 from todoku.core.proxies import proxies
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.api_tokens import TokenChecker
 
 
@@ -81,7 +81,7 @@ def context_of(box: App) -> RequestContext:
         proxies=proxies(settings.trusted_proxies),
         failures=Failures(box.telemetry.metrics),
     )
-    return RequestContext(box, gate, Together(box.outbox))
+    return RequestContext(box, gate, GroupCommit(box.outbox))
 
 
 def server_routes(

@@ -58,7 +58,7 @@ def copy_command(
             )
             return
         with _progress_reporter(quiet=as_json) as report:
-            copied = database_copy.copy(old, new, restart=restart, tell=report)
+            copied = database_copy.copy(old, new, restart=restart, on_progress=report)
     rows = [(one.table, one.rows, one.brought, one.digest) for one in copied]
     if as_json:
         show_rows(("table", "rows", "brought", "digest"), rows, as_json=True)

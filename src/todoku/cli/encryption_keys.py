@@ -12,7 +12,7 @@ from todoku.cli.database_option import open_app
 from todoku.cli.options import act_options, database_option, identify_operator, json_option
 from todoku.cli.output import exit_not_found, print_json, progress, say, show_rows
 from todoku.core.master_keys import KEY_BYTES, written
-from todoku.engine.encryption.key_rotation import days, rekeep, rotate, shred
+from todoku.engine.encryption.key_rotation import days, reseal_schedules_and_groups, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
 from todoku.engine.encryption.stored_secrets import reseal
 
@@ -82,7 +82,7 @@ def rotate_keys(
         with progress("rotating", quiet=as_json) as report:
             done = rotate(box.store.data_keys, masters, operator, dry_run=dry_run, progress=report)
         resealed = [reseal(box.store.secrets, masters, operator, dry_run=dry_run)]
-        resealed.append(rekeep(box.store, masters, operator, dry_run=dry_run))
+        resealed.append(reseal_schedules_and_groups(box.store, masters, operator, dry_run=dry_run))
     secrets = sum(each.number for each in resealed)
     strangers = sorted({*done.strangers, *(name for each in resealed for name in each.strangers)})
     if as_json:

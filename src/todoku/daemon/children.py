@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, Notice, read_notices
-from todoku.engine.worker.started_deliveries import may_have_started, shared_memory
+from todoku.engine.worker.started_deliveries import create_shared_memory, may_have_started
 from todoku.engine.worker.worker import Health
 
 QUICK_DEATH: Final = 2.0
@@ -36,7 +36,7 @@ class Child:
         self.health: Health | None = None
         self.dump = b""
         self.was_killed = False
-        self._started = shared_memory()
+        self._started = create_shared_memory()
         ours, theirs = socket.socketpair()
         with theirs:
             # Its own process group: Ctrl-C reaches only the supervisor, and a kill also reaches what handlers started.

@@ -67,7 +67,7 @@ class HealthView:
         """Metrics as Prometheus text, without those of the database while it does not answer."""
         answers = self._supervisor.state != "starting" and not self._supervisor.guardrail.tripped
         dumps = (self._telemetry.dump(), *self._supervisor.metrics.dumps())
-        return render(dumps, self._gauges.look() if answers else None)
+        return render(dumps, self._gauges.read() if answers else None)
 
     def counts(self) -> Counts:
         """The number of deliveries by status."""

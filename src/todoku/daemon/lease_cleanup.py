@@ -13,7 +13,7 @@ from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.engine.worker.lease import bury_dead
+from todoku.engine.worker.lease import end_dead_lease
 from todoku.store.store import Store
 
 _RETRY_AFTER: Final = 0.5
@@ -57,7 +57,7 @@ class LeaseCleanup:
         runs_out = time.monotonic() + self._settings.lease_sec
         while time.monotonic() < runs_out:
             try:
-                found = bury_dead(self._store, worker_id, started, max_lost=self._settings.max_lost)
+                found = end_dead_lease(self._store, worker_id, started, max_lost=self._settings.max_lost)
             except TodokuError:  # the guardrail reports the database
                 time.sleep(_RETRY_AFTER)
                 continue

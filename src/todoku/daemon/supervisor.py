@@ -127,7 +127,7 @@ class Supervisor:
             case NoticeReceived(child, notice):
                 child.record(notice)
                 if isinstance(notice, MetricsReport):
-                    self.metrics.heard(child.pid, notice.dump)
+                    self.metrics.record(child.pid, notice.dump)
             case ChildDied(child, code):
                 self._handle_death(child, code)
             case _:
@@ -169,7 +169,7 @@ class Supervisor:
     def _handle_death(self, child: Child, code: int) -> None:
         place = next(place for place in self.places if place.child is child)
         place.child = None
-        self.metrics.died(child.pid)
+        self.metrics.retire(child.pid)
         started = child.started_deliveries()
         if code != 0:  # a process that drained has ended its own lease
             self._lease_cleanup.end_leases(child.pid, child.incarnations, started)

@@ -1,10 +1,10 @@
-"""2. Claim: which slices to ask for, and from where on.
+"""2. Claim: which slices of the deliveries to claim from, and from which position on.
 
-A claim starts from a remembered (next_run_at, id) per place, so that rows finished under somebody's old snapshot are
-not walked again and again. Rows may appear behind the position (late commits, releases, retries of the clock), and
-places may be new, so there are full scans. A busy worker, one that finds work without them, gives them at most 5 % of
-its time. An idle worker scans at every poll if that is cheap, else after a notice and once a second, whatever the last
-scan took (decision 9).
+A place is a (queue, destination, priority). A claim starts from a remembered (next_run_at, id) per place, so that
+finished rows, which an old snapshot keeps from being vacuumed, are not read again and again. Rows may appear behind the
+position (late commits, releases, clock changes), and places may be new, so there are full scans. A busy worker, which
+finds work without them, spends at most 5 % of its time on scans. An idle worker scans at every poll if that is cheap,
+else after a notice and once a second, however long the last scan took (decision 9).
 """
 
 from __future__ import annotations
@@ -20,64 +20,63 @@ from todoku.store.database import Slice
 from todoku.store.limits import UNCOUNTED, Counted, Gated
 from todoku.store.store import Store
 
-_SHARE: Final = 19
-"""A full scan that took a second is followed by at least 19 without one: 5 %."""
+_IDLE_PER_SCAN: Final = 19
+"""A full scan that took a second is followed by at least 19 seconds without one: 5 %."""
 
 _SOONEST: Final = 0.25
-"""Two full scans are at least this far apart while positions find work."""
+"""Seconds between two full scans, at least, while positions find work."""
 
 _IDLE: Final = 1.0
-"""An idle worker scans at least once in so many seconds: it has nothing else to spend the time on."""
+"""Seconds between two full scans of an idle worker, at most."""
 
 _PLACES: Final = 64
-"""So many places are asked by one statement; and so many that had work are asked without looking whether they have."""
+"""Places in one claim statement; also the places without known work that are still tried because they had some."""
 
-_SIDE_BY_SIDE: Final = 32
-"""So many places share a claim: with more of them each gives too little for what it costs to ask it."""
+_SHARING_PLACES: Final = 32
+"""Places that share one claim, at most: with more, each would yield too few deliveries for its cost."""
 
 _REMEMBERED: Final = 60.0
-"""A place that had work is asked for so many seconds more: its next message, or its key that was full, does not wait
-for a look."""
+"""Seconds for which a place that had work is still tried, so that its next message does not wait for a scan."""
 
 T = TypeVar("T")
 Place = tuple[str, str, int]
 
 
 Room = Callable[[str, str], int]
-"""How many more of a queue and for a destination may be held: breakers and pauses say so. Limits are counted."""
+"""(queue, destination) -> how many more may be held, by breakers, pauses and the bulkhead. Claims count the limits."""
 
 UNLIMITED: Final = 1 << 30
 
 
-def boundless(_queue: str, _destination: str) -> int:
-    """No limit but the claim's own."""
+def unlimited_room(_queue: str, _destination: str) -> int:
+    """Returns UNLIMITED: only the limit of the claim itself applies."""
     return UNLIMITED
 
 
-class SharedLook:
-    """What waits, looked at once a round for all pools of a worker: a pool without work costs the others nothing."""
+class SharedWaiting:
+    """The waiting work, read once per round for all pools of a worker, so that idle pools cost no extra query."""
 
     def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:
         self._store = store
         self._destinations = tuple(name for names in pools for name in names)
         self._found: Waiting | None = None
-        self._told: set[Sequence[str]] = set()
+        self._served: set[Sequence[str]] = set()
 
-    def begin(self) -> None:
-        """A new round: what was seen before does not count any more."""
+    def invalidate(self) -> None:
+        """Begins a new round: the next `read` reads the database."""
         self._found = None
 
-    def look(self, destinations: Sequence[str]) -> Waiting:
-        """What waits for these. Who asks twice in a round wants to know anew."""
-        if self._found is None or destinations in self._told:
+    def read(self, destinations: Sequence[str]) -> Waiting:
+        """Returns what waits for these destinations. A second call in one round reads the database again."""
+        if self._found is None or destinations in self._served:
             self._found = self._store.claims.waiting(self._destinations)
-            self._told = set()
-        self._told.add(destinations)
+            self._served = set()
+        self._served.add(destinations)
         return self._found if destinations == self._destinations else self._found.only(destinations)
 
 
-class Claiming:
-    """What one worker remembers between its claims. Not thread-safe: a worker has one claimer."""
+class ClaimCursor:
+    """Claims for the destinations of one pool, from remembered positions. Not thread-safe: a worker has one claimer."""
 
     def __init__(
         self,
@@ -86,20 +85,20 @@ class Claiming:
         destinations: Sequence[str],
         *,
         monotonic: Callable[[], float],
-        look: Callable[[Sequence[str]], Waiting] | None = None,
-        room: Room = boundless,
+        read_waiting: Callable[[Sequence[str]], Waiting] | None = None,
+        room: Room = unlimited_room,
         per_key: Mapping[str, Limit] | None = None,
     ) -> None:
         self._store = store
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
-        self._look_at = look or store.claims.waiting
+        self._read = read_waiting or store.claims.waiting
         self._room = room
         self._per_key = per_key or {}
         self._gates: dict[tuple[str, str], float] = {}
         self.next_gate = float("inf")
-        """When a key may start something again, by the clock of this worker."""
+        """When the next gate may start a delivery, by this worker's monotonic clock."""
         self._waiting = Waiting((), (), ())
         self._seen: dict[Place, float] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
@@ -108,49 +107,49 @@ class Claiming:
         self._turn = self._round = 0
 
     @property
-    def sees_suspects(self) -> bool:
-        """Whether deliveries wait whose owner died."""
+    def has_suspects(self) -> bool:
+        """Whether suspects wait: deliveries whose owner died."""
         return bool(self._waiting.suspects)
 
     @property
-    def sees_lanes(self) -> bool:
+    def has_lanes(self) -> bool:
         """Whether lanes have work."""
         return bool(self._waiting.lanes)
 
     @property
-    def sees_others(self) -> bool:
-        """Whether there is, or was, work that is neither in a lane nor at a gate."""
+    def has_other_work(self) -> bool:
+        """Whether there is, or was lately, work that is neither in a lane nor at a gate."""
         return bool(self._seen)
 
     @property
-    def sees_gates(self) -> bool:
-        """Whether keys with a limit have work, or had it a moment ago."""
+    def has_gates(self) -> bool:
+        """Whether gates (limits of one key) have work, or had some lately."""
         return bool(self._gates)
 
     def claim(self, limit: int, *, counted: Counted = UNCOUNTED, busy: bool = False) -> list[Claimed]:
-        """Up to `limit` due deliveries: from the positions, or by a full scan if that is due.
+        """Claims up to `limit` due deliveries, from the positions, or by a full scan if one is due.
 
-        `busy`: there is other work than this, which a look that finds nothing would cost its time.
+        `busy`: the worker has found other work in this round, which a fruitless scan would delay.
         """
         if self._monotonic() < self._next_scan:
-            if found := self._ask(limit, counted):
+            if found := self._claim_at_positions(limit, counted):
                 return found
             if busy or not (self._noticed or self._monotonic() >= self._next_idle_scan):
                 return []
         return self._scan(limit, counted)
 
-    def look_everywhere(self) -> None:
-        """A publisher gave notice: the next claim that finds nothing at its positions scans, unless it is busy."""
+    def request_scan(self) -> None:
+        """Makes the next claim that finds nothing at its positions scan, unless busy. Called after a notice."""
         self._noticed = True
 
     def claim_counted(self, limit: int, *, counted: Counted) -> list[Claimed]:
-        """Up to `limit` due deliveries of places that have a limit, and of no others."""
-        return self._ask(limit, counted, only=counted)
+        """Claims up to `limit` due deliveries, only of queues and destinations that have a limit."""
+        return self._claim_at_positions(limit, counted, only=counted)
 
     def claim_gates(self, *, gates: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """Up to `limit` deliveries of up to `gates` keys that have a limit, of each as many as it leaves."""
+        """Claims up to `limit` deliveries of up to `gates` gates, of each as many as its limit allows."""
         for places, room in self._by_room(list(self._gates)):
-            gated, most = [self._gated(*place) for place in places], min(limit, room)
+            gated, most = [self._gate_of(*place) for place in places], min(limit, room)
             found = self._store.claims.take_gates(
                 self.worker, gated, number=min(gates, room), limit=most, counted=counted
             )
@@ -158,16 +157,16 @@ class Claiming:
                 return found
         return []
 
-    def _gated(self, queue: str, destination: str) -> Gated:
+    def _gate_of(self, queue: str, destination: str) -> Gated:
         limit = self._per_key.get(destination)
-        if limit is None:  # it has none any more
+        if limit is None:  # the limit was removed from the code
             return Gated(queue, destination)
         return Gated(queue, destination, limit.concurrency, limit.rate)
 
     def claim_lanes(self, *, lanes: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """Up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
+        """Claims up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
         if not self._waiting.lanes:
-            self._look()
+            self._read_waiting()
         groups = self._by_room(self._waiting.lanes)
         for places, room in groups:
             found = self._store.claims.take_lanes(
@@ -176,46 +175,49 @@ class Claiming:
             if found:
                 return found
         if groups:
-            self._look()
+            self._read_waiting()
         return []
 
     def claim_suspect(self, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """One delivery whose owner died before. Where there is none, what waits was looked at by this."""
+        """Claims one suspect. If there is none, reads again what waits."""
         known = bool(self._waiting.suspects)
         if not known:
-            self._look()
+            self._read_waiting()
         places = [place for places, _ in self._by_room(self._waiting.suspects) for place in places]
         found = self._store.claims.take_suspect(self.worker, places, counted=counted) if places else []
         if not found and (known or places):
-            self._look()
+            self._read_waiting()
         return found
 
     def _by_room(self, places: Sequence[tuple[str, str]]) -> list[tuple[list[tuple[str, str]], int]]:
-        """Places with room, together those that have as much: one with little keeps no other back. In turn."""
+        """Groups places by their room, so that one with little room does not hold back the others.
+
+        Each call begins with another group.
+        """
         groups: dict[int, list[tuple[str, str]]] = {}
         for place in places:
             if (room := self._room(*place)) > 0:
                 groups.setdefault(room, []).append(place)
         self._round += 1
-        return _turned([(some, room) for room, some in groups.items()], self._round)
+        return _rotate([(some, room) for room, some in groups.items()], self._round)
 
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         self._noticed = False
         spent = self._store.claims.seconds
         self._positions.clear()
-        self._look()
-        found = self._ask(limit, counted)
-        # Not the time by the clock: a wait for a lock or a connection says nothing about the next scan.
-        wait = _SHARE * (self._store.claims.seconds - spent)
+        self._read_waiting()
+        found = self._claim_at_positions(limit, counted)
+        # Only the time spent in queries: waits for a lock or a connection say nothing about the next scan.
+        wait = _IDLE_PER_SCAN * (self._store.claims.seconds - spent)
         now = self._monotonic()
         self._next_scan = now + max(_SOONEST, wait)
         self._next_idle_scan = now if wait < _SOONEST else now + min(_IDLE, wait)
         return found
 
-    def _look(self) -> None:
-        self._waiting = self._look_at(self._destinations)
+    def _read_waiting(self) -> None:
+        self._waiting = self._read(self._destinations)
         now = self._monotonic()
-        # A place that had work will have it again: the last ones that had are asked beside those that have it now.
+        # A place that had work will have it again: the latest such places are tried beside those that have work now.
         for place in self._waiting.groups:
             self._seen.pop(place, None)
         had = [item for item in self._seen.items() if item[1] > now][-_PLACES:]
@@ -224,33 +226,33 @@ class Claiming:
         self._gates = {place: until for place, until in self._gates.items() if until > now}
         self.next_gate = now + min((seconds for *_, seconds in self._waiting.gates), default=float("inf"))
 
-    def _ask(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
-        places = [place for place in self._in_turn() if only is None or only.has(*place[:2])]
+    def _claim_at_positions(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
+        places = [place for place in self._places_in_turn() if only is None or only.has(*place[:2])]
         rooms = [(place, room) for place in places if (room := self._room(*place[:2])) > 0]
-        # Places that are bounded share a claim: all of them are served side by side, over few connections each.
-        share = -(-limit // max(1, min(len(rooms), len(self._waiting.groups), _SIDE_BY_SIDE)))
+        # Bounded places (hosts) share a claim: all of them are served in parallel, over few connections each.
+        share = -(-limit // max(1, min(len(rooms), len(self._waiting.groups), _SHARING_PLACES)))
         slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
-        for first in range(0, len(slices), _PLACES):  # some at a time, until there is something
+        for first in range(0, len(slices), _PLACES):  # until one statement finds something
             some = slices[first : first + _PLACES]
             if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted):
-                # Rows of one place come in order, so its last one is the position.
+                # The rows of one place are in order, so its last row is the new position.
                 for claim in found[-1:] if len(some) == 1 else found:
                     self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)
                 last = (found[-1].queue, found[-1].destination, found[-1].priority)
-                self._turn += places.index(last)  # the next claim goes on behind it
+                self._turn += places.index(last)  # the next claim begins behind this place
                 return found
         return []
 
     def _slice(self, place: Place, most: int) -> Slice:
         return Slice(*place, *self._positions.get(place, (0.0, 0)), most)
 
-    def _in_turn(self) -> list[Place]:
-        """Places by priority, larger first; those of one priority take turns at being first."""
+    def _places_in_turn(self) -> list[Place]:
+        """Returns the places, larger priorities first; places of one priority take turns at being first."""
         self._turn += 1
-        return sorted(_turned(list(self._seen), self._turn), key=lambda place: -place[2])
+        return sorted(_rotate(list(self._seen), self._turn), key=lambda place: -place[2])
 
 
-def _turned(some: list[T], turn: int) -> list[T]:
-    """The same, beginning with another one each turn."""
+def _rotate(some: list[T], turn: int) -> list[T]:
+    """Returns the list, beginning with another element each turn."""
     first = turn % len(some) if some else 0
     return some[first:] + some[:first]

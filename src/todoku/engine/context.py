@@ -1,4 +1,4 @@
-"""What a handler sees of its attempt: the message, the attempt, its deadline, its transaction."""
+"""The context of an attempt, as its handler sees it: message, attempt number, deadline, transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from todoku.engine.observability.send_span import send_span
 S = TypeVar("S")
 
 SCHEDULED_AT: Final = "todoku-scheduled-at"
-"""The header that tells a scheduled message which slot it is for."""
+"""The header with the slot (planned time) of a scheduled message."""
 
 
 class Context:
@@ -42,12 +42,12 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """What to hand to the outside so that it can tell a repetition: the same on every attempt of this delivery."""
+        """A key to send to other services so that they detect repetitions: the same on every attempt of a delivery."""
         return f"{self.claim.message_id}:{self.claim.destination}"
 
     @property
     def delivery_id(self) -> int:
-        """The number of the delivery: the same on every attempt, and what `todoku list` shows."""
+        """The id of the delivery, as `todoku list` shows it: the same on every attempt."""
         return self.claim.id
 
     @property
@@ -57,14 +57,14 @@ class Context:
 
     @property
     def key(self) -> str | None:
-        """The key of the message: what shares it and is ordered arrives in order."""
+        """The key of the message: ordered messages of one key arrive in order."""
         return self.claim.key
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers the message was published with; they may be handed on."""
+        """The headers the message was published with; a handler may pass them on."""
         headers = msgspec.json.decode(self.claim.headers, type=dict[str, str]) if self.claim.headers else {}
-        headers.pop(BATCH, None)  # who belongs to a batch is not for handlers to say
+        headers.pop(BATCH, None)  # a handler that passes it on would add its messages to the batch
         return headers
 
     @property
@@ -74,33 +74,33 @@ class Context:
 
     @property
     def scheduled_at(self) -> datetime | None:
-        """Of a message that a schedule published: the time of its slot, however late it runs. Else None."""
+        """The planned time of a message that a schedule published, however late it runs; else None."""
         at = self.headers.get(SCHEDULED_AT)
         return None if at is None else datetime.fromisoformat(at)
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self.claim.attempt
 
     @property
     def max_attempts(self) -> int:
-        """How many there may be."""
+        """The number of attempts this delivery may have."""
         return self.claim.max_attempts
 
     @property
     def deadline(self) -> float:
-        """When this attempt must have ended, by `time.monotonic()`."""
+        """When this attempt times out, by `time.monotonic()`."""
         return self._ends
 
     @property
     def remaining(self) -> float:
-        """How many seconds are left of it."""
+        """The seconds left until the deadline."""
         return max(0.0, self._ends - time.monotonic())
 
     @property
     def log(self) -> Log:
-        """A logger that names the message in each of its lines."""
+        """A logger whose lines contain the ids of the message and the delivery."""
         claim = self.claim
         return Log(
             message_id=claim.message_id,
@@ -111,10 +111,10 @@ class Context:
         )
 
     def trace_send(self, adapter: str) -> AbstractContextManager[None]:
-        """A span `broker.send` around a send that the handler makes itself: `with ctx.trace_send("smtp"): …`.
+        """Opens a span `broker.send` around a send that the handler does itself: `with ctx.trace_send("smtp"): …`.
 
-        A child of this attempt's span, with the adapter's name and the round trip; what the adapter opens is its child.
-        Without OpenTelemetry, and in an attempt that is not sampled, it does nothing.
+        It is a child of the attempt's span, and parent of the spans the adapter opens. Without OpenTelemetry, and in an
+        attempt that is not sampled, it does nothing.
         """
         return send_span(self.claim, adapter)
 
@@ -123,12 +123,12 @@ class Context:
         """The open transaction of a `transactional=True` handler: a sqlite3 or psycopg connection."""
         if self._tx is None:
             raise NoTransaction(
-                f"{self.claim.destination} has no transaction of its own", hint="declare it with transactional=True"
+                f"{self.claim.destination} does not run in a transaction", hint="declare it with transactional=True"
             )
         return self._tx
 
     def session(self, kind: Callable[..., S]) -> S:
-        """A SQLAlchemy session on that transaction: `ctx.session(Session)`. Do not commit it: todoku does."""
+        """Returns a SQLAlchemy session on `tx`: `ctx.session(Session)`. Do not commit it: todoku does."""
         if self._session is None:
             from todoku.engine.session import session_on  # noqa: PLC0415 - only where SQLAlchemy is
 
@@ -136,18 +136,18 @@ class Context:
         return self._session  # type: ignore[no-any-return]
 
     def join(self, tx: Any, session: Any = None) -> None:
-        """The handler's transaction is open; `session`: there is one on it already."""
+        """Sets the open transaction of the handler, and a session on it if there is one."""
         self._tx, self._session = tx, session
 
     def flush(self) -> None:
-        """The handler is done: what its session has not written yet is written now, before the settle."""
+        """Flushes the session, so that its writes happen before the settle. Called when the handler has returned."""
         if self._session is not None:
             self._session.flush()
 
     def cancelled(self) -> bool:
-        """Whether somebody asked for this attempt to stop: a long handler looks now and then."""
+        """Whether this attempt was cancelled. A long-running handler should check now and then, and return."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """Ask the handler to stop; it learns it from `cancelled()`."""
+        """Requests the handler to stop; `cancelled()` is True from now on."""
         self._cancelled = True

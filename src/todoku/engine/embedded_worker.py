@@ -1,4 +1,4 @@
-"""A worker inside somebody's own program: beside their event loop, or just until nothing is due."""
+"""A worker inside the application: beside its code in the event loop, or only until nothing is due."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from todoku.engine.worker.worker import Worker
 
 
 @asynccontextmanager
-async def beside(worker: Worker) -> AsyncIterator[Worker]:
-    """Run a worker in this event loop while the block runs, then drain it."""
+async def run_beside(worker: Worker) -> AsyncIterator[Worker]:
+    """Runs a worker in this event loop while the block runs, then drains it."""
     running = asyncio.create_task(worker.run(), name="todoku worker")
     try:
         yield worker
@@ -22,18 +22,20 @@ async def beside(worker: Worker) -> AsyncIterator[Worker]:
         await running
 
 
-def drained(worker: Worker) -> int:
-    """Run what is due, in an event loop of its own, and return how many attempts were settled."""
+def run_until_idle(worker: Worker) -> int:
+    """Runs all due deliveries in a new event loop. Returns how many attempts were settled."""
     refuse_in_event_loop("box.adrain")
-    with _what_is_here_stays():
+    with _freeze_heap():
         return asyncio.run(worker.run(until_idle=True))
 
 
 @contextmanager
-def _what_is_here_stays() -> Iterator[None]:
-    """Whoever drains waits for it, so what was there before is not looked through for garbage meanwhile: one full
-    collection of a program's modules costs as much as a thousand jobs."""
-    if gc.get_freeze_count():  # somebody else's, and theirs to end
+def _freeze_heap() -> Iterator[None]:
+    """Excludes existing objects from garbage collection while the block runs.
+
+    The caller waits for the drain, and one full collection of a program's modules costs as much as a thousand jobs.
+    """
+    if gc.get_freeze_count():  # the application has frozen objects itself; unfreezing would undo that
         yield
         return
     gc.freeze()

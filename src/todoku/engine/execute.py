@@ -1,4 +1,4 @@
-"""3. Execute: what must be true before an attempt starts, and what its end means."""
+"""3. Execute: the checks before an attempt starts, and how its end becomes an outcome."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
-from todoku.engine.encryption.opener import Opener, unopened
+from todoku.engine.encryption.opener import Opener, unopenable_outcome
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.started_deliveries import Started
+from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.worker_thread import OnFailure
 from todoku.store.store import Store
 
-_LATER: Final = 5.0
+_HTTP_MARGIN: Final = 5.0
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
-    """An attempt that ended, on its way to be settled. A Settlement: the ledger had decided before it began."""
+    """An attempt that ended and waits to be settled. With a Settlement, the ledger decided and nothing was run."""
 
     claim: Claimed
     outcome: Outcome | Settlement
@@ -37,15 +37,15 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     error_type: str | None = None
     span: Any = None
     settled: bool = False
-    """It was settled in the handler's own transaction already."""
+    """Whether it was settled already, in the handler's own transaction."""
 
 
 class Unstarted(msgspec.Struct, frozen=True):
-    """The attempt could not start, and is given back: its ledger entry or its transaction was not to be had."""
+    """The attempt could not start and is given back: its ledger entry or its transaction was not available."""
 
 
 class Executor:
-    """What the pools of a worker share: the targets, the lease, the ledger, and where ended attempts go."""
+    """The steps of an attempt that all pools of a worker share: checks, decryption, ledger, spans, outcome."""
 
     def __init__(
         self,
@@ -71,63 +71,66 @@ class Executor:
         self.on_failure = on_failure
         self.max_processing = max_processing
         self.opener = opener
-        self.started: Started | None = None
+        self.started: StartedDeliveries | None = None
         self.cancelled: set[tuple[int, int]] = set()
-        """Tokens of attempts that somebody asked to stop."""
+        """(id, epoch) of attempts that were cancelled and have not stopped yet."""
 
     def timeout(self, target: Target, claim: Claimed) -> float:
-        """How long this attempt may take: the message's own limit, then the handler's, never above the worker's."""
-        wanted = claim.timeout if claim.timeout is not None else target.timeout
-        if wanted is not None and target.at_once is not None:
-            wanted += _LATER  # what sends over HTTP keeps its deadline itself, and knows when to try again
-        return self.max_processing if wanted is None else min(wanted, self.max_processing)
+        """Returns the seconds this attempt may take: the message's or else the handler's, at most the worker's."""
+        seconds = claim.timeout if claim.timeout is not None else target.timeout
+        if seconds is not None and target.at_once is not None:
+            seconds += _HTTP_MARGIN  # the HTTP sender enforces the deadline itself and classifies the timeout better
+        return self.max_processing if seconds is None else min(seconds, self.max_processing)
 
     def owns(self, claim: Claimed, now: float) -> bool:
-        """Whether the lease under which this was claimed cannot have ended yet (I12)."""
+        """Whether the lease of this claim is certainly still valid (I12)."""
         return now < self.lease.until and claim.worker is self.lease.worker
 
     def may_start(self, claim: Claimed, now: float) -> bool:
-        """Nothing is started after the lease can have ended (I12), or while the breaker is open: that is given back."""
+        """Whether the attempt may start. If the lease may have ended (I12) or the breaker is open, gives it back."""
         if not self.owns(claim, now):
-            self.give_back([claim])  # fenced: nothing changes if the lease did end; it may have been renewed meanwhile
+            self.give_back([claim])  # fenced, so harmless if the lease did end; it may also have been renewed
             return False
-        if seconds := self.breakers.shut_for(claim.destination):
+        if seconds := self.breakers.seconds_open(claim.destination):
             self.give_back([claim], delay=seconds)
             return False
         return True
 
-    def needs_a_look(self, claim: Claimed) -> bool:
-        """Whether anything may be decided already: most deliveries have no key, and nobody cancels them."""
+    def may_be_decided(self, claim: Claimed) -> bool:
+        """Whether `decide_unsent` may decide. A fast path: most deliveries have no key and are not cancelled."""
         return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas)
 
-    def decided(self, claim: Claimed) -> Outcome | Settlement | None:
-        """What is decided before anything is sent: somebody cancelled it, the ledger knows it, it breaks its schema."""
+    def decide_unsent(self, claim: Claimed) -> Outcome | Settlement | None:
+        """Returns the outcome that is known before sending: cancelled, decided by the ledger, or against its schema."""
         if self.cancelled and (claim.id, claim.epoch) in self.cancelled:
             return Abort("CANCELLED", "cancelled before it started")
         if claim.effect_state is not None and (decided := decided_by_ledger(claim)) is not None:
             return decided
         return self.registry.schemas.refused(claim) if self.registry.schemas else None
 
-    def opened(self, claim: Claimed) -> Claimed | None:
-        """A claim as its handler may see it. Blocks if its key is not known. None: it cannot be opened, and ended."""
+    def open(self, claim: Claimed) -> Claimed | None:
+        """Decrypts a claim. Blocks if its key is not cached. None: not possible; it was settled or given back."""
         try:
-            return self.opener.opened(claim)
+            return self.opener.open(claim)
         except CannotOpen as error:
             now = time.monotonic()
-            self.put(Finished(claim, unopened(error, claim), now, now, type(error).__name__))
-        except StoreError:  # its data key cannot be read now; the heartbeat counts and reports it
+            self.put(Finished(claim, unopenable_outcome(error, claim), now, now, type(error).__name__))
+        except StoreError:  # its data key cannot be read now; the heartbeat counts and logs the failure
             self.give_back([claim])
         return None
 
-    def must_look_again(self, claim: Claimed) -> bool:
-        """Whether the effect entry may have changed since the claim: it may have been sent before (H13)."""
+    def must_recheck_ledger(self, claim: Claimed) -> bool:
+        """Whether its ledger entry may have changed since the claim, because it may have been sent before (H13)."""
         return claim.key_hash is not None and (claim.lost > 0 or claim.attempt > 1 or claim.replay_count > 0)
 
-    def look_again(self, claim: Claimed) -> Settlement | Unstarted | None:
-        """What the ledger says now. Blocks. Unstarted: it cannot be read, so the attempt was given back."""
+    def recheck_ledger(self, claim: Claimed) -> Settlement | Unstarted | None:
+        """Reads the ledger again and returns its decision, if any. Blocks.
+
+        Unstarted: the ledger cannot be read, so the attempt was given back.
+        """
         try:
             entry = self.store.claims.effects([claim]).get(claim.id)
-        except StoreError:  # the heartbeat counts and reports it
+        except StoreError:  # the heartbeat counts and logs it
             self.give_back([claim])
             return Unstarted()
         if entry is None:
@@ -136,20 +139,20 @@ class Executor:
         return decided_by_ledger(msgspec.structs.replace(claim, effect_state=state, effect_digest=digest))
 
     def finish_unsent(self, claim: Claimed, decided: Outcome | Settlement | Unstarted, now: float) -> bool:
-        """What was decided before it was sent. Whether what follows it in its lane may run."""
+        """Finishes an attempt that was decided before sending. True: the next row of its lane may run."""
         if isinstance(decided, Unstarted):
             return False
         self.finish(claim, decided, now)
         return isinstance(decided, Settlement) and decided.status is Status.SUCCEEDED
 
     def begin(self, claim: Claimed, target: Target) -> Any:
-        """The attempt starts now: say so where a supervisor can see it, and begin its spans, if it is sampled."""
+        """Records the start of an attempt for the supervisor, and begins its spans if it is sampled."""
         if self.started is not None:
             self.started.begin(claim.id)
         return self.telemetry.begin(claim, send=target.sender is not None)
 
-    def unstart(self, claim: Claimed, span: Any, *, delay: float) -> None:
-        """It had been begun and did not start after all: give it back."""
+    def give_back_unstarted(self, claim: Claimed, span: Any, *, delay: float) -> None:
+        """Undoes `begin` for an attempt that could not start, and gives it back."""
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -157,11 +160,11 @@ class Executor:
         self.give_back([claim], delay=delay)
 
     def outgoing(self, claim: Claimed, span: Any) -> Outgoing:
-        """A delivery as its destination sees it; the trace it carries is that of this send."""
+        """Builds the message for its destination, with the trace context of this send."""
         message = outgoing(claim)
         if span is None:
             return message
-        return msgspec.structs.replace(message, headers=self.telemetry.carried(span, message.headers))
+        return msgspec.structs.replace(message, headers=self.telemetry.with_trace(span, message.headers))
 
     def finish(
         self,
@@ -173,21 +176,21 @@ class Executor:
         *,
         settled: bool = False,
     ) -> None:
-        """Hand an ended attempt to the settler."""
+        """Passes an ended attempt to the settler."""
         name = type(error).__name__ if error is not None else None
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
             self.started.end(claim.id)
         if outcome is not DONE and not isinstance(outcome, Settlement):
-            outcome = self.opener.closed(claim, outcome, error)
+            outcome = self.opener.seal_outcome(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
-            self.breakers.ended(claim.destination, outcome)
+            self.breakers.record(claim.destination, outcome)
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
 
 
 def outcome_of(value: Any, target: Target) -> Outcome:
-    """What a handler's return value means."""
+    """Turns a handler's return value into an outcome."""
     if value is None:
         return DONE
     if isinstance(value, Done | Retry | Abort | Snooze):
@@ -197,17 +200,17 @@ def outcome_of(value: Any, target: Target) -> Outcome:
     try:
         return Done(encode(value))
     except InvalidMessage as error:
-        # The work is done, and saying otherwise would do it again: only its result is not to be had.
+        # The work is done, and a failure would repeat it: only its result is lost.
         Log(adapter=target.name).warning("RESULT_NOT_KEPT", error_type=type(error).__name__)
         return DONE
 
 
-def interrupted(why: str, seconds: float = 0.0) -> Outcome:
-    """The outcome of an attempt that was stopped from outside."""
+def interrupted_outcome(why: str, seconds: float = 0.0) -> Outcome:
+    """Returns the outcome of an attempt that the worker stopped."""
     match why:
         case "timeout":
             return Retry(reason="TIMEOUT", detail=f"took longer than {seconds:g} s")
         case "cancel":
-            return Abort("CANCELLED", "cancelled while it ran")
+            return Abort("CANCELLED", "cancelled while running")
         case _:
-            return Retry(reason="INTERRUPTED", detail="the worker was stopped before it ended")
+            return Retry(reason="INTERRUPTED", detail="the worker was stopped before the attempt ended")

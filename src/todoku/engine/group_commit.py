@@ -1,7 +1,7 @@
-"""1'. Publish together: what several coroutines publish at the same time is committed at once.
+"""1'. Group commit: messages that several coroutines publish concurrently share one transaction.
 
-A commit costs a flush of the disk or a round trip, however much is in it. So one thread commits, and whatever waits
-when its commit ends is its next batch: a lone caller waits for nobody, and many share what one would pay.
+A commit costs a disk flush or a round trip, however many rows it has. So one thread commits, and all callers that wait
+when its commit ends are its next batch: a single caller does not wait, and many callers share the cost.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from todoku.engine.outbox import Outbox
 from todoku.store.publish import publish
 
 MOST: Final = 500
-"""Drafts in one transaction: more would make those behind them wait longer than a commit is worth."""
+"""Drafts in one transaction: with more, the next batch would wait longer than the saved commits are worth."""
 
 MOST_BYTES: Final = 8 << 20
-"""Payload in one transaction: PostgreSQL takes a batch as one document."""
+"""Bytes of payload in one transaction: PostgreSQL gets a batch as one JSON document."""
 
 MOST_WAITING: Final = 64 << 20
-"""Payload that may wait in memory while the database does not keep up; who comes then is told so."""
+"""Bytes of payload that may wait in memory while the database is slow; beyond that, callers get DatabaseBusy."""
 
-_EVERYBODY: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, UnknownDatabase, UnsafeJournal)
-"""What is wrong with the database and not with a draft: smaller parts would only learn it again and again."""
+_DATABASE_ERRORS: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, UnknownDatabase, UnsafeJournal)
+"""Errors of the database and not of a draft: smaller batches would only fail again."""
 
 
-Answer = list[Message] | Exception
-"""What becomes of drafts: they are stored as these messages, or why that is not so or not known."""
+CommitResult = list[Message] | Exception
+"""The result for a caller: the stored messages, or an error, after which they may or may not be stored."""
 
 
 class _Caller(msgspec.Struct, frozen=True):
-    """Somebody who waits for drafts to be stored."""
+    """A caller that waits for its drafts to be stored."""
 
     drafts: list[Draft]
     size: int
-    told: Callable[[Answer], None]
-    gone: Callable[[], bool]
+    on_result: Callable[[CommitResult], None]
+    is_gone: Callable[[], bool]
 
 
-_Answered = tuple[_Caller, Answer]
+_CallerResult = tuple[_Caller, CommitResult]
 
 
-class Together:
-    """Takes drafts from any coroutine, and commits those of concurrent callers in one transaction."""
+class GroupCommit:
+    """Accepts drafts from any coroutine, and commits those of concurrent callers in one transaction."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, _Line]] = WeakKeyDictionary()
-        self._opening = threading.Lock()
+        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, _CommitQueue]] = WeakKeyDictionary()
+        self._create_lock = threading.Lock()
 
     async def put(self, drafts: list[Draft]) -> list[Message]:
-        """Store drafts, all or none, in a transaction that others may share; what returns is committed.
+        """Stores drafts, all or none, in a transaction that other callers may share. Returns after the commit.
 
-        An error that one caller's drafts cause is raised to that caller alone. When the connection breaks, every caller
-        of the batch is told DatabaseUnavailable: whether it was stored is unknown, and a key makes repeating it safe.
-        A caller that is cancelled while it waits may have been stored, too.
+        An error in one caller's drafts is raised to that caller alone. When the connection breaks, every caller of the
+        batch gets DatabaseUnavailable: whether its drafts are stored is unknown, and an idempotency key makes repeating
+        safe. The drafts of a caller that is cancelled while it waits may be stored, too.
         """
         if not drafts:
             return []
@@ -79,42 +79,42 @@ class Together:
             return await self._outbox.instead.aput(drafts, None)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Message]] = loop.create_future()
-        self._line(loop, drafts).join(_Caller(drafts, _size(drafts), partial(_resolve, answer), answer.done))
+        self._queue_of(loop, drafts).join(_Caller(drafts, _size(drafts), partial(_resolve, answer), answer.done))
         return await answer
 
-    def hand_in(self, drafts: list[Draft], told: Callable[[Answer], None]) -> None:
-        """As `put`, for who does not wait: `told` is called once, later and in this event loop."""
+    def submit(self, drafts: list[Draft], on_result: Callable[[CommitResult], None]) -> None:
+        """As `put`, without waiting: `on_result` is called once with the result, later and in this event loop."""
         if self._outbox.instead is not None:
-            raise RuntimeError("what is taken in the store's place is put, not handed in")
-        self._line(asyncio.get_running_loop(), drafts).join(_Caller(drafts, _size(drafts), told, _stays))
+            raise RuntimeError("a replaced store accepts drafts by put() only")
+        self._queue_of(asyncio.get_running_loop(), drafts).join(_Caller(drafts, _size(drafts), on_result, _never_gone))
 
-    def _line(self, loop: asyncio.AbstractEventLoop, drafts: list[Draft]) -> _Line:
-        # PostgreSQL locks a lane until its publisher commits. Somebody's long transaction holds up its own lane, and
-        # whoever is in one batch with it: so what goes into lanes does not share a line with what does not.
+    def _queue_of(self, loop: asyncio.AbstractEventLoop, drafts: list[Draft]) -> _CommitQueue:
+        # PostgreSQL locks a lane until its publisher commits. A caller's long transaction blocks its lane, and every
+        # caller in one batch with a draft for that lane: so drafts with lanes and without have separate queues.
         ordered = any(leg.lane is not None for draft in drafts for leg in draft.legs)
-        lines = self._lines.get(loop)
-        if lines is not None and ordered in lines:
-            return lines[ordered]
-        with self._opening:
-            return self._lines.setdefault(loop, {}).setdefault(ordered, _Line(self._outbox))
+        queues = self._queues.get(loop)
+        if queues is not None and ordered in queues:
+            return queues[ordered]
+        with self._create_lock:
+            return self._queues.setdefault(loop, {}).setdefault(ordered, _CommitQueue(self._outbox))
 
 
-class _Line:
-    """The callers of one event loop, and the thread that commits for them."""
+class _CommitQueue:
+    """The waiting callers of one event loop, and the thread that commits for them."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._waiting: deque[_Caller] = deque()
         self._bytes = 0
         self._writing: asyncio.Task[None] | None = None
-        # A thread of its own: in the pool that everybody shares, a commit would wait for somebody's long question.
+        # Not asyncio's shared thread pool: there a commit would wait behind long queries.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="todoku-together")
 
     def join(self, caller: _Caller) -> None:
-        """Store a caller's drafts in the next commit but one at the latest; DatabaseBusy if too much waits already."""
+        """Queues a caller's drafts for the next batch. DatabaseBusy if too many bytes wait already."""
         if self._waiting and self._bytes + caller.size > MOST_WAITING:
             error = DatabaseBusy(
-                f"{self._bytes >> 20} MiB wait to be stored", hint="the database does not keep up: try again later"
+                f"{self._bytes >> 20} MiB wait to be stored", hint="the database is too slow: try again later"
             )
             self._outbox.telemetry.publish_failed(error, len(caller.drafts))
             raise error
@@ -124,17 +124,19 @@ class _Line:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
-        """Commit batch after batch until nobody waits."""
+        """Commits batch after batch until no caller waits."""
         loop = asyncio.get_running_loop()
-        taken: list[_Caller] = []
+        batch: list[_Caller] = []
         try:
-            while taken := self._take():
-                for caller, answer in await loop.run_in_executor(self._thread, self._commit, taken):
-                    caller.told(answer)
+            while batch := self._take():
+                for caller, answer in await loop.run_in_executor(self._thread, self._commit, batch):
+                    caller.on_result(answer)
         except BaseException:
-            # The loop ends, or no thread is to be had: who waits must not wait for ever, and knows nothing.
-            for caller in (*taken, *self._waiting):
-                caller.told(DatabaseUnavailable("the process ends", hint="whether it was stored is unknown"))
+            # The loop ends, or no thread can be started: the callers must not wait for ever.
+            for caller in (*batch, *self._waiting):
+                caller.on_result(
+                    DatabaseUnavailable("the process ends", hint="it is unknown whether the message was stored")
+                )
             self._waiting.clear()
             self._bytes = 0
             raise
@@ -142,7 +144,7 @@ class _Line:
             self._writing = None
 
     def _take(self) -> list[_Caller]:
-        """The next batch: who has waited longest, as many as fit, and without those who have gone away."""
+        """Takes the next batch: callers in order of arrival, as many as fit, without those that were cancelled."""
         batch: list[_Caller] = []
         number = size = 0
         while self._waiting:
@@ -151,19 +153,19 @@ class _Line:
                 break
             self._waiting.popleft()
             self._bytes -= caller.size
-            if not caller.gone():
+            if not caller.is_gone():
                 batch.append(caller)
                 number += len(caller.drafts)
                 size += caller.size
         return batch
 
-    def _commit(self, batch: Sequence[_Caller]) -> list[_Answered]:
-        """Store a batch in one transaction. If one of its drafts cannot be stored, halve until it is alone (I13)."""
+    def _commit(self, batch: Sequence[_Caller]) -> list[_CallerResult]:
+        """Stores a batch in one transaction. If a draft cannot be stored, halves the batch until it is alone (I13)."""
         outbox = self._outbox
         drafts = [draft for caller in batch for draft in caller.drafts]
         try:
             messages = outbox.store.run(publish(outbox.publishing(), drafts))
-        except Exception as error:  # noqa: BLE001 - its caller raises it
+        except Exception as error:  # noqa: BLE001 - raised by the caller's `put`
             if len(batch) > 1 and not self._concerns_all(error):
                 middle = len(batch) // 2
                 return self._commit(batch[:middle]) + self._commit(batch[middle:])
@@ -176,13 +178,13 @@ class _Line:
         return [(caller, [next(rest) for _ in caller.drafts]) for caller in batch]
 
     def _concerns_all(self, error: Exception) -> bool:
-        if isinstance(error, DatabaseBusy):  # SQLite has one lock; in PostgreSQL it is somebody's row or lane
+        if isinstance(error, DatabaseBusy):  # SQLite has one lock; in PostgreSQL a single row or lane is locked
             return self._outbox.publishing().dialect == "sqlite"
-        return isinstance(error, _EVERYBODY)
+        return isinstance(error, _DATABASE_ERRORS)
 
 
-def _resolve(waiting: asyncio.Future[list[Message]], answer: Answer) -> None:
-    if waiting.done():  # it was cancelled meanwhile
+def _resolve(waiting: asyncio.Future[list[Message]], answer: CommitResult) -> None:
+    if waiting.done():  # the caller was cancelled meanwhile
         return
     if isinstance(answer, Exception):
         waiting.set_exception(answer)
@@ -190,8 +192,8 @@ def _resolve(waiting: asyncio.Future[list[Message]], answer: Answer) -> None:
         waiting.set_result(answer)
 
 
-def _stays() -> bool:
-    """Who handed drafts in and went on cannot take them back."""
+def _never_gone() -> bool:
+    """Returns False: a caller that does not wait cannot be cancelled."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""The inbox: a consumer sees each message once, in its own transaction, whatever is delivered twice (I6)."""
+"""The inbox: a consumer processes each message once, in its own transaction, also if it is delivered twice (I6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST = 2**63 - 1
 
 
 class Inbox:
-    """What one consumer has seen. In the database of the consumer's own rows, which need not be the publisher's."""
+    """The messages one consumer has seen, stored in the consumer's database, which need not be the publisher's."""
 
     def __init__(self, outbox: Outbox, consumer: str) -> None:
         check_text(consumer, "consumer", MAX_TOPIC_LENGTH)
@@ -28,15 +28,15 @@ class Inbox:
     def once(self, message_id: UUID | str, *, tx: Any) -> Block[bool]:
         """`with box.inbox("points").once(id, tx=db) as first:`, or `async with`: True the first time only.
 
-        The mark commits with your rows, or not at all; if the block raises, both are undone. Kept for 90 days.
+        The mark commits with your rows, or not at all; if the block raises, both are undone. It is stored for 90 days.
         """
-        id = _uuid(message_id)
+        id = _as_uuid(message_id)
         return self._block(tx, lambda to: seen(to, self._consumer, id))
 
     def newer(self, key: str, sequence: int, *, tx: Any) -> Block[bool]:
-        """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False for what is older than the last.
+        """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False if a newer one of the key was seen.
 
-        For consumers that keep only the latest state of each key, and whose messages carry a rising number.
+        For consumers that store only the latest state of each key, and whose messages carry a rising number.
         """
         check_text(key, "key", MAX_KEY_LENGTH)
         if type(sequence) is not int or not -_LARGEST <= sequence <= _LARGEST:
@@ -46,19 +46,19 @@ class Inbox:
     def _block(self, tx: Any, begin: Any) -> Block[bool]:
         if tx is None:
             raise InvalidMessage(
-                "an inbox without a transaction proves nothing", hint="pass tx=, the connection of your own writes"
+                "an inbox needs a transaction", hint="pass tx=, the connection that your own writes use"
             )
-        return Block(self._outbox, tx, BlockSteps(begin, _nothing, _nothing), twin="use `async with`")
+        return Block(self._outbox, tx, BlockSteps(begin, _no_steps, _no_steps), twin="use `async with`")
 
 
-def _nothing(_to: Publishing) -> Steps[None]:
+def _no_steps(_to: Publishing) -> Steps[None]:
     yield from ()
 
 
-def _uuid(message_id: UUID | str) -> UUID:
+def _as_uuid(message_id: UUID | str) -> UUID:
     try:
         return message_id if isinstance(message_id, UUID) else UUID(message_id)
     except (ValueError, AttributeError, TypeError):
         raise InvalidMessage(
-            f"message_id cannot be {message_id!r}", hint="the id that todoku put into the message's headers"
+            f"message_id cannot be {message_id!r}", hint="pass the UUID that todoku sent in the message's headers"
         ) from None

@@ -1,4 +1,4 @@
-"""The ledger as a feature: something is done once for a key, and whoever asks again is told what came of it."""
+"""The ledger for applications: an operation runs once per key, and later callers get its stored response."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from todoku.store.statements import Steps
 State = Literal["accepted", "succeeded", "failed"]
 
 HOLD: Final = 60.0
-"""Without a transaction, a key is somebody's for so long while he works; if he dies, it is free after that."""
+"""Seconds for which a key stays reserved without a transaction; if its holder dies, the next caller takes it over."""
 
 
 class Answer:
-    """What is known about a key. `first`: nobody has done it before, so do it and `store` what came of it."""
+    """The entry of a key. `first`: this caller is the first, does the work and calls `store` with its response."""
 
     def __init__(self, found: Found) -> None:
         self.first = found.first
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def response(self) -> Any:
-        """What was stored for the key, decoded; None: nothing."""
+        """The stored response, decoded; None: there is none."""
         return None if self._response is None else msgspec.json.decode(self._response)
 
     @property
@@ -48,14 +48,14 @@ class Answer:
         return self._response
 
     def store(self, response: object, status: int = 200, *, state: State = "succeeded") -> None:
-        """Remember `response` for whoever asks again. `state="accepted"`: `ledger.conclude` tells the end later."""
+        """Stores `response` for later callers. With `state="accepted"`, `ledger.conclude` stores the end later."""
         if not self.first:
-            raise InvalidMessage("this key has its response already", hint="store only where done.first is true")
+            raise InvalidMessage("this key already has a response", hint="call store only if done.first is true")
         self._response, self.status, self.state = encode(response), status, state
 
 
 class Ledger:
-    """Entries of people's own: (scope, key) → digest of the body, state, response."""
+    """The entries of the application: (scope, key) → digest of the body, state, response."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -64,39 +64,39 @@ class Ledger:
     def once(
         self, key: str, *, scope: str, tx: Any, body: object = None, hold: Duration = HOLD, ttl: Duration | None = None
     ) -> Block[Answer]:
-        """`with box.once(key, scope=…, tx=…) as done:` or `async with`; what is promised is said at `App.once`."""
+        """`with box.once(key, scope=…, tx=…) as done:` or `async with`; see `App.once` for the guarantees."""
         wanted = self._reservation(key, scope, body, lasts=self._ttl if ttl is None else seconds(ttl, what="ttl"))
         held = wanted if tx is not None else msgspec.structs.replace(wanted, lasts=seconds(hold, what="hold"))
-        kept: list[Answer] = []
+        answers: list[Answer] = []
         telemetry = self._outbox.telemetry
 
         def begin(to: Publishing) -> Steps[Answer]:
             found = yield from reserve(to, held)
             try:
-                kept.append(_checked(found, wanted, key))
+                answers.append(_check_found(found, wanted, key))
             except IdempotencyConflict:
                 telemetry.conflicted()
                 raise
-            return kept[0]
+            return answers[0]
 
         def end(to: Publishing) -> Steps[None]:
-            if not kept[0].first:
+            if not answers[0].first:
                 return
-            if not (yield from _recorded(to, wanted, kept[0])):
+            if not (yield from _record(to, wanted, answers[0])):
                 raise InProgress(
-                    f"key {key!r} was held for longer than {hold} s, and is somebody else's now", hint="raise hold="
+                    f"key {key!r} was reserved for {hold} s and then taken over by another caller", hint="raise hold="
                 )
-            telemetry.kept(kept[0].state)
+            telemetry.kept(answers[0].state)
 
         def undo(to: Publishing) -> Steps[None]:
-            if kept[0].first:
+            if answers[0].first:
                 yield from forget(to, wanted)
 
         return Block(self._outbox, tx, BlockSteps(begin, end, undo), twin="use `async with`")
 
     def conclude(self, key: str, *, scope: str, tx: Any, response: object, status: int = 200, ok: bool = True) -> bool:
-        """Say what came of a key that was stored as accepted. False: there is none that waits for it."""
-        steps = self._concluding(key, scope, response, status, ok)
+        """Stores the end of a key that was stored as accepted. False: there is no such key."""
+        steps = self._conclude_steps(key, scope, response, status, ok)
         if tx is None:
             refuse_in_event_loop("ledger.aconclude(…)")
             return self._outbox.store.run(steps(self._outbox.publishing()))
@@ -107,14 +107,14 @@ class Ledger:
         self, key: str, *, scope: str, tx: Any, response: object, status: int = 200, ok: bool = True
     ) -> bool:
         """As `conclude`, for async code."""
-        steps = self._concluding(key, scope, response, status, ok)
+        steps = self._conclude_steps(key, scope, response, status, ok)
         to = self._outbox.publishing()
         if tx is None:
             return await asyncio.to_thread(self._outbox.store.run, steps(to))
         return await run_async(tx, to.dialect, steps(to))
 
     def entry(self, key: str, *, scope: str) -> Entry | None:
-        """The entry of a key, if there is one."""
+        """Returns the entry of a key, if there is one."""
         return self._outbox.store.ledger.entry(once_scope(scope), key_hash(key))
 
     # ------------------------------------------------------------------------------------------- inside
@@ -122,10 +122,12 @@ class Ledger:
     def _reservation(self, key: str, scope: str, body: object, *, lasts: float) -> Reservation:
         check_text(key, "key", MAX_KEY_LENGTH)
         check_text(scope, "scope", MAX_TOPIC_LENGTH)
-        of_body = digest_bytes(body) if isinstance(body, bytes) else digest(msgspec.json.decode(encode(body)))
-        return Reservation(scope=once_scope(scope), key_hash=key_hash(key), digest=of_body, token=new_id(), lasts=lasts)
+        body_digest = digest_bytes(body) if isinstance(body, bytes) else digest(msgspec.json.decode(encode(body)))
+        return Reservation(
+            scope=once_scope(scope), key_hash=key_hash(key), digest=body_digest, token=new_id(), lasts=lasts
+        )
 
-    def _concluding(
+    def _conclude_steps(
         self, key: str, scope: str, response: object, status: int, ok: bool
     ) -> Callable[[Publishing], Steps[bool]]:
         text, state = encode(response), "succeeded" if ok else "failed"
@@ -133,16 +135,16 @@ class Ledger:
         return lambda to: conclude(to, where, hashed, state=state, status=status, response=text, lasts=ttl)
 
 
-def _checked(found: Found, wanted: Reservation, key: str) -> Answer:
+def _check_found(found: Found, wanted: Reservation, key: str) -> Answer:
     if found.digest != wanted.digest:
         raise IdempotencyConflict(
             f"key {key!r} was used at {found.created_at:%Y-%m-%d %H:%M:%S} UTC with another body",
             hint="use a new key for a new request",
         )
     if not found.first and found.state == "accepted" and found.response is None:
-        raise InProgress(f"key {key!r} is being worked on", hint="ask again in a moment")
+        raise InProgress(f"another caller is processing key {key!r}", hint="try again in a moment")
     return Answer(found)
 
 
-def _recorded(to: Publishing, wanted: Reservation, done: Answer) -> Steps[bool]:
+def _record(to: Publishing, wanted: Reservation, done: Answer) -> Steps[bool]:
     return (yield from record(to, wanted, state=done.state, status=done.status, response=done.text))

@@ -99,7 +99,7 @@ class Outbox:
         if self.schemas and made.payload is not None:
             self.schemas.check(made.topic, made.payload)
         # Nobody stores what is taken in the store's place.
-        return self.sealer.sealed(made) if self.sealer.seals(made.topic) and self.instead is None else made
+        return self.sealer.seal(made) if self.sealer.is_encrypted(made.topic) and self.instead is None else made
 
     def put(self, drafts: list[Draft], tx: Any, *, twin: str, batch: NewBatch | None = None) -> list[Message]:
         """Store drafts, all or none. `twin` names the call to await instead where an event loop runs.

@@ -1,4 +1,4 @@
-"""What this process can execute: destinations by name, and how each of them is run."""
+"""The destinations that this process can execute, by name, and how each is run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target",
 Run = Literal["loop", "thread", "process"]
 
 SEND_BATCH: Final = 32
-"""How many messages a batching destination is handed at once."""
+"""Messages that a batching destination gets in one call, at most."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One destination that this process can execute: a handler (`call`) or a `sender`, never both.
 
-    `call` is given the attempt's context and does everything else: it decodes the payload (what does not decode
-    raises Abort("BAD_PAYLOAD", …)) and runs the handler. For `run="loop"` it returns an awaitable.
+    `call` takes the attempt's context, decodes the payload (raising Abort("BAD_PAYLOAD", …) if that fails) and runs the
+    handler. For `run="loop"` it returns an awaitable.
     """
 
     name: str
@@ -45,32 +45,33 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     """Seconds one attempt may take; None: `max_processing_sec`."""
     usual_attempts: int | None = None
-    """How often to try a delivery whose publisher named no number: the worker's setting. None: this destination's
-    declaration names one, or each of its messages does, so what is recorded counts."""
+    """`max_attempts` of the worker's settings, for deliveries whose publisher gave none. None: the destination or each
+    of its messages declares a number, which is stored with the delivery."""
     transactional: bool = False
     keep_result: bool = False
     retrying: Retrying | None = None
-    """Which exceptions of the handler are retried; None: as the classifier says."""
+    """Which exceptions of the handler are retried; None: the classifier decides."""
     per_key: Limit | None = None
-    """How much of one key may run, of all workers together."""
+    """The limit of one key, over all workers."""
     at_once: int | None = None
-    """It sends over HTTP, from slots of its own: of one destination so many run at once here; None: it does not."""
+    """For targets that send over HTTP, which have their own pool: the concurrent requests of this worker to one host.
+    None: not an HTTP target."""
     reference: str | None = None
-    """`module:qualname` of the handler, by which another process finds it (`run="process"`)."""
+    """`module:qualname` of the handler, by which a child process imports it (`run="process"`)."""
 
 
 class Registry:
-    """Targets by name, and the schemas of what they are sent."""
+    """Targets by name, and the schemas of their messages."""
 
     def __init__(self, schemas: Schemas | None = None) -> None:
         self.schemas = Schemas() if schemas is None else schemas
         self._targets: dict[str, Target] = {}
         self.hooks: list[Hook] = []
-        """Those of the targets that are told how deliveries end, and of which."""
+        """The targets that are called when deliveries end, and for which deliveries."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
-        """Register a target; a name can be taken once."""
+        """Registers a target. InvalidSetting if its name is taken."""
         self.free((target.name,))
         for around in self._around:
             target = around(target)
@@ -78,9 +79,9 @@ class Registry:
         return target
 
     def wrap(self, around: Callable[[Target], Target]) -> None:
-        """Change every target, those that are here and those to come: what a framework puts around each handler.
+        """Applies `around` to every target, present and future, such as a framework's wrapper of each handler.
 
-        The same one again changes nothing.
+        Adding the same function again has no effect.
         """
         if around in self._around:
             return
@@ -88,7 +89,7 @@ class Registry:
         self._targets = {name: around(target) for name, target in self._targets.items()}
 
     def free(self, names: Sequence[str]) -> Sequence[str]:
-        """These names, none of which is taken."""
+        """Returns the names. InvalidSetting if one is taken or given twice."""
         for place, name in enumerate(names):
             if name in self._targets or name in names[:place]:
                 raise InvalidSetting(f"two destinations are named {name!r}", hint="give one of them another name=")
@@ -98,7 +99,7 @@ class Registry:
         return self._targets.get(name) or self._targets[served_as(name)]
 
     def get(self, name: str) -> Target | None:
-        """The target of that name, if there is one here; of a host, the one that stands for every host."""
+        """Returns the target of that name, if there is one; for a host, the target that serves all hosts."""
         return self._targets.get(name) or self._targets.get(served_as(name))
 
     def __iter__(self) -> Iterator[Target]:
@@ -108,18 +109,18 @@ class Registry:
         return len(self._targets)
 
     def usual_attempts(self) -> dict[str, int]:
-        """Destinations whose deliveries are tried another number of times than the default, where that is recorded."""
+        """Returns `usual_attempts` by destination, where it differs from the default stored with deliveries."""
         usual = {target.name: target.usual_attempts for target in self}
         return {name: number for name, number in usual.items() if number is not None and number != USUAL_ATTEMPTS}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in the order they were registered."""
+        """All names, in order of registration."""
         return tuple(self._targets)
 
 
 def outgoing(claim: Claimed) -> Outgoing:
-    """A claimed delivery as its destination sees it."""
+    """Builds the message for a destination from a claimed delivery."""
     headers = msgspec.json.decode(claim.headers, type=dict[str, str]) if claim.headers else {}
     if claim.secrets is not None:
         headers = with_secrets(headers, claim.secrets)

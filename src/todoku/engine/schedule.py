@@ -23,7 +23,7 @@ from todoku.core.outcome import Duration
 from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy, timing
 from todoku.core.sealed import kind_of
 from todoku.engine.context import SCHEDULED_AT
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, opened_plan
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import encode
 from todoku.store.schedules import Firing, Put, ScheduleRow, Source
@@ -117,7 +117,7 @@ def message(name: str, plan: Plan, slot: datetime, seal: Seal, masters: MasterKe
 
     CannotOpen: what it is to send is kept by a master key that is not among these.
     """
-    plan = opened_plan(name, plan, masters)
+    plan = open_plan(name, plan, masters)
     own = {NAMED_BY: name, SCHEDULED_AT: slot.isoformat()}
     given = plan.message.headers
     headers = msgspec.json.decode(given, type=dict[str, str]) | own if given else own

@@ -170,7 +170,7 @@ class Schedules:
 
         def make(row: ScheduleRow, groups: ReadGroups) -> tuple[Draft, ...]:
             plan = decoded(row.spec)
-            made[:] = [message(name, plan, row.now, sealer.sealed, sealer.masters)]
+            made[:] = [message(name, plan, row.now, sealer.seal, sealer.masters)]
             return spread(tuple(made), groups, sealer=sealer, body=plan.sealed)
 
         if dry_run:

@@ -1,4 +1,4 @@
-"""A SQLAlchemy session on a transaction that is somebody else's: it writes there, and never ends it."""
+"""A SQLAlchemy session on todoku's transaction: it writes there, and never commits or rolls it back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ S = TypeVar("S")
 
 
 def session_on(connection: Any, kind: Callable[..., S]) -> S:
-    """A session of `kind` (SQLAlchemy's Session or a subclass) that works in the connection's open transaction.
+    """Creates a session of `kind` (SQLAlchemy's Session or a subclass) in the connection's open transaction.
 
-    Its commit() and rollback() end a savepoint: the transaction itself is committed with the settle, or not at all.
+    Its commit() and rollback() end a savepoint only: the transaction commits with the settle, or not at all.
     """
-    connection.lent = True  # SQLAlchemy rolls back once, when it has looked at a new server
+    connection.lent = True  # ignores the rollback that SQLAlchemy does after inspecting a new server
     dialect = "sqlite" if "sqlite" in type(connection).__module__ else "postgresql+psycopg"
     engine = create_engine(f"{dialect}://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None)
     bound = engine.connect()

@@ -1,4 +1,4 @@
-"""4. Settle: outcomes of many attempts in one transaction, repeated until the database has taken them."""
+"""4. Settle: writes the outcomes of many attempts in one transaction, repeated until the database accepts it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from todoku.engine.execute import Finished
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
-from todoku.engine.worker.held_deliveries import Hold
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.held_deliveries import HeldDeliveries
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.store import Store
 
 BATCH: Final = 500
-"""Larger transactions were measured to be slower."""
+"""Outcomes in one transaction; larger ones were measured to be slower."""
 
 _LONGEST_WAIT: Final = 1.0
-_APART: Final = 0.02
-"""Seconds between two settles of what nobody waits for: a few outcomes at a time cost as much as many."""
+_DELAY: Final = 0.02
+"""Seconds between two settles of outcomes that may be delayed: a small transaction costs as much as a large one."""
 
 
 class Settler:
-    """The one thread of a worker that settles and gives back. Attempts end in any thread."""
+    """The one thread of a worker that settles and gives back deliveries. Attempts may end in any thread."""
 
     def __init__(
         self,
         store: Store,
         registry: Registry,
         telemetry: Telemetry,
-        hold: Hold,
+        hold: HeldDeliveries,
         *,
         chance: Callable[[], float],
         on_settled: Callable[[Sequence[Finished]], None],
         on_failure: OnFailure,
-        patient: Callable[[Claimed], bool],
+        may_settle_late: Callable[[Claimed], bool],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -50,42 +50,43 @@ class Settler:
         self._hold = hold
         self._chance = chance
         self._on_settled = on_settled
-        self._patient = patient
+        self._may_settle_late = may_settle_late
         self._settled_at = 0.0
         self._finished: deque[Finished] = deque()
-        self._unwanted: deque[tuple[list[Claimed], float]] = deque()
+        self._to_release: deque[tuple[list[Claimed], float]] = deque()
         self._writes: deque[Callable[[], object]] = deque()
         self._asleep = False
         self._work = threading.Event()
         self._stopping = False
         self._abandoned = threading.Event()
-        self._thread = thread("settler", self._run, on_failure)
+        self._thread = create_thread("settler", self._run, on_failure)
         self.settled = 0
 
     def start(self) -> None:
-        """Begin to settle."""
+        """Starts the thread."""
         self._thread.start()
 
     def put(self, finished: Finished) -> None:
-        """An attempt ended. Cheap: the settler is woken only if it sleeps."""
+        """Queues an ended attempt. Cheap: the settler is woken only if it sleeps."""
         self._finished.append(finished)
         if self._asleep:
-            self._asleep = False  # said once is enough
+            self._asleep = False  # one wake-up is enough
             self._work.set()
 
     def give_back(self, claims: list[Claimed], *, delay: float = 0.0) -> None:
-        """These never started: release them, with their attempt back."""
+        """Queues claims that never started for release; the attempt is not counted."""
         if claims:
-            self._unwanted.append((claims, delay))
+            self._to_release.append((claims, delay))
             self._work.set()
 
     def later(self, write: Callable[[], object]) -> None:
-        """A small write that is not urgent, made by this thread; what fails is said and not repeated."""
+        """Queues a small write that is not urgent. A failure is logged and not repeated."""
         self._writes.append(write)
         self._work.set()
 
     def stop(self, *, grace: float) -> bool:
-        """Settle what has ended, then stop. False: the database did not take it in time; reclaim will."""
+        """Settles the queued outcomes, then stops. False: the database did not accept them in time; a reclaim will
+        free their deliveries."""
         self._stopping = True
         self._work.set()
         self._thread.join(timeout=grace)
@@ -103,24 +104,24 @@ class Settler:
                 continue
             while self._writes:
                 self._write(self._writes.popleft())
-            while self._unwanted:
-                self._release(*self._unwanted.popleft())
+            while self._to_release:
+                self._release(*self._to_release.popleft())
             if self._finished:
-                self._gather()
+                self._wait_for_more()
                 number = min(len(self._finished), BATCH)
                 self._settle([self._finished.popleft() for _ in range(number)])
 
-    def _gather(self) -> None:
-        """Wait for more, if the last settle was only just made and nobody waits for any of these."""
-        left = self._settled_at + _APART - time.monotonic()
+    def _wait_for_more(self) -> None:
+        """Waits a moment for more outcomes, if the last settle was just now and all of these may be delayed."""
+        left = self._settled_at + _DELAY - time.monotonic()
         if left <= 0 or self._stopping or len(self._finished) >= BATCH:
             return
-        if all(self._patient(one.claim) for one in self._finished.copy()):
+        if all(self._may_settle_late(finished.claim) for finished in self._finished.copy()):
             self._work.clear()
             self._work.wait(left)
 
     def _has_work(self) -> bool:
-        return bool(self._finished or self._unwanted or self._writes)
+        return bool(self._finished or self._to_release or self._writes)
 
     def _write(self, write: Callable[[], object]) -> None:
         try:
@@ -136,37 +137,42 @@ class Settler:
         self._work.clear()
 
     def _settle(self, batch: list[Finished]) -> None:
-        ended = [self._ended(one) for one in batch]
+        ended = [self._decide(finished) for finished in batch]
         began = time.monotonic()
         lost: set[tuple[int, int]] = set()
-        pairs = [(end.claim, end.settlement) for one, end in zip(batch, ended, strict=True) if not one.settled]
-        for some in _by_worker(pairs):
-            lost |= {(claim.id, claim.epoch) for claim in self._until_taken(some)}
-        took = time.monotonic() - began
+        pairs = [
+            (end.claim, end.settlement) for finished, end in zip(batch, ended, strict=True) if not finished.settled
+        ]
+        for some in _split_by_worker(pairs):
+            lost |= {(claim.id, claim.epoch) for claim in self._settle_until_accepted(some)}
+        seconds = time.monotonic() - began
         kept = [end for end in ended if (end.claim.id, end.claim.epoch) not in lost] if lost else ended
-        self.settled += len(kept)  # before it is not held any more: a limit counts both
-        self._hold.remove(one.claim for one in batch)
-        self._telemetry.settled(kept, seconds=took)
+        self.settled += len(kept)  # before they leave `_hold`: the worker's limit adds both numbers
+        self._hold.remove(finished.claim for finished in batch)
+        self._telemetry.settled(kept, seconds=seconds)
         if lost:
             self._telemetry.lost([end.claim for end in ended if (end.claim.id, end.claim.epoch) in lost])
-        for one, end in zip(batch, ended, strict=True):
-            if one.span is not None:
-                self._telemetry.end(one.span, end, lost=(end.claim.id, end.claim.epoch) in lost)
+        for finished, end in zip(batch, ended, strict=True):
+            if finished.span is not None:
+                self._telemetry.end(finished.span, end, lost=(end.claim.id, end.claim.epoch) in lost)
         self._on_settled(batch)
         self._settled_at = time.monotonic()
 
-    def _ended(self, one: Finished) -> EndedAttempt:
-        outcome = one.outcome
-        if outcome is DONE:  # most of them: as `decide` says, without asking for it each time
+    def _decide(self, finished: Finished) -> EndedAttempt:
+        outcome = finished.outcome
+        if outcome is DONE:  # a fast path for most attempts: the same as `decide` returns
             outcome = SUCCEEDED
         elif not isinstance(outcome, Settlement):
-            target = self._registry.get(one.claim.destination)
+            target = self._registry.get(finished.claim.destination)
             backoff = DEFAULT if target is None else target.backoff
-            outcome = decide(one.claim, outcome, backoff=backoff, jitter=self._chance())
-        return EndedAttempt(one.claim, outcome, one.started, one.ended, one.error_type)
+            outcome = decide(finished.claim, outcome, backoff=backoff, jitter=self._chance())
+        return EndedAttempt(finished.claim, outcome, finished.started, finished.ended, finished.error_type)
 
-    def _until_taken(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
-        """Settle, however often it takes: a token works once, so repeating is harmless. Returns what was not ours."""
+    def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
+        """Settles until the database accepts it. Returns the deliveries this worker no longer owned.
+
+        Repeating is harmless: a token (id, epoch, worker) works once.
+        """
         lost: list[Claimed] = []
         wait = 0.02
         while pairs:
@@ -178,22 +184,22 @@ class Settler:
                 if not pairs:
                     break
             except (DatabaseUnavailable, DatabaseBusy):
-                pass  # the heartbeat counts and reports it; the outcomes are safe here
+                pass  # the heartbeat counts and logs it; the outcomes stay in memory
             except StoreError as error:
-                return lost + self._one_by_one(pairs, error)
+                return lost + self._settle_halves(pairs, error)
             if self._abandoned.wait(wait * (0.5 + self._chance())):
                 return lost + [claim for claim, _ in pairs]
             wait = min(wait * 2, _LONGEST_WAIT)
         return lost
 
-    def _one_by_one(self, pairs: list[tuple[Claimed, Settlement]], error: StoreError) -> list[Claimed]:
-        """The database refuses a batch: find the row it refuses, so that the others are settled."""
+    def _settle_halves(self, pairs: list[tuple[Claimed, Settlement]], error: StoreError) -> list[Claimed]:
+        """Halves a batch that the database refuses until the refused row is alone, so that the others are settled."""
         if len(pairs) > 1:
             middle = len(pairs) // 2
-            return self._until_taken(pairs[:middle]) + self._until_taken(pairs[middle:])
+            return self._settle_until_accepted(pairs[:middle]) + self._settle_until_accepted(pairs[middle:])
         ((claim, _),) = pairs
         Log(outbox_id=claim.id, adapter=claim.destination).error("SETTLE_REFUSED", error=str(error))
-        return [claim]  # not held any more: the next comparison gives it back, and it runs again
+        return [claim]  # no longer held: the heartbeat's next comparison releases it, and it runs again
 
     def _release(self, claims: list[Claimed], delay: float) -> None:
         wait = 0.02
@@ -211,8 +217,8 @@ class Settler:
         self._on_settled(())
 
 
-def _by_worker(pairs: list[tuple[Claimed, Settlement]]) -> list[list[tuple[Claimed, Settlement]]]:
-    """Apart by owner: a new incarnation may have begun in between."""
+def _split_by_worker(pairs: list[tuple[Claimed, Settlement]]) -> list[list[tuple[Claimed, Settlement]]]:
+    """Splits pairs by owner: a new incarnation of the worker may have begun in between."""
     if not pairs:
         return []
     first = pairs[0][0].worker

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
-    """What a block does when it begins, when it ends, and, in a transaction of its own, when it raises."""
+    """The steps of a block: at its begin, at its end, and (only without a caller's transaction) when it raises."""
 
     begin: Callable[[Publishing], Steps[T]]
     end: Callable[[Publishing], Steps[None]]
@@ -28,10 +28,10 @@ class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Block(Generic[T]):
-    """Something that is done in the caller's transaction `tx` before and after the code inside.
+    """Runs steps in the caller's transaction `tx` before and after the code inside the block.
 
-    If that raises, what was done is undone, and so is what it wrote itself: also where the caller goes on and commits.
-    With `tx=None` each side is a transaction of its own.
+    If that code raises, the steps and its own writes are rolled back (a savepoint), even if the caller then commits.
+    With `tx=None`, begin and end are separate transactions.
     """
 
     def __init__(self, outbox: Outbox, tx: Any, parts: BlockSteps[T], *, twin: str) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from todoku.app import App
 from todoku.core.errors import InvalidAct
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.worker.schedule_firing import Scheduling
+from todoku.engine.worker.schedule_firing import Scheduler
 from todoku.store.columns import moment
 from todoku.store.database import Database
 
@@ -19,7 +19,7 @@ def fire(box: App) -> None:
 
     `drain` alone fires nothing. To fire tomorrow's schedules, use `frozen`, then `clock.tick(86_400)`, then this.
     """
-    scheduling = Scheduling(
+    scheduling = Scheduler(
         box.store, box.plans, box.settings, box.telemetry, on_fired=box.outbox.wake, on_failure=_raise
     )
     scheduling.announce()  # only announced schedules fire, and no worker announced them while the clock moved

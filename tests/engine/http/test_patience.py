@@ -13,20 +13,20 @@ from todoku.engine.http.request_draft import Posting
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
-from todoku.engine.worker.held_deliveries import Hold
-from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.held_deliveries import HeldDeliveries
+from todoku.engine.worker.limits import ClaimLimits
 from todoku.store.limits import Limits, Restriction
 
 
 @pytest.fixture
-def limiting() -> Limiting:
+def limiting() -> ClaimLimits:
     """Of a worker that serves hosts and the handler `warehouse`."""
-    registry, hold = Registry(), Hold()
+    registry, hold = Registry(), HeldDeliveries()
     registry.add(Target(name="https://", queue="http", backoff=DEFAULT, at_once=8))
     registry.add(Target(name="warehouse", queue="default", backoff=DEFAULT))
     bulkhead = Bulkhead(registry, hold, monotonic=lambda: 0.0)
     breakers = Breakers(monotonic=lambda: 0.0, on_change=lambda _destination, _seconds: None)
-    return Limiting(hold, breakers, {}, bulkhead)
+    return ClaimLimits(hold, breakers, {}, bulkhead)
 
 
 def claimed(world: World, url: str, **options: object) -> Claimed:
@@ -36,20 +36,22 @@ def claimed(world: World, url: str, **options: object) -> Claimed:
     return claim
 
 
-def test_a_request_waits_and_a_job_does_not(world: World, limiting: Limiting) -> None:
-    assert limiting.patient(claimed(world, "https://shop.example"))
+def test_a_request_waits_and_a_job_does_not(world: World, limiting: ClaimLimits) -> None:
+    assert limiting.may_settle_late(claimed(world, "https://shop.example"))
     world.publish()
     (job,) = world.claim(world.worker())
-    assert not limiting.patient(job)
+    assert not limiting.may_settle_late(job)
 
 
-def test_what_others_wait_behind_does_not_wait(world: World, limiting: Limiting) -> None:
+def test_what_others_wait_behind_does_not_wait(world: World, limiting: ClaimLimits) -> None:
     """A lane goes on, and a place at a limit is free, when the one before is settled."""
-    assert not limiting.patient(claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True)))
+    assert not limiting.may_settle_late(
+        claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True))
+    )
     plain, flow = claimed(world, "https://slow.example"), claimed(world, "https://shop.example", flow=Flow(key="team"))
-    assert limiting.patient(plain)
-    assert limiting.patient(flow)
+    assert limiting.may_settle_late(plain)
+    assert limiting.may_settle_late(flow)
     queue, host = (Restriction(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))
     limiting.update(Limits((queue,), (host,), ()))
-    assert not limiting.patient(plain)
-    assert not limiting.patient(flow)
+    assert not limiting.may_settle_late(plain)
+    assert not limiting.may_settle_late(flow)

@@ -12,7 +12,7 @@ from tests.support.world import SOMEBODY, World
 from todoku.app import App
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest, request_of
-from todoku.engine.group_commit import Together
+from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import Posting
@@ -164,7 +164,7 @@ def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App)
 
 
 def test_callers_that_publish_together_get_their_own_messages(world: World, box: App) -> None:
-    posts, together = Posts(box.outbox), Together(box.outbox)
+    posts, together = Posts(box.outbox), GroupCommit(box.outbox)
     url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
 
     async def all_of_them() -> list[list[str]]:

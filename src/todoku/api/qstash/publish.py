@@ -22,7 +22,7 @@ from todoku.core.upstash_headers import UpstashOptions, asked, fields
 from todoku.engine.http.names import checked
 from todoku.engine.http.publish_requests import CheckedRequest, Posts, PublishedRequest
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
-from todoku.engine.observability.tracing import travelling
+from todoku.engine.observability.tracing import trace_headers
 
 CORRELATION: Final = "x-correlation-id"
 MOST_IN_BATCH: Final = 1000
@@ -94,7 +94,7 @@ class PublishEndpoints:
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
         found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
-        return post_of(found, to, queue, {**travelling(request.headers), CORRELATION: request_id(request)})
+        return post_of(found, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
 
 
 def post_of(found: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:

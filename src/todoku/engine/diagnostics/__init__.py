@@ -1,1 +1,1 @@
-"""What a person asks: what is there, why it has not run, whether all is well."""
+"""Answers for operators: a summary, why a delivery has not run, whether invariants and set-up are sound."""

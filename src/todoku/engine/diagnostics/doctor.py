@@ -1,4 +1,4 @@
-"""Is this set up as it should be? Each finding says what is wrong and what to do."""
+"""Checks of the database and the settings. Each finding says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from todoku.store.database import Facts
 from todoku.store.store import Store
 
 Topics = dict[str, tuple[str, ...]]
-"""Topics with the names of their fields that look personal."""
+"""Topics, and the names of their fields that look like personal data."""
 
 
 def personal_topics(store: Store) -> Topics:
-    """From the newest thousand messages. Values are not kept, and not told."""
+    """Finds topics with personal fields in the newest thousand messages. Only field names are returned, no values."""
     found: dict[str, set[str]] = {}
     for sample in store.data_keys.samples():
         if sample.payload is not None:
@@ -32,12 +32,12 @@ Level = Literal["ok", "warn", "problem"]
 _SKEW: Final = 2.0
 _LITTLE_SPACE: Final = 256 << 20
 _OVERDUE: Final = 60.0
-_SOME: Final = 8
-_NOBODY: Final = MasterKey("", b"")
+_SHOWN: Final = 8
+_NO_KEY: Final = MasterKey("", b"")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     what: str
@@ -46,72 +46,72 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(store: Store, settings: Settings) -> Iterator[Finding]:
-    """Everything about a database and the settings it is used with; what cannot be looked at ends the examination."""
+    """Runs all checks of a database and its settings; ends early if the database cannot be read."""
     try:
         facts = store.facts()
     except TodokuError as error:
         yield Finding("problem", "database", str(error), error.hint)
         return
     yield Finding("ok", "database", facts.describe)
-    yield from _texts(facts)
-    yield from _kept(facts)
-    yield from _connections(facts, settings)
-    migrated = _migrated(facts)
-    yield migrated
-    if migrated.level == "problem":
+    yield from _check_schema_settings(facts)
+    yield from _check_storage(facts)
+    yield from _check_connections(facts, settings)
+    version_finding = _check_version(facts)
+    yield version_finding
+    if version_finding.level == "problem":
         return
-    yield _clock(store)
-    yield from _leases(store, settings)
-    yield from _unregistered(store, settings)
-    yield from _schedules(store, settings)
-    yield _history(facts)
-    yield from _dead(store)
-    yield from _personal(store)
-    yield from _keys(store, settings)
+    yield _check_clock(store)
+    yield from _check_leases(store, settings)
+    yield from _check_destinations(store, settings)
+    yield from _check_schedules(store, settings)
+    yield _check_history(facts)
+    yield from _check_dead_letters(store)
+    yield from _check_personal_data(store)
+    yield from _check_encryption(store, settings)
 
 
-def _texts(facts: Facts) -> Iterator[Finding]:
+def _check_schema_settings(facts: Facts) -> Iterator[Finding]:
     if facts.encoding != "UTF8":
         text = f"this database has the encoding {facts.encoding}, and todoku needs UTF8"
-        todo = "use a database made with: create database … encoding 'UTF8' template template0"
+        todo = "use a database created with: create database … encoding 'UTF8' template template0"
         yield Finding("problem", "encoding", text, todo)
     if facts.no_schema:
         text = "the search_path of this role names no schema that exists"
-        yield Finding("problem", "search path", text, "set `schema`, or create one of those that it names")
+        yield Finding("problem", "search path", text, "set `schema`, or create one of the schemas it names")
     if len(facts.schemas) > 1:
         text = f"there are tables of todoku in the schemas {', '.join(facts.schemas)}; the search path decides"
-        yield Finding("warn", "schema", text, "set `schema` to the one that is meant, for workers and publishers alike")
+        yield Finding("warn", "schema", text, "set `schema` to the intended one, for workers and publishers alike")
 
 
-def _kept(facts: Facts) -> Iterator[Finding]:
+def _check_storage(facts: Facts) -> Iterator[Finding]:
     if not facts.writable:
-        todo = "check who owns the file and its directory; or whether this server is a standby, or"
+        todo = "check the owner of the file and its directory; or whether this server is a standby, or"
         todo += " default_transaction_read_only is on for this role or database"
         yield Finding("problem", "writable", "the database cannot be written to", todo)
     if not facts.durable:
         todo = "set fsync = on and synchronous_commit = on"
-        yield Finding("problem", "durability", "what is acknowledged can be lost when the power fails", todo)
+        yield Finding("problem", "durability", "acknowledged writes can be lost when the power fails", todo)
     else:
-        yield Finding("ok", "durability", "what is acknowledged is on disk")
+        yield Finding("ok", "durability", "acknowledged writes are on disk")
     if facts.wal_safe is False:
         todo = "use a Python linked with SQLite 3.51.3 or newer; until then todoku uses the journal TRUNCATE"
         yield Finding("warn", "journal", "this SQLite can lose acknowledged writes in WAL", todo)
     if facts.shared_files is not None:
-        yield _files(facts.shared_files)
+        yield _check_files(facts.shared_files)
     if facts.free_bytes is not None:
         free = f"{facts.free_bytes / (1 << 30):.1f} GiB free"
         low = facts.free_bytes < _LITTLE_SPACE
         yield Finding("problem" if low else "ok", "disk", free, "make room on the disk of the database" if low else "")
 
 
-def _files(shared: tuple[str, ...]) -> Finding:
+def _check_files(shared: tuple[str, ...]) -> Finding:
     if not shared:
-        return Finding("ok", "files", "only their owner may read and write them")
-    text = f"other users of this machine may use {', '.join(shared)}"
+        return Finding("ok", "files", "only their owner can read and write them")
+    text = f"other users of this machine can read or write {', '.join(shared)}"
     return Finding("warn", "files", text, "chmod 600 them, unless those users share the database with you on purpose")
 
 
-def _connections(facts: Facts, settings: Settings) -> Iterator[Finding]:
+def _check_connections(facts: Facts, settings: Settings) -> Iterator[Finding]:
     if facts.connections_max is not None and facts.connections_used is not None:
         free = facts.connections_max - facts.connections_used
         text = f"{facts.connections_used} of {facts.connections_max} in use; a process of todoku takes up to "
@@ -122,15 +122,15 @@ def _connections(facts: Facts, settings: Settings) -> Iterator[Finding]:
         else:
             yield Finding("ok", "connections", text)
     if facts.pooled:
-        told = "a pooler (PgBouncer?) stands in between"
+        text = "connections go through a pooler (PgBouncer?)"
         if settings.prepare_statements:
             todo = "before PgBouncer 1.21, or with max_prepared_statements = 0, set prepare_statements = false"
-            yield Finding("warn", "pooler", f"{told}, and statements are prepared", todo)
+            yield Finding("warn", "pooler", f"{text}, and statements are prepared", todo)
         else:
-            yield Finding("ok", "pooler", told)
+            yield Finding("ok", "pooler", text)
 
 
-def _migrated(facts: Facts) -> Finding:
+def _check_version(facts: Facts) -> Finding:
     if facts.version is None:
         return Finding("problem", "schema", "not migrated", "run `todoku migrate`")
     if facts.version < facts.latest:
@@ -142,43 +142,43 @@ def _migrated(facts: Facts) -> Finding:
     return Finding("ok", "schema", f"version {facts.version}")
 
 
-def _clock(store: Store) -> Finding:
+def _check_clock(store: Store) -> Finding:
     before = time.time()
-    there = store.ping()
+    database_time = store.ping()
     after = time.time()
-    skew = max(before - there, there - after, 0.0)
+    skew = max(before - database_time, database_time - after, 0.0)
     if skew > _SKEW:
-        todo = "let NTP set both clocks; leases go by the database's, but logs will not agree"
+        todo = "synchronise both clocks by NTP; leases use the database's clock, but log times will not match"
         return Finding("warn", "clock", f"this machine and the database differ by {skew:.1f} s", todo)
     return Finding("ok", "clock", "this machine and the database agree")
 
 
-def _leases(store: Store, settings: Settings) -> Iterator[Finding]:
+def _check_leases(store: Store, settings: Settings) -> Iterator[Finding]:
     now, workers = store.ping(), store.leases.workers()
     ended = [worker for worker in workers if worker.expires_at.timestamp() <= now - settings.reclaim_interval_sec]
     alive = len(workers) - len(ended)
     if ended:
         held = sum(worker.held for worker in ended)
-        text = f"{len(ended)} ended leases that nobody reclaimed, holding {held} deliveries"
+        text = f"{len(ended)} ended leases that no worker reclaimed, holding {held} deliveries"
         yield Finding("problem" if held else "warn", "leases", text, "start a worker, or run `todoku release-expired`")
     if alive:
         yield Finding("ok", "workers", f"{alive} alive")
     else:
-        yield Finding("warn", "workers", "none is alive: nothing runs", "start one: `todoku run` or `todoku up`")
+        yield Finding("warn", "workers", "none is alive, so no delivery runs", "start one: `todoku run` or `todoku up`")
 
 
-def _unregistered(store: Store, settings: Settings) -> Iterator[Finding]:
+def _check_destinations(store: Store, settings: Settings) -> Iterator[Finding]:
     now, known, waiting = store.ping(), store.destinations.known(), store.claims.waiting(None)
     places = {name for _, name, _ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
     for name in sorted(places):
         seen = known.seen(name)
         if seen is None or seen < now - settings.unknown_after_sec:
             text = f"deliveries wait for {name}, which no worker has registered"
-            todo = "run a worker whose App has it; after unknown_after_sec they become dead letters"
+            todo = "run a worker whose App declares it; after unknown_after_sec they become dead letters"
             yield Finding("problem", "destinations", text, todo)
 
 
-def _schedules(store: Store, settings: Settings) -> Iterator[Finding]:
+def _check_schedules(store: Store, settings: Settings) -> Iterator[Finding]:
     rows, found = store.schedules.rows(), False
     for row in rows:
         late = 0.0 if row.next_run_at is None or row.paused else (row.now - row.next_run_at).total_seconds()
@@ -187,41 +187,41 @@ def _schedules(store: Store, settings: Settings) -> Iterator[Finding]:
             yield Finding("problem", "schedules", f"{row.name} cannot be fired: {row.error}", "todoku schedules")
         elif not row.kept(settings.unknown_after_sec) and not row.paused:
             found = True
-            text = f"{row.name} is not declared by any App any more, and does not fire"
+            text = f"{row.name} is not declared by any App any more, so it does not fire"
             yield Finding("warn", "schedules", text, f"run its App, or: todoku schedule remove {row.name}")
         elif late > _OVERDUE:
             found = True
-            text = f"{row.name} has been due for {late:.0f} s, and nobody has fired it"
-            yield Finding("warn", "schedules", text, "is a worker alive and enabled?")
+            text = f"{row.name} has been due for {late:.0f} s, and no worker has fired it"
+            yield Finding("warn", "schedules", text, "check that a worker is alive and enabled")
     if rows and not found:
         yield Finding("ok", "schedules", f"{len(rows)}, none of them overdue")
 
 
-def _history(facts: Facts) -> Finding:
+def _check_history(facts: Facts) -> Finding:
     if facts.stray:
-        text = f"{facts.stray} history rows found no partition of their day"
-        return Finding("problem", "history", text, "run a worker: its maintenance makes the partitions of the week")
-    return Finding("ok", "history", "every row is where it belongs")
+        text = f"{facts.stray} history rows are in no partition of their day"
+        return Finding("problem", "history", text, "run a worker: its maintenance creates the partitions of the week")
+    return Finding("ok", "history", "every row is in the partition of its day")
 
 
-def _dead(store: Store) -> Iterator[Finding]:
+def _check_dead_letters(store: Store) -> Iterator[Finding]:
     if number := sum(group.number for group in store.statistics.dead_letters()):
         text = f"{number} dead letters"
-        yield Finding("warn", "dead letters", text, "`todoku reasons` tells why, `todoku replay` sends them again")
+        yield Finding("warn", "dead letters", text, "`todoku reasons` shows why, `todoku replay` sends them again")
 
 
-def _personal(store: Store) -> Iterator[Finding]:
+def _check_personal_data(store: Store) -> Iterator[Finding]:
     for topic, fields in personal_topics(store).items():
-        text = f"{topic} is not encrypted, and has fields that look personal: {', '.join(fields[:_SOME])}"
-        text += f" and {len(fields) - _SOME} more" if len(fields) > _SOME else ""
+        text = f"{topic} is not encrypted, and has fields that look like personal data: {', '.join(fields[:_SHOWN])}"
+        text += f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         todo = "declare it with encrypted=True, or send a todoku.Ref instead of the value: docs/encryption.md"
         yield Finding("warn", "personal data", text, todo)
 
 
-def _keys(store: Store, settings: Settings) -> Iterator[Finding]:
+def _check_encryption(store: Store, settings: Settings) -> Iterator[Finding]:
     found = store.data_keys.days()
     unknown = sorted({row.master_key_id for row in found if settings.master_keys.get(row.master_key_id) is None})
-    stale = sum(row.number for row in found if row.master_key_id != next(iter(settings.master_keys), _NOBODY).id)
+    stale = sum(row.number for row in found if row.master_key_id != next(iter(settings.master_keys), _NO_KEY).id)
     if unknown:
         text = f"data keys are wrapped by {', '.join(unknown)}, which is not configured here"
         yield Finding("warn", "encryption", text, "add it to TODOKU_MASTER_KEYS, behind the current one")

@@ -1,4 +1,4 @@
-"""Why has this not run? Everything that keeps a delivery waiting, the first thing first."""
+"""Why a delivery has not run: all causes, the first one first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from todoku.store.limits import Restriction
 from todoku.store.situation import GateRow, LaneRow, Situation
 
 _FORGOTTEN: Final = 150.0
-"""A live worker announces what it has registered every minute: twice in so many seconds."""
+"""Seconds after which a destination counts as not registered: a live worker announces its own every minute."""
 
 
 class Because(msgspec.Struct, frozen=True):
-    """One cause: a word for programs, a sentence for people, and what they can do about it (perhaps nothing)."""
+    """One cause: a code for programs, a sentence for people, and a hint, which may be empty."""
 
     cause: str
     text: str
@@ -24,24 +24,24 @@ class Because(msgspec.Struct, frozen=True):
 
 
 def explain(situation: Situation) -> tuple[Because, ...]:
-    """What keeps the delivery waiting; never empty: if nothing does, it says that it is about to run."""
+    """Returns the causes; never empty: if nothing holds the delivery back, the cause is that it is about to run."""
     match situation.delivery.status:
         case "aborted":
             return (_dead(situation),)
         case "sending":
             return tuple(_running(situation))
         case _:
-            causes = (*_times(situation), *_stopped(situation), *_lane(situation), *_nobody(situation))
-            return causes or (Because("ready", "nothing keeps it back: a worker takes it within its poll interval"),)
+            causes = (*_times(situation), *_restrictions(situation), *_lane(situation), *_workers(situation))
+            return causes or (Because("ready", "nothing holds it back: a worker claims it within its poll interval"),)
 
 
 def _dead(situation: Situation) -> Because:
     row = situation.delivery
-    told = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
+    reason = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
     tried = f", after {row.attempts} of {row.max_attempts} attempts" if row.attempts else ""
     return Because(
         "aborted",
-        f"it is a dead letter since {_clock(row.updated_at.timestamp())}: {told}{tried}",
+        f"it has been a dead letter since {_clock(row.updated_at.timestamp())}: {reason}{tried}",
         f"todoku replay {row.id}",
     )
 
@@ -56,9 +56,9 @@ def _running(situation: Situation) -> Iterator[Because]:
         text = f"it is held by {owner.name}, whose lease ended {_ago(situation, owner.expires_at.timestamp())}"
         yield Because("lease_ended", text, "the next reclaim frees it, or now: todoku release-expired")
     else:
-        yield Because("sending", f"{owner.name} ({row.worker}) has had it{since}")
+        yield Because("sending", f"{owner.name} ({row.worker}) has held it{since}")
     if row.cancel_requested:
-        yield Because("cancel_requested", "it was asked to stop; its worker settles it")
+        yield Because("cancel_requested", "cancelling was requested; its worker settles it")
 
 
 def _times(situation: Situation) -> Iterator[Because]:
@@ -69,18 +69,18 @@ def _times(situation: Situation) -> Iterator[Because]:
     if due > situation.now:
         tried = f" after {row.reason}" if row.status == "failed" and row.reason else ""
         what = f"attempt {row.attempts + 1} of {row.max_attempts}" if row.attempts else "it"
-        who = _MAX_ATTEMPTS.format(row.max_attempts) if row.attempts else ""
-        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}", who)
+        hint = _MAX_ATTEMPTS.format(row.max_attempts) if row.attempts else ""
+        yield Because("later", f"{what} is due in {_span(due - situation.now)}{tried}", hint)
     if row.lost:
         times = "once" if row.lost == 1 else f"{row.lost} times"
-        text = f"its worker died {times}: it runs alone, when a worker has nothing else in hand"
+        text = f"its worker died {times}: it runs alone, when a worker holds no other delivery"
         yield Because("suspect", text)
 
 
-def _stopped(situation: Situation) -> Iterator[Because]:
+def _restrictions(situation: Situation) -> Iterator[Because]:
     row, limits = situation.delivery, situation.limits
-    queue = _named(limits.queues, row.queue)
-    destination = _named(limits.destinations, row.destination)
+    queue = _find(limits.queues, row.queue)
+    destination = _find(limits.destinations, row.destination)
     if queue is not None and queue.paused:
         yield Because("paused", f"the queue {row.queue} is paused", f"todoku resume {row.queue}")
     if destination is not None and destination.open_until > situation.now:
@@ -92,7 +92,7 @@ def _stopped(situation: Situation) -> Iterator[Because]:
     yield from _limited("queue", queue, situation.queue_in_flight)
     yield from _limited("destination", destination, situation.destination_in_flight)
     if situation.gate is not None:
-        yield from _key(situation.gate, situation.now)
+        yield from _gate(situation.gate, situation.now)
 
 
 def _limited(kind: str, limit: Restriction | None, in_flight: int) -> Iterator[Because]:
@@ -106,7 +106,7 @@ def _limited(kind: str, limit: Restriction | None, in_flight: int) -> Iterator[B
         yield Because("rate", f"the {kind} {limit.name} may start {limit.rate:g} a second", hint)
 
 
-def _key(gate: GateRow, now: float) -> Iterator[Because]:
+def _gate(gate: GateRow, now: float) -> Iterator[Because]:
     if gate.concurrency is not None and gate.running >= gate.concurrency:
         text = f"key {gate.key} is at its limit of {gate.concurrency}: {gate.running} of it run now"
         yield Because("key_limit_reached", text, "the limit is the job's own: per_key=todoku.Limit(…)")
@@ -120,23 +120,23 @@ def _lane(situation: Situation) -> Iterator[Because]:
     if row.lane is None:
         return
     if lane is None:
-        yield Because("no_lane", "its lane is gone, which must not be", "todoku verify")
+        yield Because("no_lane", "its lane is missing, which must not happen", "todoku verify")
     elif lane.parked:
-        yield _parked(lane)
+        yield _lane_parked(lane)
     elif lane.head is not None and lane.head.id != row.id:
-        yield _behind(lane, situation.now)
+        yield _lane_behind(lane, situation.now)
 
 
-def _parked(lane: LaneRow) -> Because:
+def _lane_parked(lane: LaneRow) -> Because:
     if (dead := lane.blocker) is None:
         return Because("lane_parked", "its lane is parked, but no dead letter parks it", "todoku verify")
     text = f"its lane is parked by the dead letter {dead.id} ({dead.reason})"
     return Because("lane_parked", text, f"todoku replay {dead.id}, or: todoku settle {dead.id} --as succeeded")
 
 
-def _behind(lane: LaneRow, now: float) -> Because:
+def _lane_behind(lane: LaneRow, now: float) -> Because:
     head = lane.head
-    assert head is not None  # noqa: S101 - asked by the caller
+    assert head is not None  # noqa: S101 - checked by the caller
     if head.status == "failed":
         due = head.next_run_at.timestamp() - now
         when = f"due in {_span(due)}" if due > 0 else "due now"
@@ -146,7 +146,7 @@ def _behind(lane: LaneRow, now: float) -> Because:
     return Because("lane_behind", text, f"todoku explain {head.id}")
 
 
-def _nobody(situation: Situation) -> Iterator[Because]:
+def _workers(situation: Situation) -> Iterator[Because]:
     destination = situation.delivery.destination
     alive = [worker for worker in situation.workers if worker.expires_at.timestamp() > situation.now]
     if not alive:
@@ -162,11 +162,11 @@ def _nobody(situation: Situation) -> Iterator[Because]:
         yield Because("draining", "every worker that is alive is draining", "start another: todoku run")
 
 
-_MAX_ATTEMPTS: Final = "the {} are max_attempts of its publisher or, if that named none, of the worker that tried it"
-_REGISTER: Final = "run a worker whose App has it: todoku run --app module:box"
+_MAX_ATTEMPTS: Final = "the {} are max_attempts of its publisher or, if it gave none, of the worker that tried it"
+_REGISTER: Final = "run a worker whose App declares it: todoku run --app module:box"
 
 
-def _named(limits: tuple[Restriction, ...], name: str) -> Restriction | None:
+def _find(limits: tuple[Restriction, ...], name: str) -> Restriction | None:
     return next((limit for limit in limits if limit.name == name), None)
 
 

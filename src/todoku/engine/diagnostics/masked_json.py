@@ -1,4 +1,4 @@
-"""JSON text as people may see it."""
+"""JSON with sensitive values masked, for display."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from todoku.core.sealed import sealed_result
 
 
 def masked(text: str | None, fields: Iterable[str]) -> object:
-    """JSON text as a value, with stars where nobody may look."""
+    """Decodes JSON text and replaces values of sensitive fields by stars; an encrypted result is only described."""
     if text is not None and (raw := sealed_result(text)) is not None:
         return f"encrypted ({len(raw)} bytes)"
     return None if text is None else mask(msgspec.json.decode(text), frozenset(fields))
 
 
 def masked_headers(text: str | None, fields: Iterable[str]) -> object:
-    """The headers of a message, with stars where nobody may look. A request has none of its secrets in it."""
+    """Decodes the headers of a message with sensitive values replaced by stars, and its request redacted."""
     if text is None:
         return None
     try:
         request = request_of(text)
-    except InvalidMessage:  # somebody else wrote it
+    except InvalidMessage:  # not written by todoku
         request = None
     found = msgspec.json.decode(text, type=dict[str, object])
     headers = {name: STARS if is_secret(name) else value for name, value in found.items() if name != SECRETS}

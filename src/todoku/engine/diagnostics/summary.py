@@ -1,4 +1,4 @@
-"""What `up` says of a database: where it is, and what there is in it."""
+"""The summary of a database that `todoku up` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.store.statistics import Counts
 
 
 class About(msgspec.Struct, frozen=True):
-    """Where the data is, and what there is of it."""
+    """Where the database is, and how many deliveries it has."""
 
     database: str
     dialect: str
@@ -19,12 +19,12 @@ class About(msgspec.Struct, frozen=True):
     counts: Counts
 
     def as_dict(self) -> dict[str, object]:
-        """One JSON object."""
+        """Returns the summary as one JSON object."""
         where: dict[str, object] = {"database": self.database, "dialect": self.dialect, "detail": self.detail}
         return where | dict(self._numbers())
 
     def as_lines(self) -> list[str]:
-        """A few lines for a person."""
+        """Returns the summary as lines of text."""
         numbers = ", ".join(f"{number} {status}" for status, number in self._numbers().items())
         return [
             f"todoku is ready on {self.database}",
@@ -37,6 +37,6 @@ class About(msgspec.Struct, frozen=True):
 
 
 def without_password(url: str) -> str:
-    """A database URL that may be shown."""
+    """Returns a database URL with its passwords replaced by stars."""
     url = re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
     return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", url)

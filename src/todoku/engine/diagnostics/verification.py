@@ -1,7 +1,7 @@
-"""The invariants of DESIGN §3, looked at in a live database: which hold, and what breaks the others.
+"""Checks the invariants in a live database: which hold, and which rows break the others.
 
-I6, I7, I8, I11 and I13 are about what happens outside the database, or between two moments: tests and the model prove
-them, a look at the tables cannot.
+I6, I7, I8, I11 and I13 concern effects outside the database, or sequences of states: tests and the model prove them, a
+check of the tables cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from todoku.store.store import Store
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """Something that must hold. `heals`: a reclaim mends it within seconds, so it counts only if it stays."""
+    """An invariant. `heals`: maintenance repairs a violation within seconds, so only a lasting one counts."""
 
     name: str
     invariant: str
@@ -30,30 +30,30 @@ CHECKS: Final = (
     Invariant("one_state", "I1", "no delivery is both unfinished and succeeded"),
     Invariant("finished_once", "I1", "every delivery succeeded at most once"),
     Invariant("reserved", "I2", "a key in use was committed with its message"),
-    Invariant("owner", "I3", "what is sending has an owner, and nothing else has"),
-    Invariant("orphan", "I3", "no delivery is left to a worker without a lease", heals=True),
-    Invariant("lane_owner", "I3", "what is sending belongs to the owner of its lane", heals=True),
-    Invariant("epoch", "I4", "the epoch is past every attempt on record"),
-    Invariant("attempts", "I4", "nothing was tried more often than it may be"),
+    Invariant("owner", "I3", "every delivery that is sending has an owner, and no other has"),
+    Invariant("orphan", "I3", "no delivery is owned by a worker without a lease", heals=True),
+    Invariant("lane_owner", "I3", "a delivery that is sending has the owner of its lane", heals=True),
+    Invariant("epoch", "I4", "the epoch is larger than that of every stored attempt"),
+    Invariant("attempts", "I4", "no delivery was tried more often than allowed"),
     Invariant("token", "I4", "no token was used twice"),
-    Invariant("ledger", "I5", "what succeeded with a key is in the ledger"),
-    Invariant("replays", "I9", "every replay was signed"),
-    Invariant("lane", "I10", "what waits in a lane has its lane"),
+    Invariant("ledger", "I5", "every delivery that succeeded with a key is in the ledger"),
+    Invariant("replays", "I9", "every replay has an audit entry"),
+    Invariant("lane", "I10", "every delivery that waits in a lane has its lane row"),
     Invariant("parked", "I10", "a parked lane has the dead letter that parks it"),
     Invariant("lane_time", "I10", "a lane is ready when its first delivery is due", heals=True),
-    Invariant("gate", "I1", "what waits at the limit of its key has its gate"),
-    Invariant("gate_running", "I3", "a gate knows how many of its deliveries run"),
+    Invariant("gate", "I1", "every delivery that waits at the limit of its key has its gate"),
+    Invariant("gate_running", "I3", "a gate counts its running deliveries correctly"),
     Invariant("gate_time", "I1", "a gate is ready when its first delivery is due", heals=True),
     Invariant("batch", "I3", "every member of a batch is counted once"),
-    Invariant("batch_due", "I1", "what follows a complete batch is published", heals=True),
+    Invariant("batch_due", "I1", "the completion job of a complete batch is published", heals=True),
     Invariant("tried", "I4", "an attempt belongs to the message of its delivery"),
     Invariant("endpoint", "I2", "an endpoint of a group was committed with its group"),
-    Invariant("clock", "I12", "nothing was changed in the future"),
+    Invariant("clock", "I12", "no row was changed in the future"),
 )
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A check, and what breaks it: nothing, if it holds."""
+    """A check, and examples of rows that break it; none if it holds."""
 
     check: Invariant
     examples: tuple[str, ...]
@@ -67,13 +67,13 @@ def verify(
     patience: float = 15.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Verdict, ...]:
-    """Every check with what breaks it. What a reclaim heals is looked at again for up to `patience` seconds."""
-    broken = _look(store, history_ttl, ledger_ttl)
+    """Runs every check. Those that maintenance heals are repeated for up to `patience` seconds while they fail."""
+    broken = _read_broken(store, history_ttl, ledger_ttl)
     waited = 0.0
     while waited < patience and any(check.heals and check.name in broken for check in CHECKS):
-        sleep(_AGAIN)
-        waited += _AGAIN
-        now = _look(store, history_ttl, ledger_ttl)
+        sleep(_INTERVAL)
+        waited += _INTERVAL
+        now = _read_broken(store, history_ttl, ledger_ttl)
         for check in CHECKS:
             if check.heals and check.name in broken:
                 broken[check.name] = tuple(one for one in broken[check.name] if one in now.get(check.name, ()))
@@ -81,11 +81,11 @@ def verify(
     return tuple(Verdict(check, broken.get(check.name, ())) for check in CHECKS)
 
 
-_AGAIN: Final = 1.0
+_INTERVAL: Final = 1.0
 
 
-def _look(store: Store, history_ttl: float, ledger_ttl: float) -> dict[str, tuple[str, ...]]:
-    # An entry lives ledger_ttl after its success and is pruned then: what is nearly as old may just have been.
+def _read_broken(store: Store, history_ttl: float, ledger_ttl: float) -> dict[str, tuple[str, ...]]:
+    # Entries are pruned ledger_ttl after their success: one that is nearly as old may just have been pruned.
     return store.broken(history_ttl=history_ttl, ledger_ttl=ledger_ttl * 0.9, most=_EXAMPLES)
 
 

@@ -1,1 +1,1 @@
-"""Encryption at rest: sealing what is published, opening what is executed, looking after the keys."""
+"""Encryption at rest: sealing published messages, opening them for execution, and managing the keys."""

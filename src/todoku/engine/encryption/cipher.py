@@ -1,4 +1,4 @@
-"""AES-256-GCM, and data keys wrapped by master keys with it. The only place that needs `cryptography`."""
+"""AES-256-GCM, and data keys wrapped by master keys with it. The only module that needs `cryptography`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WrongTag(Exception):
-    """These bytes were changed, belong elsewhere, or were encrypted with another key."""
+    """The bytes were changed, were encrypted for another place, or with another key."""
 
 
 class Cipher:
@@ -30,11 +30,11 @@ class Cipher:
         self._aead = AESGCM(key)
 
     def encrypt(self, nonce: bytes, plain: bytes, associated: bytes) -> bytes:
-        """Ciphertext and tag. A nonce is used once with a key."""
+        """Returns ciphertext and tag. A nonce must be used only once with a key."""
         return self._aead.encrypt(nonce, plain, associated)
 
     def decrypt(self, nonce: bytes, box: bytes, associated: bytes) -> bytes:
-        """What was encrypted; WrongTag if any of it was changed."""
+        """Returns the plaintext; WrongTag if anything was changed."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
 
         try:
@@ -44,7 +44,7 @@ class Cipher:
 
 
 class DataKey:
-    """A data key in memory: seals and opens. `seals`: how often it has."""
+    """A data key in memory, which encrypts (seals) and decrypts (opens). `seals` counts its encryptions."""
 
     __slots__ = ("_cipher", "row", "seals")
 
@@ -57,16 +57,17 @@ class DataKey:
         return f"<DataKey {self.row.id} of {self.row.day}>"
 
     def seal(self, plain: bytes, place: SealedPlace, chance: Callable[[int], bytes]) -> Sealed:
-        """Seal for one place, with a nonce of chance: the number of seals is bounded where keys are made."""
+        """Encrypts for one place with a random nonce. `Sealer` bounds the number of seals per key."""
         nonce = chance(NONCE_BYTES)
         self.seals += 1
         box = self._cipher.encrypt(nonce, plain, place.associated(place.version))
         return Sealed(self.row.id, nonce, box, place.version)
 
     def open(self, sealed: Sealed, place: SealedPlace) -> bytes:
-        """What was sealed for this place; WrongTag: it was not, or it was changed.
+        """Decrypts what was sealed for this place; WrongTag if it was sealed for another place or changed.
 
-        What an older version sealed opens by an older data key only: so nothing that is sealed now can pass for it.
+        The format of an older version is accepted with older data keys only, so that nothing sealed now can be passed
+        off as that format.
         """
         if sealed.version < place.version and is_binding(self.row.id):
             raise WrongTag
@@ -74,7 +75,7 @@ class DataKey:
 
 
 def require_cryptography() -> None:
-    """Refuse to encrypt where the library is not installed, before anything is to be encrypted."""
+    """Raises InvalidSetting if the library `cryptography` is not installed."""
     if find_spec("cryptography") is None:
         raise InvalidSetting(
             "encryption needs cryptography, which is not installed", hint='pip install "todoku[encryption]"'
@@ -82,19 +83,19 @@ def require_cryptography() -> None:
 
 
 def new_data_key(master: MasterKey, day: date, chance: Callable[[int], bytes]) -> DataKey:
-    """A fresh data key for a day, wrapped by the master key."""
+    """Creates a data key for a day, wrapped by the master key."""
     key, id = chance(KEY_BYTES), data_key_id(chance(16))
-    return DataKey(wrapped(id, day.isoformat(), master, key, chance), key)
+    return DataKey(wrap(id, day.isoformat(), master, key, chance), key)
 
 
-def wrapped(id: UUID, day: str, master: MasterKey, key: bytes, chance: Callable[[int], bytes]) -> WrappedKey:
-    """A data key encrypted by a master key: nonce, ciphertext and tag."""
+def wrap(id: UUID, day: str, master: MasterKey, key: bytes, chance: Callable[[int], bytes]) -> WrappedKey:
+    """Encrypts a data key by a master key: nonce, ciphertext and tag."""
     nonce = chance(NONCE_BYTES)
     box = Cipher(master.key).encrypt(nonce, key, key_associated(id, day, master.id))
     return WrappedKey(id, day, master.id, nonce + box)
 
 
-def unwrapped(row: WrappedKey, master: MasterKey) -> bytes:
-    """The data key itself; WrongTag: this is not the master key that wrapped it, or the row was changed."""
+def unwrap(row: WrappedKey, master: MasterKey) -> bytes:
+    """Decrypts a data key; WrongTag: another master key wrapped it, or the row was changed."""
     nonce, box = row.wrapped[:NONCE_BYTES], row.wrapped[NONCE_BYTES:]
     return Cipher(master.key).decrypt(nonce, box, key_associated(row.id, row.day, row.master_key_id))

@@ -1,5 +1,6 @@
-"""What outlives every day is encrypted by the master key itself: todoku's own secrets, and what schedules and URL
-groups are to send. A data key may be shredded with its day; these are wanted as long as they are there."""
+"""Encryption by the master key itself: of todoku's own secrets, and of those of schedules and URL groups.
+
+They are long-lived, and a data key may be shredded with its day."""
 
 from __future__ import annotations
 
@@ -12,15 +13,17 @@ from todoku.core.sealed import NONCE_BYTES, MasterSealed
 from todoku.engine.encryption.cipher import Cipher, WrongTag, require_cryptography
 
 
-def keep(plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom) -> MasterSealed:
-    """Encrypted by the current master key, for one place: it opens nowhere else."""
+def seal_with_master_key(
+    plain: bytes, place: str, masters: MasterKeys, chance: Callable[[int], bytes] = os.urandom
+) -> MasterSealed:
+    """Encrypts by the current master key, bound to one place: it cannot be decrypted for another."""
     require_cryptography()
     master, nonce = masters.current, chance(NONCE_BYTES)
     return MasterSealed(master.id, nonce + Cipher(master.key).encrypt(nonce, plain, _associated(place, master.id)))
 
 
-def kept_inside(kept: MasterSealed, place: str, masters: MasterKeys, *, called: str) -> bytes:
-    """What was kept; CannotOpen names the master key that is missing, or says that it was changed."""
+def open_with_master_key(kept: MasterSealed, place: str, masters: MasterKeys, *, called: str) -> bytes:
+    """Reverses `seal_with_master_key`. CannotOpen if the master key is missing or the bytes were changed."""
     if (master := masters.get(kept.master_key_id)) is None:
         raise CannotOpen(
             f"{called} is sealed by the master key {kept.master_key_id}, which is not configured",
@@ -32,7 +35,7 @@ def kept_inside(kept: MasterSealed, place: str, masters: MasterKeys, *, called: 
     try:
         return Cipher(master.key).decrypt(nonce, box, _associated(place, master.id))
     except WrongTag:
-        hint = "restore it from a backup, or rotate it; does this master key have the bytes it had then?"
+        hint = "check that this master key has its original bytes; else restore the row from a backup, or set it again"
         raise CannotOpen(f"{called} was changed", hint=hint, reason="BAD_MASTER_KEY") from None
 
 

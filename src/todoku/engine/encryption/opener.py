@@ -1,6 +1,6 @@
-"""Opening: just before a handler or a sender is called, and for whoever asks for a result. Plaintext stays in memory.
+"""Decryption (opening) of messages just before a handler or sender is called, and of results when they are read.
 
-What an attempt of a sealed message leaves behind is sealed too (its result), or left out (the text of its error).
+Plaintext stays in memory: the result of a sealed message is sealed too, and the text of its errors is not stored.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from todoku.core.sealed import (
     sealed_result,
     unpacked,
 )
-from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrapped
-from todoku.engine.encryption.secret_headers import closed_of, has_closed_headers, secrets_of, without_secrets
+from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrap
+from todoku.engine.encryption.secret_headers import has_sealed_headers, sealed_headers_of, secrets_of, without_secrets
 from todoku.engine.observability.log import Log
 from todoku.store.messages import StoredMessage
 from todoku.store.store import Store
 
-_REMEMBERED: Final = 60.0
-"""Seconds after which a data key is looked for again: so long a shredded one may still open something."""
+_CACHE_SECONDS: Final = 60.0
+"""Seconds for which a data key is cached; for that long a shredded key may still decrypt messages."""
 
-_MOST: Final = 4096
-"""Data keys kept in memory."""
+_CACHE_SIZE: Final = 4096
+"""Data keys in the cache, at most."""
 
-_LATER: Final = frozenset({"UNKNOWN_MASTER_KEY", "BAD_MASTER_KEY"})
-"""Reasons that a deploy may mend: worth another attempt."""
-
-
-def is_closed(claim: Claimed) -> bool:
-    """Whether this must be opened before anybody can read it, or send it."""
-    return _has_closed_payload(claim) or has_closed_headers(claim)
+_RETRYABLE: Final = frozenset({"UNKNOWN_MASTER_KEY", "BAD_MASTER_KEY"})
+"""Reasons that a deployment may fix, so that the delivery is retried."""
 
 
-def _has_closed_payload(claim: Claimed) -> bool:
+def is_sealed(claim: Claimed) -> bool:
+    """Whether the payload or the secret headers must be decrypted before the claim can run."""
+    return _has_sealed_payload(claim) or has_sealed_headers(claim)
+
+
+def _has_sealed_payload(claim: Claimed) -> bool:
     return claim.payload is None and claim.content_type.startswith(f"{SEALED};of=")
 
 
 class Opener:
-    """The executing side: data keys by id, read when they are first needed. Thread-safe."""
+    """The worker's side of encryption: a cache of data keys by id, read when first needed. Thread-safe."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class Opener:
         self._monotonic = monotonic
         self._chance = chance
         self._lock = threading.Lock()
-        self._keys: LRUCache[UUID, tuple[DataKey, float]] = LRUCache(_MOST)
+        self._keys: LRUCache[UUID, tuple[DataKey, float]] = LRUCache(_CACHE_SIZE)
 
     def knows(self, claim: Claimed) -> bool:
-        """Whether opening it needs no look into the database."""
+        """Whether all data keys of the claim are cached, so that opening it does not read the database."""
         return all(
-            self._remembered(sealed.key_id) is not None
-            for raw in _closed_bytes(claim)
+            self._cached(sealed.key_id) is not None
+            for raw in _sealed_parts(claim)
             if (sealed := unpacked(raw)) is not None
         )
 
-    def opened(self, claim: Claimed) -> Claimed:
-        """A sealed claim with its payload in plain, still marked as sealed; the secret headers of a request beside it.
+    def open(self, claim: Claimed) -> Claimed:
+        """Returns a sealed claim with its payload decrypted, still marked as sealed, and its secret headers.
 
-        CannotOpen, StoreError.
+        Raises CannotOpen, StoreError.
         """
-        if (closed := closed_of(claim)) is not None:
+        if (closed := sealed_headers_of(claim)) is not None:
             secrets = msgspec.json.decode(self._open(*closed)[1], type=dict[str, str])
             claim = msgspec.structs.replace(claim, secrets=secrets)
         kind = kind_of(claim.content_type)
@@ -105,9 +105,8 @@ class Opener:
             content_type=str(Kind(kind.inner, key.row.id)),
         )
 
-    def closed(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
-        """What may be stored of the outcome of a claim that is sealed, or was sent with secret headers; of any other,
-        the outcome."""
+    def seal_outcome(self, claim: Claimed, outcome: Outcome, error: Exception | None) -> Outcome:
+        """Returns the outcome as it may be stored: without secret headers, and of a sealed claim without plaintext."""
         if secrets := secrets_of(claim):
             outcome = without_secrets(outcome, secrets)
         kind = kind_of(claim.content_type)
@@ -118,21 +117,26 @@ class Opener:
             case Done(None, None) | Snooze():
                 return outcome
             case Done(result, response):
-                return Done(None if result is None else self._sealed_result(claim, kind, result), _bare(response))
+                return Done(
+                    None if result is None else self._seal_result(claim, kind, result), _without_content(response)
+                )
             case Retry():
-                return Retry(outcome.after, outcome.reason, name, _bare(outcome.response))
+                return Retry(outcome.after, outcome.reason, name, _without_content(outcome.response))
             case Abort():
-                return Abort(outcome.reason, name, _bare(outcome.response))
+                return Abort(outcome.reason, name, _without_content(outcome.response))
             case _:
                 assert_never(outcome)
 
     def result(self, text: str, message_id: str, destination: str) -> str:
-        """The JSON text of a result, opened if it is sealed. CannotOpen, StoreError."""
+        """Returns the JSON text of a result, decrypted if it is sealed. Raises CannotOpen, StoreError."""
         raw = sealed_result(text)
         return text if raw is None else self._open(raw, SealedPlace("result", message_id, destination))[1].decode()
 
     def text(self, message: StoredMessage) -> str | None:
-        """The JSON text of a stored message, opened if it is sealed; None: it is no JSON. CannotOpen, StoreError."""
+        """Returns the JSON text of a stored message, decrypted if it is sealed; None: it is not JSON.
+
+        Raises CannotOpen, StoreError.
+        """
         kind = kind_of(message.content_type)
         if kind is None or kind.inner != "application/json":
             return message.payload
@@ -140,19 +144,19 @@ class Opener:
         return self._open(message.payload_bytes or b"", place)[1].decode()
 
     def body(self, message_id: str, topic: str, content_type: str, raw: bytes) -> bytes:
-        """What is inside a stored message, opened if it is sealed. CannotOpen, StoreError."""
+        """Returns the body of a stored message, decrypted if it is sealed. Raises CannotOpen, StoreError."""
         if (kind := kind_of(content_type)) is None:
             return raw
         return self._open(raw, SealedPlace("payload", message_id, topic, kind.inner))[1]
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _sealed_result(self, claim: Claimed, kind: Kind, result: str) -> str | None:
-        """Sealed with the key of its message: stored already, and shredded with it."""
+    def _seal_result(self, claim: Claimed, kind: Kind, result: str) -> str | None:
+        """Seals a result with the data key of its message, which is stored already and shredded with the message."""
         place = SealedPlace("result", claim.message_id, claim.destination)
         try:
-            key = self._key(kind.key_id or _sealed(claim.payload_bytes or b"").key_id, fresh=False)
-        except (CannotOpen, StoreError) as error:  # the work is done; only its result is not to be had
+            key = self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False)
+        except (CannotOpen, StoreError) as error:  # the work is done; only its result is lost
             Log(adapter=claim.destination, message_id=claim.message_id).warning(
                 "RESULT_NOT_KEPT", error_type=type(error).__name__
             )
@@ -160,7 +164,7 @@ class Opener:
         return result_text(packed(key.seal(result.encode(), place, self._chance)))
 
     def _open(self, raw: bytes, place: SealedPlace) -> tuple[DataKey, bytes]:
-        sealed = _sealed(raw)
+        sealed = _parse_sealed(raw)
         key = self._key(sealed.key_id)
         try:
             return key, key.open(sealed, place)
@@ -170,23 +174,25 @@ class Opener:
             ) from None
 
     def _key(self, id: UUID, *, fresh: bool = True) -> DataKey:
-        if (known := self._remembered(id, fresh=fresh)) is not None:
-            return known
-        key = self._unwrapped(id, self._store.data_keys.read([id]))
+        if (cached := self._cached(id, fresh=fresh)) is not None:
+            return cached
+        key = self._unwrap(id, self._store.data_keys.read([id]))
         with self._lock:
-            self._keys[id] = (key, self._monotonic() + _REMEMBERED)
+            self._keys[id] = (key, self._monotonic() + _CACHE_SECONDS)
         return key
 
-    def _remembered(self, id: UUID, *, fresh: bool = True) -> DataKey | None:
+    def _cached(self, id: UUID, *, fresh: bool = True) -> DataKey | None:
         with self._lock:
             key, until = self._keys.get(id, (None, 0.0))
             return key if not fresh or self._monotonic() < until else None
 
-    def _unwrapped(self, id: UUID, rows: tuple[WrappedKey, ...]) -> DataKey:
+    def _unwrap(self, id: UUID, rows: tuple[WrappedKey, ...]) -> DataKey:
         if not rows:
             with self._lock:
                 self._keys.pop(id, None)
-            raise CannotOpen(f"its data key {id} was deleted", hint="it was shredded", reason="SHREDDED")
+            raise CannotOpen(
+                f"its data key {id} was deleted", hint="the key was shredded; it cannot be restored", reason="SHREDDED"
+            )
         require_cryptography()
         usable = [(row, master) for row in rows if (master := self._masters.get(row.master_key_id)) is not None]
         if not usable:
@@ -198,39 +204,39 @@ class Opener:
             )
         for row, master in usable:
             try:
-                return DataKey(row, unwrapped(row, master))
+                return DataKey(row, unwrap(row, master))
             except WrongTag:
                 continue
         raise CannotOpen(
-            f"the master key {usable[0][1].id} does not open its data key",
-            hint="this id had other bytes when it was wrapped: configure those",
+            f"the master key {usable[0][1].id} does not decrypt its data key",
+            hint="the master key had other bytes when the data key was wrapped: configure those",
             reason="BAD_MASTER_KEY",
         )
 
 
-def _bare(response: Response | None) -> Response | None:
-    """Who is sent a secret may answer with it."""
+def _without_content(response: Response | None) -> Response | None:
+    """Returns the response without its content: a receiver may echo the secrets it was sent."""
     return None if response is None else response.without_content()
 
 
-def _closed_bytes(claim: Claimed) -> Iterator[bytes]:
-    """All that is sealed in a claim."""
-    if _has_closed_payload(claim):
+def _sealed_parts(claim: Claimed) -> Iterator[bytes]:
+    """Yields the sealed parts of a claim."""
+    if _has_sealed_payload(claim):
         yield claim.payload_bytes or b""
-    with suppress(CannotOpen):  # for which no key is needed
-        if (closed := closed_of(claim)) is not None:
+    with suppress(CannotOpen):  # raised again by `open`, without needing a key
+        if (closed := sealed_headers_of(claim)) is not None:
             yield closed[0]
 
 
-def _sealed(raw: bytes) -> Sealed:
+def _parse_sealed(raw: bytes) -> Sealed:
     if (sealed := unpacked(raw)) is None:
-        raise CannotOpen("these are no sealed bytes", hint="restore them from a backup")
+        raise CannotOpen("these bytes are not in the format of sealed data", hint="restore them from a backup")
     return sealed
 
 
-def unopened(error: CannotOpen, claim: Claimed) -> Retry | Abort:
-    """What an attempt comes to whose payload cannot be opened. Nothing of it has run."""
+def unopenable_outcome(error: CannotOpen, claim: Claimed) -> Retry | Abort:
+    """Returns the outcome of an attempt that cannot be decrypted, and logs the reason. Its handler has not run."""
     Log(message_id=claim.message_id, topic=claim.topic, adapter=claim.destination).error(error.reason, told=str(error))
-    if error.reason in _LATER:
+    if error.reason in _RETRYABLE:
         return Retry(reason=error.reason, detail=str(error))
     return Abort(error.reason, str(error))

@@ -1,6 +1,6 @@
-"""What schedules and URL groups are to send: its secrets are kept by the master key, because both outlive every day.
+"""The secrets of schedules and URL groups, encrypted by the master key, because both outlive every data key.
 
-Of a schedule that is the whole request, in one piece beside its plan; of a group the secrets among its default headers.
+Of a schedule the whole request is encrypted, in one piece beside its plan; of a group the secret default headers are.
 """
 
 from __future__ import annotations
@@ -16,68 +16,68 @@ from todoku.core.msgspec_warmup import learned
 from todoku.core.redaction import bared, parted
 from todoku.core.schedule import Plan
 from todoku.core.sealed import VERSION, kept_in, kept_text
-from todoku.engine.encryption.master_key import keep, kept_inside
+from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
 
 NO_MASTERS: Final = MasterKeys()
 
 
-class _Inside(msgspec.Struct, frozen=True):
-    """What is kept of a plan."""
+class _PlanSecrets(msgspec.Struct, frozen=True):
+    """The encrypted part of a plan."""
 
     request: HttpRequest
     body: bytes
 
 
-learned(_Inside)
+learned(_PlanSecrets)
 
 
-def closed_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
-    """A plan as it may be stored: without secret headers, and without its body if its messages are encrypted."""
+def seal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
+    """Returns a plan as it may be stored: its secret headers encrypted, and its body if its messages are encrypted."""
     request, given = request_of(plan.message.headers), plan.message.payload_bytes or b""
     if not masters or request is None or (bared(request) == request and not (plan.sealed and given)):
         return plan
-    kept = keep(msgspec.json.encode(_Inside(request, given)), _place_of_plan(name), masters)
-    closed = _with(plan, bared(request), b"" if plan.sealed else given)
+    kept = seal_with_master_key(msgspec.json.encode(_PlanSecrets(request, given)), _place_of_plan(name), masters)
+    closed = _with_request(plan, bared(request), b"" if plan.sealed else given)
     return msgspec.structs.replace(closed, kept=kept)
 
 
-def opened_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
-    """The plan with all that its messages need. CannotOpen."""
+def open_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
+    """Returns the plan with its secrets decrypted. Raises CannotOpen."""
     if plan.kept is None:
         return plan
-    raw = kept_inside(plan.kept, _place_of_plan(name), masters, called=f"the schedule {name}")
-    inside = msgspec.json.decode(raw, type=_Inside)
-    return msgspec.structs.replace(_with(plan, inside.request, inside.body), kept=None)
+    raw = open_with_master_key(plan.kept, _place_of_plan(name), masters, called=f"the schedule {name}")
+    inside = msgspec.json.decode(raw, type=_PlanSecrets)
+    return msgspec.structs.replace(_with_request(plan, inside.request, inside.body), kept=None)
 
 
-def kept_anew(name: str, plan: Plan, masters: MasterKeys) -> Plan | None:
-    """The plan under the current master key; None: it is, or has nothing to keep. CannotOpen."""
+def reseal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan | None:
+    """Returns the plan encrypted by the current master key; None: nothing to change. Raises CannotOpen."""
     if plan.kept is None:
-        closed = closed_plan(name, plan, masters)
+        closed = seal_plan(name, plan, masters)
         return None if closed is plan else closed
     request = request_of(plan.message.headers)
-    # An older todoku knew fewer names of secret headers, and left the values of the others where they were.
+    # An older todoku knew fewer names of secret headers, and left the values of the others unencrypted.
     is_bare = request is None or bared(request) == request
     if plan.kept.master_key_id == masters.current.id and is_bare:
         return None
-    return closed_plan(name, opened_plan(name, plan, masters), masters)
+    return seal_plan(name, open_plan(name, plan, masters), masters)
 
 
-def closed_defaults(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
-    """Default headers of a URL group as they may be stored. What is kept already, and by the current key, stays.
+def seal_default_headers(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
+    """Returns the default headers of a URL group as they may be stored: secrets encrypted by the current master key.
 
-    CannotOpen: it is kept by a key that is not here.
+    CannotOpen: a header is encrypted by a master key that is not configured.
     """
     if not masters:
         return dict(headers)
-    plain = opened_defaults(group, headers, masters)
+    plain = open_default_headers(group, headers, masters)
     secrets = {name: value for name, value in parted(plain, ())[1].items() if not _is_current(headers[name], masters)}
-    return {**headers, **{name: _kept(group, name, value, masters) for name, value in secrets.items()}}
+    return {**headers, **{name: _seal_header(group, name, value, masters) for name, value in secrets.items()}}
 
 
-def opened_defaults(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
-    """Default headers of a URL group as its messages get them. CannotOpen."""
-    return {name: _opened(group, name, value, masters) for name, value in headers.items()}
+def open_default_headers(group: str, headers: Mapping[str, str], masters: MasterKeys) -> dict[str, str]:
+    """Returns the default headers of a URL group with secrets decrypted. Raises CannotOpen."""
+    return {name: _open_header(group, name, value, masters) for name, value in headers.items()}
 
 
 def _is_current(value: str, masters: MasterKeys) -> bool:
@@ -85,19 +85,19 @@ def _is_current(value: str, masters: MasterKeys) -> bool:
     return kept is not None and kept.master_key_id == masters.current.id
 
 
-def _kept(group: str, name: str, value: str, masters: MasterKeys) -> str:
-    return kept_text(keep(value.encode(), _place_of_default(group, name), masters))
+def _seal_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
+    return kept_text(seal_with_master_key(value.encode(), _place_of_default(group, name), masters))
 
 
-def _opened(group: str, name: str, value: str, masters: MasterKeys) -> str:
+def _open_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
     if (kept := kept_in(value)) is None:
         return value
     called = f"the header {name} of the URL group {group}"
-    return kept_inside(kept, _place_of_default(group, name), masters, called=called).decode()
+    return open_with_master_key(kept, _place_of_default(group, name), masters, called=called).decode()
 
 
-def _with(plan: Plan, request: HttpRequest, body: bytes) -> Plan:
-    """The plan with this request and this body in its message."""
+def _with_request(plan: Plan, request: HttpRequest, body: bytes) -> Plan:
+    """Returns the plan with this request and body in its message."""
     headers = msgspec.json.decode(plan.message.headers or "{}", type=dict[str, str]) | {HTTP: carried(request)}
     text = msgspec.json.encode(headers).decode()
     message = msgspec.structs.replace(plan.message, headers=text, payload_bytes=body)

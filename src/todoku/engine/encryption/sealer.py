@@ -1,8 +1,8 @@
-"""Sealing: what is declared encrypted leaves this process encrypted, in whatever way its draft is stored.
+"""Encryption (sealing) of drafts: messages of topics declared encrypted leave the publishing process encrypted.
 
-A process has one data key a day, made of chance at first use. Its wrapped form travels with every draft it has sealed,
-and the transaction that stores the draft stores it too, unless it sees it there: a rollback leaves neither without the
-other, a database that was restored gets it again, and nobody needs a second connection beside a caller's transaction.
+A process has one random data key per day, created at first use. Every sealed draft carries the wrapped key, and the
+transaction that stores the draft also stores the key if it is missing: after a rollback neither is stored, a restored
+database gets the key again, and no second connection is needed beside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from todoku.core.message import Draft, Idempotency
 from todoku.core.sealed import Kind, SealedPlace, packed
 from todoku.core.settings import Settings
 from todoku.engine.encryption.cipher import DataKey, new_data_key, require_cryptography
-from todoku.engine.encryption.secret_headers import closed_headers
+from todoku.engine.encryption.secret_headers import seal_headers
 
 SEALS: Final = 1 << 30
-"""So many messages with one data key: with nonces of 96 random bits, two are equal once in 2^37 such keys."""
+"""Messages per data key, at most: with random nonces of 96 bits, two are equal once in 2^37 such keys."""
 
 
 def utc_today() -> date:
-    """The day in UTC, which is what the days of data keys are."""
+    """Returns the current day in UTC, by which data keys are named."""
     return datetime.now(UTC).date()
 
 
 class Sealer:
-    """The publishing side of one App. Thread-safe."""
+    """The publisher's side of encryption, for one App. Thread-safe."""
 
     def __init__(
         self,
@@ -45,51 +45,53 @@ class Sealer:
         most: int = SEALS,
     ) -> None:
         self.masters: MasterKeys = settings.master_keys
-        self._everything = settings.encrypt == "all"
+        self._seals_all = settings.encrypt == "all"
         self._topics: set[str] = set()
         self._today = today
         self._chance = chance
         self._most = most
         self._lock = threading.Lock()
         self._key: DataKey | None = None
-        if self._everything:
-            self._require("everything")
+        if self._seals_all:
+            self._require_key("everything")
 
     def declare(self, topic: str) -> None:
-        """From now on, what is published under this topic is sealed. Refused where it could not be."""
-        self._require(topic)
+        """Seals messages of this topic from now on. InvalidSetting if there is no master key or no `cryptography`."""
+        self._require_key(topic)
         self._topics.add(topic)
 
-    def _require(self, what: str) -> None:
+    def _require_key(self, what: str) -> None:
         if not self.masters:
-            raise InvalidSetting(f"{what} is to be encrypted, and there is no master key", hint=NO_KEY_HINT)
+            raise InvalidSetting(f"{what} is to be encrypted, but no master key is configured", hint=NO_KEY_HINT)
         require_cryptography()
 
-    def seals(self, topic: str) -> bool:
-        """Whether what is published under this topic is sealed."""
-        return self._everything or topic in self._topics
+    def is_encrypted(self, topic: str) -> bool:
+        """Whether messages of this topic are sealed."""
+        return self._seals_all or topic in self._topics
 
-    def sealed(self, draft: Draft) -> Draft:
-        """The draft with its payload sealed for its own id and topic, and with digests that nobody can guess."""
+    def seal(self, draft: Draft) -> Draft:
+        """Returns the draft with its payload sealed for its id and topic, and with keyed digests."""
         with self._lock:
-            return self._sealed(draft, self._current())
+            return self._seal(draft, self._current())
 
-    def request(self, draft: Draft, *, body: bool = False) -> Draft:
-        """The draft of a request as it may be stored: wherever there is a master key its secret headers are sealed; its
-        body is if its topic is encrypted, or `body` says so."""
+    def seal_request(self, draft: Draft, *, body: bool = False) -> Draft:
+        """Returns the draft of an HTTP request as it may be stored.
+
+        With a master key, its secret headers are sealed; its body is, too, if its topic is encrypted or `body` is True.
+        """
         if not self.masters:
             return draft
-        with self._lock:  # and with one key, also at midnight: a draft brings no more than one
+        with self._lock:  # both parts use one key, also at midnight: a draft carries only one
             key = self._current()
-            made = self._sealed(draft, key) if body or self.seals(draft.topic) else draft
-            closed = closed_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
+            made = self._seal(draft, key) if body or self.is_encrypted(draft.topic) else draft
+            closed = seal_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
             return made if closed is made else msgspec.structs.replace(closed, sealed_with=key.row)
 
-    def keyed(self, digest: str) -> str:
-        """A digest of what may be secret, such that nobody finds that by trying; itself, if there is no master key."""
+    def key_digest(self, digest: str) -> str:
+        """Returns a keyed digest, which cannot be guessed by trying bodies; the same digest without a master key."""
         return self.masters.oldest.digest(digest) if self.masters else digest
 
-    def _sealed(self, draft: Draft, key: DataKey) -> Draft:
+    def _seal(self, draft: Draft, key: DataKey) -> Draft:
         plain = draft.payload.encode() if draft.payload is not None else draft.payload_bytes or b""
         place = SealedPlace("payload", str(draft.id), draft.topic, draft.content_type)
         box = key.seal(plain, place, self._chance)
@@ -98,12 +100,12 @@ class Sealer:
             payload=None,
             payload_bytes=packed(box),
             content_type=str(Kind(draft.content_type)),
-            idempotency=None if draft.idempotency is None else self._keyed(draft.idempotency),
+            idempotency=None if draft.idempotency is None else self._with_keyed_digests(draft.idempotency),
             sealed_with=key.row,
         )
 
     def forget(self) -> None:
-        """Begin with a new data key: the one there is was stored in another database."""
+        """Discards the data key, because it was stored in another database; the next draft creates one."""
         with self._lock:
             self._key = None
 
@@ -115,13 +117,13 @@ class Sealer:
             key = self._key = new_data_key(self.masters.current, today, self._chance)
         return key
 
-    def _keyed(self, entry: Idempotency) -> Idempotency:
-        """The entry with keyed digests: a plain SHA-256 of a short body can be guessed by trying bodies.
+    def _with_keyed_digests(self, entry: Idempotency) -> Idempotency:
+        """Returns the entry with keyed digests: a plain SHA-256 of a short body can be guessed by trying bodies.
 
-        By the oldest master key, so that a new one changes no digest; those of the others are for comparing, for the
-        time when the oldest is taken away.
+        The oldest master key is used, so that adding one changes no digest. The digests by the other keys are for
+        comparison, after the oldest has been removed.
         """
-        if entry.digest == entry.key_hash:  # it says no more than the key, and never conflicts
+        if entry.digest == entry.key_hash:  # the digest of the key, not of a body: nothing secret, never a conflict
             return entry
         oldest = self.masters.oldest
         digest = oldest.digest(entry.digest)

@@ -1,4 +1,4 @@
-"""Where secrets are found: the environment, a directory of files, and what packages bring by an entry point."""
+"""The providers of secrets: the environment, a directory of files, and entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Final
 from todoku.core.failure import DeliveryError
 
 Resolve = Callable[[str], str | Awaitable[str]]
-"""Given what stands behind the colon of an id, the secret; or an awaitable of it."""
+"""Takes the part of an id behind the colon; returns the secret, or an awaitable of it."""
 
 GROUP: Final = "todoku.secrets"
-"""The group of entry points: each names a function that resolves the ids of the provider it is called after."""
+"""The entry point group: each entry point is a function that resolves the ids of the provider of its name."""
 
 _OURS: Final = ("TODOKU_", "DATABASE_URL")
 _LARGEST: Final = 1 << 20
 
 
-def of_environment(name: str) -> str:
-    """`Ref("env:NAME")`: a variable of this process. todoku's own are nobody's to ask for."""
+def resolve_env(name: str) -> str:
+    """Resolves `Ref("env:NAME")` from the environment. todoku's own variables are refused."""
     if name.startswith(_OURS):
-        raise DeliveryError("SECRET_REFUSED", f"env:{name} is todoku's own", retryable=False)
+        raise DeliveryError("SECRET_REFUSED", f"env:{name} is a setting of todoku", retryable=False)
     if (value := os.environ.get(name)) is None:
-        raise DeliveryError("SECRET_NOT_FOUND", f"env:{name} is not set where this runs")
+        raise DeliveryError("SECRET_NOT_FOUND", f"env:{name} is not set in this process")
     return value
 
 
-def of_directory(directory: str | None) -> Resolve:
-    """`Ref("file:path")`: a file below the setting `secrets_dir`, without its last line break."""
+def directory_resolver(directory: str | None) -> Resolve:
+    """Returns a resolver of `Ref("file:path")`: a file below `secrets_dir`, without its last line break."""
 
     def of_file(path: str) -> str:
         if directory is None:
@@ -48,8 +48,8 @@ def of_directory(directory: str | None) -> Resolve:
     return of_file
 
 
-def of_entry_point(provider: str) -> Resolve | None:
-    """The provider of that name that an installed package brings, if one does."""
+def find_entry_point(provider: str) -> Resolve | None:
+    """Returns the provider of that name from an installed package, if there is one."""
     for found in entry_points(group=GROUP, name=provider):
         resolve: Resolve = found.load()
         return resolve

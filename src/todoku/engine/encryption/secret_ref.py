@@ -1,4 +1,4 @@
-"""`Ref`: a secret that stays where it is. The message has its id; the handler asks for the value when it needs it."""
+"""`Ref`: a reference to a secret. The message contains its id only; the handler reads the value when it needs it."""
 
 from __future__ import annotations
 
@@ -13,65 +13,69 @@ from typing import Any, Final
 from todoku.core.blank_secret import is_blank
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting
 from todoku.core.failure import DeliveryError
-from todoku.engine.encryption.secret_providers import Resolve, of_directory, of_entry_point, of_environment
+from todoku.engine.encryption.secret_providers import Resolve, directory_resolver, find_entry_point, resolve_env
 
 _ID: Final = re.compile(r"(?P<provider>[A-Za-z][A-Za-z0-9_.-]{0,63}):(?P<path>[^\x00-\x1f\x7f]{1,1024})")
 _LOCAL: Final = frozenset({"env", "file"})
-_near: ContextVar[SecretSources | None] = ContextVar("todoku_secrets", default=None)
+_current: ContextVar[SecretSources | None] = ContextVar("todoku_secrets", default=None)
 
 
 class EmptySecret(DeliveryError):
-    """A provider answered, and there is nothing in its answer. It was asked for a secret, and this is none."""
+    """A provider returned an empty secret."""
 
     def __init__(self, called: str) -> None:
         super().__init__("SECRET_EMPTY", f"{called} is empty")
 
 
 class SecretSources:
-    """The providers of one App, by name: `env`, `file`, those it registered, those that packages bring."""
+    """The providers of one App by name: `env`, `file`, registered ones, and those of installed packages."""
 
     def __init__(self, directory: str | None = None) -> None:
-        self._providers: dict[str, Resolve] = {"env": of_environment, "file": of_directory(directory)}
+        self._providers: dict[str, Resolve] = {"env": resolve_env, "file": directory_resolver(directory)}
 
     def add(self, provider: str, resolve: Resolve) -> None:
-        """Resolve ids that begin with `provider:` by this function."""
+        """Registers the function that resolves ids beginning with `provider:`."""
         if not _ID.fullmatch(f"{provider}:x"):
-            raise InvalidSetting(f"a provider cannot be called {provider!r}", hint="letters and digits, like vault")
+            raise InvalidSetting(
+                f"a provider cannot be called {provider!r}", hint="use letters and digits, as in vault"
+            )
         if not callable(resolve):
-            raise InvalidSetting(f"{resolve!r} resolves nothing", hint="pass a function of the id's path")
+            raise InvalidSetting(f"{resolve!r} is not callable", hint="pass a function of the id's path")
         if self._providers.get(provider, resolve) is not resolve:
             raise InvalidSetting(f"there are two providers called {provider!r}", hint="give one another name")
         self._providers[provider] = resolve
 
     def find(self, provider: str) -> Resolve:
-        """The provider of that name; ValueError: there is none."""
+        """Returns the provider of that name; ValueError if there is none."""
         if (known := self._providers.get(provider)) is not None:
             return known
-        if (brought := of_entry_point(provider)) is None:
+        if (brought := find_entry_point(provider)) is None:
             known_ones = ", ".join(sorted(self._providers))
-            raise ValueError(f"no provider of secrets is called {provider!r}; known: {known_ones}; or box.secrets(…)")
+            raise ValueError(
+                f"no provider of secrets is called {provider!r}; known: {known_ones}; add one by box.secrets(…)"
+            )
         self._providers[provider] = brought
         return brought
 
     @contextmanager
     def near(self) -> Iterator[None]:
-        """While the block runs, a Ref that is made or encoded here belongs to these."""
-        token = _near.set(self)
+        """Binds every Ref that is created or encoded within the block to these providers."""
+        token = _current.set(self)
         try:
             yield
         finally:
-            _near.reset(token)
+            _current.reset(token)
 
 
-_ANYWHERE: Final = SecretSources()
+_DEFAULT: Final = SecretSources()
 
 
 class Ref:
-    """A secret by its id, `provider:path`: all that is stored of it. `get()` or `await aget()` asks for the value.
+    """A reference to a secret by its id, `provider:path`, which alone is stored. `get()` or `await aget()` reads it.
 
-    One that is empty is none: EmptySecret, a DeliveryError with the reason SECRET_EMPTY.
-    Providers are `env`, `file` (below the setting `secrets_dir`), what `box.secrets(name, resolve)` registered, and
-    entry points of the group `todoku.secrets`.
+    An empty secret raises EmptySecret, a DeliveryError with the reason SECRET_EMPTY. Providers are `env`, `file` (below
+    the setting `secrets_dir`), those registered by `box.secrets(name, resolve)`, and entry points of the group
+    `todoku.secrets`.
     """
 
     __slots__ = ("_secrets", "id")
@@ -79,10 +83,10 @@ class Ref:
     def __init__(self, id: str) -> None:
         if _ID.fullmatch(str(id)) is None:
             raise InvalidMessage(
-                "this is no id of a secret", hint='provider:path, for example Ref("env:SMTP_PASSWORD")'
+                "this is not the id of a secret", hint='use provider:path, for example Ref("env:SMTP_PASSWORD")'
             )
         self.id = str(id)
-        self._secrets = _near.get()
+        self._secrets = _current.get()
         if self._secrets is not None:
             self._secrets.find(self._provider)
 
@@ -105,23 +109,23 @@ class Ref:
         return Ref, (self.id,)
 
     def get(self) -> str:
-        """The secret, now. Blocks for as long as its provider does."""
+        """Reads the secret. Blocks as long as its provider does."""
         resolve = self._resolve()
         if inspect.iscoroutinefunction(resolve):
-            raise InvalidAct(f"the provider of {self.id} is async", hint="await ref.aget()")
-        return self._checked(resolve(self._path))
+            raise InvalidAct(f"the provider of {self.id} is async", hint="use await ref.aget()")
+        return self._check(resolve(self._path))
 
     async def aget(self) -> str:
         """As `get`, for async code; a blocking provider runs in a thread."""
         resolve = self._resolve()
         if inspect.iscoroutinefunction(resolve):
-            return self._checked(await resolve(self._path))
+            return self._check(await resolve(self._path))
         found = await asyncio.to_thread(resolve, self._path)
-        return self._checked(await found if inspect.isawaitable(found) else found)
+        return self._check(await found if inspect.isawaitable(found) else found)
 
     def encoded(self) -> str:
-        """The id, for the message; refused where the App is at hand and has no such provider."""
-        if (secrets := _near.get()) is not None:
+        """Returns the id, for the message. InvalidMessage if the App is known and has no such provider."""
+        if (secrets := _current.get()) is not None:
             try:
                 secrets.find(self._provider)
             except ValueError as error:
@@ -130,7 +134,7 @@ class Ref:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is read on this machine, so that it can be asked for at once: `env`, `file`."""
+        """Whether its provider is on this machine (`env`, `file`), so that it can be read at startup."""
         return self._provider in _LOCAL
 
     @property
@@ -143,21 +147,25 @@ class Ref:
 
     def _resolve(self) -> Resolve:
         try:
-            return (self._secrets or _ANYWHERE).find(self._provider)
+            return (self._secrets or _DEFAULT).find(self._provider)
         except ValueError as error:
-            raise InvalidSetting(str(error), hint="a handler's own Ref knows the providers of its App") from None
+            raise InvalidSetting(
+                str(error), hint="register the provider with box.secrets(…), or use the Ref that the handler received"
+            ) from None
 
-    def _checked(self, value: object) -> str:
+    def _check(self, value: object) -> str:
         if not isinstance(value, str):
-            raise InvalidSetting(f"the provider of {self.id} gave {type(value).__name__}", hint="it must return text")
+            raise InvalidSetting(
+                f"the provider of {self.id} returned {type(value).__name__}", hint="it must return a str"
+            )
         if is_blank(value):
             raise EmptySecret(self.id)
         return value
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
-        """In a pydantic model: validated from its id, and written as it."""
-        from pydantic_core import core_schema  # noqa: PLC0415 - there, because pydantic asks
+        """Makes pydantic models read a Ref from its id, and write it as its id."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - installed, because pydantic calls this
 
         return core_schema.no_info_plain_validator_function(
             lambda value: value if isinstance(value, Ref) else cls(value),

@@ -1,4 +1,4 @@
-"""Secrets that todoku keeps itself, sealed by the current master key where there is one."""
+"""Secrets that todoku stores itself, encrypted by the current master key if there is one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from todoku.core.errors import CannotOpen
 from todoku.core.master_keys import MasterKeys
 from todoku.core.sealed import VERSION, MasterSealed
-from todoku.engine.encryption.master_key import keep, kept_inside
+from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
 from todoku.engine.outbox import new_id
 from todoku.store.audit import Signed
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow, SecretStore
 
 
-def sealed_secret(
+def seal_secret(
     name: str,
     text: str,
     masters: MasterKeys,
@@ -26,31 +26,31 @@ def sealed_secret(
     lasts: float | None = None,
     chance: Callable[[int], bytes] = os.urandom,
 ) -> NewSecret:
-    """A secret as it is to be stored: bound to its id and to the family of its name, so that it opens nowhere else."""
+    """Returns a secret as it is stored: encrypted for its id and the family of its name, and no other place."""
     id = id or new_id()
     if not masters:
         return NewSecret(id=id, name=name, value=text.encode(), master_key_id=None, lasts=lasts)
-    kept = keep(text.encode(), _place(id, name), masters, chance)
+    kept = seal_with_master_key(text.encode(), _place(id, name), masters, chance)
     return NewSecret(id=id, name=name, value=kept.box, master_key_id=kept.master_key_id, lasts=lasts)
 
 
-def opened_secret(row: SecretRow, masters: MasterKeys) -> str:
-    """The secret itself; CannotOpen names the master key that is missing, or says that it was changed."""
+def open_secret(row: SecretRow, masters: MasterKeys) -> str:
+    """Decrypts a secret. CannotOpen if its master key is missing or the row was changed."""
     if row.master_key_id is None:
         return row.value.decode()
     kept = MasterSealed(row.master_key_id, row.value)
-    return kept_inside(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
+    return open_with_master_key(kept, _place(row.id, row.name), masters, called=f"the secret {row.name}").decode()
 
 
 class Resealed(msgspec.Struct, frozen=True):
-    """Secrets that are (or with `dry_run` would be) sealed anew, and master keys that would open others."""
+    """How many secrets were (with `dry_run`: would be) encrypted again, and which missing master keys others need."""
 
     number: int
     strangers: tuple[str, ...]
 
 
 def reseal(secrets: SecretStore, masters: MasterKeys, signed: Signed, *, dry_run: bool = False) -> Resealed:
-    """Seal by the current master key whatever is not, plain secrets too. One transaction: there are few."""
+    """Encrypts all secrets by the current master key, plain ones too. One transaction, because there are few."""
     current = masters.current.id
     strangers: set[str] = set()
 
@@ -60,12 +60,12 @@ def reseal(secrets: SecretStore, masters: MasterKeys, signed: Signed, *, dry_run
             if row.master_key_id == current:
                 continue
             try:
-                text = opened_secret(row, masters)
+                text = open_secret(row, masters)
             except CannotOpen:
                 strangers.add(row.master_key_id or "")
                 continue
             lasts = None if row.expires_at is None else (row.expires_at - row.now).total_seconds()
-            put.append(sealed_secret(row.name, text, masters, id=row.id, lasts=lasts))
+            put.append(seal_secret(row.name, text, masters, id=row.id, lasts=lasts))
         found.append(len(put))
         return SecretChange(tuple(put), action=f"rotate to {current}") if put and not dry_run else None
 
@@ -75,5 +75,5 @@ def reseal(secrets: SecretStore, masters: MasterKeys, signed: Signed, *, dry_run
 
 
 def _place(id: UUID, name: str) -> str:
-    """A name's part after the colon says which of its family it is, and changes when secrets are rotated."""
+    """Returns the place, with the family only: the part of a name behind the colon changes when secrets rotate."""
     return f"secret {VERSION}\0{id}\0{name.partition(':')[0]}"

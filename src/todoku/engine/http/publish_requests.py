@@ -63,7 +63,7 @@ class PublishedRequest(msgspec.Struct, frozen=True):
 
 
 class Puts(Protocol):
-    """Somebody who stores drafts, all of a call or none: `Together`, or an `Outbox` by `Posts.put`."""
+    """Somebody who stores drafts, all of a call or none: `GroupCommit`, or an `Outbox` by `Posts.put`."""
 
     async def put(self, drafts: list[Draft]) -> list[Message]:
         """Store them, or find the messages their keys belong to; in the order given."""
@@ -163,7 +163,7 @@ class Posts:
     def _draft(self, post: CheckedRequest, parallelism: dict[str, int]) -> Draft:
         outbox, request, posting = self._outbox, post.request, post.posting
         if post.by_content and posting.deduplication_id is None:
-            id = outbox.sealer.keyed(content_id(request, post.body))
+            id = outbox.sealer.key_digest(content_id(request, post.body))
             posting = msgspec.structs.replace(posting, deduplication_id=id)
         if request.flow is not None:
             flow_control.check(request.flow)
@@ -174,7 +174,7 @@ class Posts:
             posting = msgspec.structs.replace(posting, trace=dict(trace))
         most = outbox.settings.max_payload_bytes
         made = request_draft(new_id(), request, post.body, posting, max_payload_bytes=most)
-        return outbox.sealer.request(made)
+        return outbox.sealer.seal_request(made)
 
 
 def resolved(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:

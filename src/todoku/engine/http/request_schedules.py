@@ -20,7 +20,7 @@ from todoku.core.master_keys import MasterKeys
 from todoku.core.message import Draft, Idempotency
 from todoku.core.redaction import redacted, redacted_body
 from todoku.core.schedule import Cron, Plan
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_plan, opened_plan
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.http import flow_control, request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, resolved
@@ -77,8 +77,8 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
 
     def make(row: ScheduleRow | None, now: datetime) -> Put | None:
         made_at = now if row is None else _created_at(row)
-        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.seals(TOPIC))
-        return stored(closed_plan(_PREFIX + id, plan, sealer.masters))(row, now)
+        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.is_encrypted(TOPIC))
+        return stored(seal_plan(_PREFIX + id, plan, sealer.masters))(row, now)
 
     store.schedules.put(_PREFIX + id, make, signed, action="schedule")
 
@@ -125,7 +125,7 @@ def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, bod
 
 def _sealed(draft: Draft, sealer: Sealer, *, body: bool) -> Draft:
     """The entry of its slot stays as it is: it says nothing of what is inside."""
-    return msgspec.structs.replace(sealer.request(draft, body=body), idempotency=draft.idempotency)
+    return msgspec.structs.replace(sealer.seal_request(draft, body=body), idempotency=draft.idempotency)
 
 
 def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]) -> Iterator[Draft]:
@@ -163,7 +163,7 @@ def _shown(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> 
     except InvalidSetting:
         return None
     with suppress(CannotOpen):  # then without what is encrypted
-        plan = opened_plan(row.name, plan, masters)
+        plan = open_plan(row.name, plan, masters)
     request = request_of(plan.message.headers)
     if request is None or not isinstance(plan.when, Cron):
         return None

@@ -12,7 +12,7 @@ from todoku.core.errors import InvalidAct
 from todoku.core.identity import base62
 from todoku.core.settings import Settings
 from todoku.core.signing_keys import SigningKeys
-from todoku.engine.encryption.stored_secrets import opened_secret, sealed_secret
+from todoku.engine.encryption.stored_secrets import open_secret, seal_secret
 from todoku.store.audit import Signed
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow
 from todoku.store.store import Store
@@ -102,7 +102,7 @@ def _is_complete(rows: tuple[SecretRow, ...]) -> bool:
 
 
 def _new(name: str, settings: Settings) -> NewSecret:
-    return sealed_secret(name, f"sig_{base62(os.urandom(21))}", settings.master_keys)
+    return seal_secret(name, f"sig_{base62(os.urandom(21))}", settings.master_keys)
 
 
 def _renamed(row: SecretRow, name: str, lasts: float | None) -> NewSecret:
@@ -112,6 +112,6 @@ def _renamed(row: SecretRow, name: str, lasts: float | None) -> NewSecret:
 
 def _opened(rows: tuple[SecretRow, ...], settings: Settings, *, made: bool = False) -> SigningKeys:
     def texts(name: str) -> tuple[str, ...]:
-        return tuple(opened_secret(row, settings.master_keys) for row in rows if row.name == name)
+        return tuple(open_secret(row, settings.master_keys) for row in rows if row.name == name)
 
     return SigningKeys(current=texts(CURRENT)[0], next=texts(NEXT)[0], old=texts(OLD), made=made)

@@ -8,7 +8,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.master_keys import MasterKeys
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, closed_defaults, opened_defaults
+from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_default_headers, seal_default_headers
 from todoku.engine.http.names import checked
 from todoku.engine.outbox import new_id
 from todoku.store.audit import Signed
@@ -56,12 +56,12 @@ def set_headers(
     Those that are secrets by their name are stored encrypted, if there is a master key.
     """
     group = checked(name, "URL group")
-    store.url_groups.put_endpoints(group, (), closed_defaults(group, headers, masters), signed)
+    store.url_groups.put_endpoints(group, (), seal_default_headers(group, headers, masters), signed)
 
 
 def opened_group(group: Group, masters: MasterKeys) -> Group:
     """A group with its default headers as its messages get them. CannotOpen."""
-    return msgspec.structs.replace(group, headers=opened_defaults(group.name, group.headers, masters))
+    return msgspec.structs.replace(group, headers=open_default_headers(group.name, group.headers, masters))
 
 
 def remove(store: Store, name: str, endpoints: Sequence[Named], signed: Signed) -> int:

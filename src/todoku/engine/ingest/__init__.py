@@ -1,1 +1,1 @@
-"""Events from outside: which sources an App has, and how a request of theirs becomes a message."""
+"""Events from outside: the sources of an App, and how their requests become messages."""

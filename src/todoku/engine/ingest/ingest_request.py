@@ -1,6 +1,6 @@
-"""Requests to ingest, from arrival to answer, and what is told of them: a line and numbers, never a body.
+"""Requests to ingest, and their log lines and metrics, which never contain a body.
 
-Told by the batch, as what is settled is: requests whose commit they shared are answered in one turn of the event loop.
+They are reported in batches: requests that shared a commit are answered in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final
 
 from todoku.core.message import Message
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.log import LEVELS, IngestedLine, Level, least_level, log_lines
+from todoku.engine.observability.log import LEVELS, IngestedLine, Level, log_lines, lowest_level
 from todoku.engine.observability.telemetry import Telemetry
 
 UNKNOWN: Final = "unknown"
-"""How a source is called that there is none of: what somebody made up is no label."""
+"""The metric label for sources that do not exist: names invented by callers must not become labels."""
 
-_REFUSED: Final = 400
-_FAILED: Final = 500
+_CLIENT_ERROR: Final = 400
+_SERVER_ERROR: Final = 500
 
 
 class Visit:
-    """What is known of a request so far."""
+    """One request to ingest, with what is known of it so far."""
 
     __slots__ = (
         "began", "duplicate", "error", "event_id", "message_id", "request_id", "seconds", "source", "status", "topic",
@@ -45,34 +45,34 @@ class Visit:
         self.error: str | None = None
 
     def stored(self, message: Message) -> None:
-        """Its event is this message, now or since earlier."""
+        """Records the message of the event, which may have been stored by an earlier request."""
         self.message_id, self.duplicate = str(message.id), message.duplicate
 
 
 class Visits:
-    """Tells of the visits that have ended. Used from event loops; it writes where the loop has a moment."""
+    """Reports ended requests, from a later turn of the event loop. Used within event loops only."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._ended: list[Visit] = []
 
     def end(self, visit: Visit, status: int, error: Exception | None = None) -> None:
-        """It was answered with this status, because of this error if there was one."""
+        """Records that the request was answered with this status, and because of which error, if any."""
         visit.status = status
         visit.seconds = time.perf_counter() - visit.began
         if error is not None:
             visit.error = type(error).__name__
         if not self._ended:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report)
         self._ended.append(visit)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         ended, self._ended = self._ended, []
         metrics = self._telemetry.metrics
         for label, number in Counter(f"{visit.source},{visit.status}" for visit in ended).items():
             metrics.add(counting.INGESTED, number, label)
         metrics.observe(counting.INGEST_SECONDS, [visit.seconds for visit in ended])
-        if (least := least_level()) is not None:
+        if (least := lowest_level()) is not None:
             at = datetime.now(UTC)
             log_lines([_line(visit, at) for visit in ended if LEVELS[_level(visit.status)] >= least])
 
@@ -96,6 +96,6 @@ def _line(visit: Visit, at: datetime) -> IngestedLine:
 
 
 def _level(status: int) -> Level:
-    if status < _REFUSED:
+    if status < _CLIENT_ERROR:
         return "info"
-    return "warning" if status < _FAILED else "error"
+    return "warning" if status < _SERVER_ERROR else "error"

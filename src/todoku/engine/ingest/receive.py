@@ -1,7 +1,7 @@
-"""1''. Receive: a request of a source, verified, becomes a message; what returns is committed.
+"""1''. Receive: verifies the request of a source, and stores it as a message before it is acknowledged.
 
-Nothing is believed before the signature is right, and nothing is told before that either: a source that there is not,
-a wrong signature and a broken body are one and the same refusal.
+Nothing in a request is trusted before its signature is verified, and nothing is revealed: an unknown source, a wrong
+signature and a body that is not JSON get the same refusal.
 """
 
 from __future__ import annotations
@@ -19,56 +19,57 @@ from todoku.core.identity import ingest_scope, key_hash
 from todoku.core.ingest import Arrived, Challenge, Identity, text_at
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency
 from todoku.core.topic_pattern import Route
-from todoku.engine.group_commit import Answer, Together
+from todoku.engine.group_commit import CommitResult, GroupCommit
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
 from todoku.engine.ingest.source_keys import SourceKeys
 from todoku.engine.jobs.decoders import told
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.tracing import inject, travelling
+from todoku.engine.observability.tracing import inject, trace_headers
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions, check_json
 
-_MOST: Final = 1024
-"""Topics that are remembered: sources have some dozens."""
+_MAX_TOPICS: Final = 1024
+"""Topics whose template draft is cached; sources have some dozens."""
 
 
-class Moulds:
-    """Makes drafts of an App's events."""
+class DraftTemplates:
+    """Creates drafts of events from a cached template per topic."""
 
     def __init__(self, outbox: Outbox, routes: Callable[[], Sequence[Route]]) -> None:
         self._outbox = outbox
         self._routes = routes
-        self._moulds: dict[str, Draft] = {}
+        self._templates: dict[str, Draft] = {}
         self._routed = 0
-        """So many routes there were when these were made. Routes are only added."""
+        """The number of routes when the templates were created. Routes are only added, so a new number means new
+        routes."""
 
     def draft(
         self, topic: str, payload: Encoded | bytes, key: str | None, headers: Mapping[str, str], entry: Idempotency
     ) -> Draft:
-        """As `Outbox.draft`. `headers` are texts that were checked already, `entry` is what it is known by again."""
+        """As `Outbox.draft`. `headers` must be checked already; `entry` identifies repetitions of the event."""
         routes = self._routes()
-        if len(routes) != self._routed or len(self._moulds) >= _MOST:
-            self._moulds.clear()
+        if len(routes) != self._routed or len(self._templates) >= _MAX_TOPICS:
+            self._templates.clear()
             self._routed = len(routes)
-        mould = self._moulds.get(topic)
-        if mould is None or key is not None or isinstance(payload, bytes):
+        template = self._templates.get(topic)
+        if template is None or key is not None or isinstance(payload, bytes):
             made = self._outbox.draft(topic, payload, MessageOptions(key=key, headers=headers), routes)
             if made.key is None and made.payload is not None:
-                self._moulds[topic] = made
+                self._templates[topic] = made
             return msgspec.structs.replace(made, idempotency=entry)
         made = Draft(
             id=new_id(),
             topic=topic,
-            type=mould.type,
-            legs=mould.legs,
+            type=template.type,
+            legs=template.legs,
             payload=payload.text,
             headers=msgspec.json.encode(inject(headers)).decode(),
             idempotency=entry,
         )
         finished = self._outbox.finished(made)
-        # Sealing makes another digest; an event's is its own.
+        # Sealing replaces the digest; that of an event must stay.
         return made if finished is made else msgspec.structs.replace(finished, idempotency=entry)
 
 
@@ -76,89 +77,89 @@ CORRELATION: Final = "x-correlation-id"
 EVENT_ID: Final = "x-event-id"
 SOURCE: Final = "x-ingest-source"
 
-_REMIND: Final = 60.0
+_WARN_INTERVAL: Final = 60.0
 """Seconds between two warnings that a source still signs with an old secret."""
 
-_NOBODY: Final = os.urandom(32)
-_LONGEST: Final = 8192
+_DUMMY_KEY: Final = os.urandom(32)
+_MAX_HEADER: Final = 8192
 _PARTS, _TRACE_ID = 4, 32
 
 
 class Unverified(TodokuError):
-    """No such source, not signed by it, or no JSON. Which of these, nobody is told."""
+    """An unknown source, a wrong signature, or a body that is not JSON. The sender does not learn which."""
 
 
 class Ingest:
-    """Takes in what the sources of one App send."""
+    """Stores the events that the sources of one App send."""
 
     def __init__(
-        self, outbox: Outbox, sources: Sources, routes: Callable[[], Sequence[Route]], together: Together
+        self, outbox: Outbox, sources: Sources, routes: Callable[[], Sequence[Route]], together: GroupCommit
     ) -> None:
         self.outbox = outbox
         self._sources = sources
-        self._moulds = Moulds(outbox, routes)
-        self._together = together
+        self._templates = DraftTemplates(outbox, routes)
+        self._group_commit = together
         self._keys = SourceKeys(outbox.secrets)
         self._keys.refuse_empty(sources.values())
-        self._reminded: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
     def visit(self, name: str, request_id: str) -> Visit:
-        """What is known of a request to `name` at first."""
+        """Begins to record a request to the source `name`."""
         return Visit(name if name in self._sources else UNKNOWN, request_id)
 
     async def receive(self, name: str, arrived: Arrived, visit: Visit) -> Challenge | None:
-        """Store the event that `name` sent, or find it stored already; `visit` then knows its message.
+        """Stores the event that `name` sent, or finds it stored already, and records its message in `visit`.
 
-        A Challenge is to be answered instead. Unverified, InvalidMessage, IdempotencyConflict, NoSecret: nothing was
-        stored; DatabaseUnavailable: that is not known.
+        Returns a Challenge if that is to be answered instead. After Unverified, InvalidMessage, IdempotencyConflict and
+        NoSecret nothing was stored; after DatabaseUnavailable that is unknown.
         """
         source = self._sources.get(name)
         keys = () if source is None else await self._keys.of(source)
-        drafted = self._drafted(source, keys, arrived, visit)
-        if isinstance(drafted, Challenge):
-            return drafted
-        (message,) = await self._together.put([drafted])
+        draft = self._verify_and_draft(source, keys, arrived, visit)
+        if isinstance(draft, Challenge):
+            return draft
+        (message,) = await self._group_commit.put([draft])
         visit.stored(message)
         return None
 
-    def hand_in(self, name: str, arrived: Arrived, visit: Visit, told: Callable[[Exception | None], None]) -> bool:
-        """As `receive`, for who does not wait: `told` is called later in this event loop, with None after the commit.
+    def submit(self, name: str, arrived: Arrived, visit: Visit, on_result: Callable[[Exception | None], None]) -> bool:
+        """As `receive`, without waiting: `on_result` is called later in this event loop, with None after the commit.
 
-        False: there is more to it than storing an event, or something is wrong with it. Let it be received.
+        False: this is not a plain valid event; call `receive`, which handles every case.
         """
         source = self._sources.get(name)
         keys = None if source is None else self._keys.known(source)
         if source is None or keys is None or self.outbox.instead is not None:
             return False
 
-        def stored(answer: Answer) -> None:
+        def stored(answer: CommitResult) -> None:
             if isinstance(answer, Exception):
-                told(answer)
+                on_result(answer)
             else:
                 visit.stored(answer[0])
-                told(None)
+                on_result(None)
 
         try:
-            drafted = self._drafted(source, keys, arrived, visit)
-            if isinstance(drafted, Challenge):
+            draft = self._verify_and_draft(source, keys, arrived, visit)
+            if isinstance(draft, Challenge):
                 return False
-            self._together.hand_in([drafted], stored)
-        except Exception:  # noqa: BLE001 - whoever receives it meets it again, and tells of it
+            self._group_commit.submit([draft], stored)
+        except Exception:  # noqa: BLE001 - `receive` raises it again
             return False
         return True
 
-    def _drafted(
+    def _verify_and_draft(
         self, source: Source | None, keys: tuple[bytes, ...], arrived: Arrived, visit: Visit
     ) -> Draft | Challenge:
         if source is None:
-            _compare_with_nobody(arrived.body)
+            _spend_verification_time(arrived.body)
             raise Unverified(_REFUSED)
         place = source.verifier.signed_by(arrived, keys, time.time())
         if place is None:
             raise Unverified(_REFUSED)
         if place > 0:
-            self._warn(source, place)
-        event = _parsed(arrived.body)
+            self._warn_old_secret(source, place)
+        event = _parse(arrived.body)
         identity = source.verifier.identity(arrived, event)
         if isinstance(identity, Challenge):
             return identity
@@ -171,9 +172,10 @@ class Ingest:
                 source.decode(arrived.body)
             except msgspec.DecodeError as error:  # of which a ValidationError is one
                 raise InvalidMessage(
-                    f"the event is not as {source.name} declares it: {told(error)}", hint="model= of box.ingest"
+                    f"the event does not match the model of {source.name}: {told(error)}",
+                    hint="correct the event, or model= of box.ingest",
                 ) from None
-        # Its digest is its own: an event that its source writes down anew is a repetition, never a conflict.
+        # The digest is that of the event id: a repeated event whose body is serialised differently is no conflict.
         hashed = key_hash(identity.id)
         entry = Idempotency(
             ingest_scope(source.name), identity.id, hashed, hashed, reopen=source.reopen, lasts=source.dedupe_for
@@ -181,48 +183,50 @@ class Ingest:
         visit.topic = topic = source.topic.topic(identity, event)
         key = None if source.key is None else text_at(source.key, event)
         headers = self._headers(source, arrived, identity, visit)
-        return self._moulds.draft(topic, _payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry)
+        return self._templates.draft(
+            topic, _storable_payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry
+        )
 
     def _headers(self, source: Source, arrived: Arrived, identity: Identity, visit: Visit) -> dict[str, str]:
-        """What the message takes along: the trace, what only headers say, and which request this was."""
-        headers = travelling(arrived.headers)
+        """Returns the headers of the message: the trace, the verifier's headers, and the id of this request."""
+        headers = trace_headers(arrived.headers)
         visit.trace_id = _trace_id(headers.get("traceparent", ""))
         for name in source.verifier.kept:
-            if value := _storable(arrived.headers.get(name)):
+            if value := _storable_header(arrived.headers.get(name)):
                 headers[name] = value
         headers[CORRELATION] = visit.request_id
         headers[EVENT_ID] = identity.id
         headers[SOURCE] = source.name
         return headers
 
-    def _warn(self, source: Source, place: int) -> None:
-        """Somebody still signs with what is to be given up: seen before it is."""
+    def _warn_old_secret(self, source: Source, place: int) -> None:
+        """Counts and logs that a source still signs with an old secret, so that it is seen before its removal."""
         self.outbox.telemetry.metrics.add(counting.OLD_SECRET, 1, source.name)
         now = time.monotonic()
-        if now - self._reminded.get(source.name, -_REMIND) >= _REMIND:
-            self._reminded[source.name] = now
+        if now - self._warned_at.get(source.name, -_WARN_INTERVAL) >= _WARN_INTERVAL:
+            self._warned_at[source.name] = now
             Log(source=source.name).warning("OLD_SECRET", place=place, of=len(source.verifier.secrets))
 
 
-_REFUSED: Final = "this cannot be accepted"
+_REFUSED: Final = "the request cannot be accepted"
 
 
-def _compare_with_nobody(body: bytes) -> None:
-    """As much work as a source would make of it."""
-    hmac.compare_digest(hmac.digest(_NOBODY, body, "sha256"), _NOBODY)
+def _spend_verification_time(body: bytes) -> None:
+    """Does the same work as a known source would, so that the time of the answer does not reveal unknown sources."""
+    hmac.compare_digest(hmac.digest(_DUMMY_KEY, body, "sha256"), _DUMMY_KEY)
 
 
-def _parsed(body: bytes) -> object:
+def _parse(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Unverified(_REFUSED) from None
 
 
-def _payload(body: bytes) -> Encoded | bytes:
-    """JSON as it was sent; or as bytes, if there is something in it that a database will not take as JSON.
+def _storable_payload(body: bytes) -> Encoded | bytes:
+    """Returns the JSON text as it was sent, or bytes if the databases would not accept it as JSON.
 
-    It was signed and will be acknowledged, so it must be kept: its handler may read bytes, or it is a dead letter.
+    A signed event is acknowledged, so it must be stored: its handler may read bytes, or it becomes a dead letter.
     """
     try:
         text = body.decode()
@@ -237,5 +241,5 @@ def _trace_id(traceparent: str) -> str | None:
     return parts[1] if len(parts) >= _PARTS and len(parts[1]) == _TRACE_ID else None
 
 
-def _storable(value: str | None) -> str | None:
-    return value if value is not None and value.isprintable() and len(value) <= _LONGEST else None
+def _storable_header(value: str | None) -> str | None:
+    return value if value is not None and value.isprintable() and len(value) <= _MAX_HEADER else None

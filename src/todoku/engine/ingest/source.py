@@ -20,13 +20,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sends events, how they are verified, and what they become."""
+    """A sender of events: how its requests are verified, and which messages they become."""
 
     name: str
     verifier: Verifier
     topic: Template
     decode: Callable[[bytes], Any] | None
-    """Raises what is wrong with an event that is not as its model says."""
+    """Validates an event against the model of the source; raises msgspec.DecodeError."""
     key: str | None
     dedupe_for: float
     reopen: bool
@@ -36,14 +36,14 @@ class Sources(dict[str, Source]):
     """The sources of an App by name."""
 
     def add(self, source: Source) -> None:
-        """One more; two of one name are a mistake."""
+        """Adds a source. InvalidSetting if its name is taken."""
         if source.name in self:
             raise InvalidSetting(f"there are two sources called {source.name!r}", hint="give one another name")
         self[source.name] = source
 
 
 class IngestDeclarations:
-    """What of an App is about events from outside."""
+    """The part of an App that declares sources of events."""
 
     outbox: Outbox
     sources: Sources
@@ -59,23 +59,26 @@ class IngestDeclarations:
         dedupe_for: Duration | None = None,
         reopen: bool = True,
     ) -> None:
-        """Take in what `source` posts: verified, stored in one commit, and then acknowledged with 204.
+        """Accepts events that `source` posts: each is verified, stored in one commit, then acknowledged with 204.
 
         `verifier`: `todoku.stripe(secrets=[…])`, `github`, `slack`, `shopify`, `standard_webhooks`, `hmac`. `topic`: of
-        its messages; `{type}` is the event's type, `{data.object.object}` what is there in its JSON. `model`: what an
-        event must look like, a dataclass, msgspec struct or pydantic model. `key`: the path of what orders its events.
-        An event that comes again within `dedupe_for` (the setting `ingest_dedupe`, 90 days) is acknowledged and not
-        queued again, unless it is a dead letter and `reopen`: then it is replayed, by publisher, audited.
+        the messages; `{type}` is the event's type, `{data.object.object}` the value at that path of its JSON. `model`:
+        validates events; a dataclass, msgspec struct or pydantic model. `key`: the path of the message key in the JSON.
+        An event that is sent again within `dedupe_for` (default: the setting `ingest_dedupe`, 90 days) is acknowledged
+        and not queued again; with `reopen`, a dead letter is replayed instead, audited as done by the publisher.
         """
         if not _NAME.fullmatch(str(source)):
-            raise InvalidSetting(f"a source cannot be called {source!r}", hint="letters, digits, - and _, at most 64")
+            raise InvalidSetting(
+                f"a source cannot be called {source!r}", hint="use letters, digits, - and _, at most 64 characters"
+            )
         if not callable(getattr(verifier, "signed_by", None)):
             raise InvalidSetting(
-                f"{source}: {type(verifier).__name__} verifies nothing", hint="todoku.stripe(secrets=[…]), for example"
+                f"{source}: {type(verifier).__name__} is not a verifier",
+                hint="pass a verifier, for example todoku.stripe(secrets=[…])",
             )
         for secret in verifier.secrets:
             if isinstance(secret, str) and (is_blank(secret) or is_blank_key(verifier.key(secret))):
-                raise InvalidSetting(f"{source}: a secret is empty", hint="what the source signs with")
+                raise InvalidSetting(f"{source}: a secret is empty", hint="pass the secret that the source signs with")
         self.sources.add(
             Source(
                 name=source,
@@ -83,12 +86,12 @@ class IngestDeclarations:
                 topic=template(topic),
                 decode=None if model is None else decoder(model, f"{source}: model", self.outbox.secrets),
                 key=None if key is None else checked_path(key, "key"),
-                dedupe_for=self._remembered(dedupe_for),
+                dedupe_for=self._dedupe_seconds(dedupe_for),
                 reopen=reopen,
             )
         )
 
-    def _remembered(self, given: Duration | None) -> float:
+    def _dedupe_seconds(self, given: Duration | None) -> float:
         return (
             self.outbox.settings.ingest_dedupe
             if given is None

@@ -1,1 +1,1 @@
-"""What the engine tells about itself: metrics, spans, log lines."""
+"""Metrics, spans, log lines and alerts of the engine."""

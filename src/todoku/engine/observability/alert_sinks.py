@@ -1,4 +1,4 @@
-"""Where alerts are told: the log, a webhook, mail, Sentry. Each tells or raises; none keeps anything."""
+"""The sinks of alerts: log, webhook, mail, Sentry. Each sends an alert or raises; none stores anything."""
 
 from __future__ import annotations
 
@@ -28,44 +28,45 @@ _READ: Final = 65_536
 
 
 def post(url: str, body: bytes, *, settings: Settings, seconds: float, content_type: str = "application/json") -> int:
-    """The status of the answer. OSError (a TimeoutError, a refusal of the guard, …): there was none in time."""
+    """Posts a body and returns the status of the answer. OSError (timeout, address refused, …): there was none."""
     found = urlsplit(check_url(url, what="alert_webhook"))
     host, port = found.hostname or "", found.port or (443 if found.scheme == "https" else 80)
-    address = _address(host, port, settings)
+    address = _resolve(host, port, settings)
     ends = time.monotonic() + seconds
-    with _secured(socket.create_connection(address, timeout=seconds), host, found.scheme) as opened:
-        late = threading.Timer(max(0.01, ends - time.monotonic()), _end, [opened])  # however slowly it answers
-        late.daemon = True
-        late.start()
+    with _wrap_tls(socket.create_connection(address, timeout=seconds), host, found.scheme) as opened:
+        # Bounds the whole exchange; the socket's own timeout bounds each read only.
+        timer = threading.Timer(max(0.01, ends - time.monotonic()), _shut_down, [opened])
+        timer.daemon = True
+        timer.start()
         try:
-            status = _asked(found, opened, body, content_type)
+            status = _request(found, opened, body, content_type)
         except (http.client.HTTPException, ssl.SSLError, ValueError) as error:
-            raise ConnectionError(f"no answer that can be read: {type(error).__name__}") from error
+            raise ConnectionError(f"the answer cannot be read: {type(error).__name__}") from error
         finally:
-            late.cancel()
-    if time.monotonic() >= ends:  # what was cut off may look like an answer
-        raise TimeoutError(f"no whole answer within {seconds:g} s")
+            timer.cancel()
+    if time.monotonic() >= ends:  # an answer that was cut off may look complete
+        raise TimeoutError(f"no complete answer within {seconds:g} s")
     return status
 
 
-def _address(host: str, port: int, settings: Settings) -> tuple[str, int]:
-    """One address of the host, if none of them is forbidden."""
+def _resolve(host: str, port: int, settings: Settings) -> tuple[str, int]:
+    """Returns an address of the host. ConnectionRefusedError if any of its addresses is forbidden."""
     guard = Guard(allow=settings.http_allow, loopback=settings.http_loopback)
     found = [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in found:
         if (why := guard.refuses(address, host)) is not None:
-            raise ConnectionRefusedError(f"{host} must not be sent to: {why}")
+            raise ConnectionRefusedError(f"requests to {host} are forbidden: {why}")
     return found[0], port
 
 
-def _secured(plain: socket.socket, host: str, scheme: str) -> socket.socket:
-    """The socket; its handshake, if there is to be one, is made by whoever uses it first."""
+def _wrap_tls(plain: socket.socket, host: str, scheme: str) -> socket.socket:
+    """Wraps the socket in TLS for https. The handshake is left to the caller, so that the deadline covers it."""
     if scheme == "http":
         return plain
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
 
 
-def _asked(url: SplitResult, opened: socket.socket, body: bytes, content_type: str) -> int:
+def _request(url: SplitResult, opened: socket.socket, body: bytes, content_type: str) -> int:
     if isinstance(opened, ssl.SSLSocket):
         opened.do_handshake()
     connection = http.client.HTTPConnection(url.netloc)
@@ -78,22 +79,22 @@ def _asked(url: SplitResult, opened: socket.socket, body: bytes, content_type: s
     return answer.status
 
 
-def _end(opened: socket.socket) -> None:
+def _shut_down(opened: socket.socket) -> None:
     try:
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)  # below TLS, which would want to say goodbye
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)  # below TLS, whose own shutdown could block
     except OSError:
-        return  # it has ended by itself
+        return  # already closed
 
 
 if TYPE_CHECKING:
     import sentry_sdk
 
-_PATIENCE: Final = 10.0
-"""Seconds a sink may take: a daemon that waits for one tells the others late."""
+_TIMEOUT: Final = 10.0
+"""Seconds a sink may take: a slow one delays the others."""
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert as people are told it; a webhook gets it as JSON. `text` is what chat systems show of a webhook."""
+class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert as it is sent; a webhook gets it as JSON. `text` is the field that chat systems show of a webhook."""
 
     text: str
     alert: Name
@@ -107,16 +108,16 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
 
-def news(telling: Telling, database: str) -> News:
-    """What to tell. `database`: which one, without its password."""
+def build_notice(telling: Telling, database: str) -> AlertNotice:
+    """Builds the alert to send. `database` is its URL without the password."""
     known = telling.standing
-    said = summary(known.name, known.value)
-    title = {"begun": said, "reminder": f"still: {said}", "over": f"over: {known.name}"}[telling.kind]
-    return News(
+    text = summary(known.name, known.value)
+    title = {"begun": text, "reminder": f"still: {text}", "over": f"over: {known.name}"}[telling.kind]
+    return AlertNotice(
         text=f"todoku: {title} ({database})",
         alert=known.name,
         state=telling.kind,
-        summary=said,
+        summary=text,
         action=action(known.name),
         value=known.value,
         threshold=known.threshold,
@@ -127,40 +128,40 @@ def news(telling: Telling, database: str) -> News:
 
 
 class Sink(Protocol):
-    """One place where alerts are told."""
+    """A receiver of alerts."""
 
     name: str
 
-    def tell(self, news: News) -> None:
-        """Tell it, or raise. Blocks for seconds at most."""
+    def send(self, notice: AlertNotice) -> None:
+        """Sends the alert, or raises. Blocks for some seconds at most."""
 
 
 def sinks(settings: Settings) -> tuple[Sink, ...]:
-    """Those that are set; the log is always told."""
+    """Returns the configured sinks; the log is always one."""
     alerts = settings.alerts
-    found: list[Sink] = [InLog()]
+    found: list[Sink] = [LogSink()]
     if alerts.webhook is not None:
         found.append(Webhook(alerts.webhook, settings))
     if alerts.mail_to:
         found.append(Mail(alerts))
     if alerts.sentry is not None:
-        found.append(InSentry(alerts.sentry))
+        found.append(SentrySink(alerts.sentry))
     return tuple(found)
 
 
-class InLog:
-    """A line for whoever reads logs."""
+class LogSink:
+    """Writes alerts to the log."""
 
     name = "log"
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink."""
-        log = Log(alert=news.alert, state=news.state, value=round(news.value, 6), threshold=news.threshold)
-        (log.info if news.state == "over" else log.warning)("ALERT", summary=news.summary, since=news.since)
+        log = Log(alert=notice.alert, state=notice.state, value=round(notice.value, 6), threshold=notice.threshold)
+        (log.info if notice.state == "over" else log.warning)("ALERT", summary=notice.summary, since=notice.since)
 
 
 class Webhook:
-    """`News` as JSON, posted by the daemon itself: an alert about what waits must not wait behind it."""
+    """Posts alerts as JSON, directly and not as a delivery: an alert about a full queue must not wait in it."""
 
     name = "webhook"
 
@@ -168,15 +169,15 @@ class Webhook:
         self._url = url
         self._settings = settings
 
-    def tell(self, news: News) -> None:
-        """As Sink. Any answer but a 2xx is none."""
-        status = post(self._url, msgspec.json.encode(news), settings=self._settings, seconds=_PATIENCE)
+    def send(self, notice: AlertNotice) -> None:
+        """As Sink. Raises for any status but 2xx."""
+        status = post(self._url, msgspec.json.encode(notice), settings=self._settings, seconds=_TIMEOUT)
         if not 200 <= status < 300:
             raise ConnectionError(f"the webhook answered {status}")
 
 
 class Mail:
-    """A short mail to everybody in `alert_mail_to`."""
+    """Sends alerts as short mails to `alert_mail_to`."""
 
     name = "mail"
 
@@ -185,38 +186,38 @@ class Mail:
         self._from = settings.mail_from
         self._server = settings.mail_smtp
 
-    def tell(self, news: News) -> None:
+    def send(self, notice: AlertNotice) -> None:
         """As Sink."""
         mail = EmailMessage()
-        mail["Subject"] = news.text.removesuffix(f" ({news.database})")
+        mail["Subject"] = notice.text.removesuffix(f" ({notice.database})")
         mail["From"], mail["To"] = self._from, ", ".join(self._to)
         mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(domain=self._from.rpartition("@")[2])
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(_letter(news))
+        mail.set_content(_mail_text(notice))
         send_mail(self._server, mail, self._to)
 
 
-def _letter(news: News) -> str:
+def _mail_text(notice: AlertNotice) -> str:
     lines = [
-        news.summary, "", f"alert      {news.alert} ({news.state})", f"value      {news.value:g}",
-        f"threshold  {news.threshold:g}", f"since      {news.since.isoformat()}", f"database   {news.database}",
-        f"told by    {news.host}",
+        notice.summary, "", f"alert      {notice.alert} ({notice.state})", f"value      {notice.value:g}",
+        f"threshold  {notice.threshold:g}", f"since      {notice.since.isoformat()}", f"database   {notice.database}",
+        f"sent by    {notice.host}",
     ]  # fmt: skip
-    return "\n".join(lines if news.state == "over" else [*lines, "", f"What to do: {news.action}"]) + "\n"
+    return "\n".join(lines if notice.state == "over" else [*lines, "", f"What to do: {notice.action}"]) + "\n"
 
 
 def send_mail(server: str, mail: EmailMessage, to: Sequence[str]) -> None:
-    """Hand a mail to `smtp://user:password@host:port` (STARTTLS where it is offered) or `smtps://…`.
+    """Sends a mail by `smtp://user:password@host:port` (with STARTTLS if offered) or `smtps://…`.
 
-    A password is only given over TLS.
+    The password is sent over TLS only.
     """
     url = urlsplit(server)
     host, secure = url.hostname or "", url.scheme == "smtps"
     context = ssl.create_default_context()
     smtp: smtplib.SMTP = (
-        smtplib.SMTP_SSL(host, url.port or 465, timeout=_PATIENCE, context=context)
+        smtplib.SMTP_SSL(host, url.port or 465, timeout=_TIMEOUT, context=context)
         if secure
-        else smtplib.SMTP(host, url.port or 25, timeout=_PATIENCE)
+        else smtplib.SMTP(host, url.port or 25, timeout=_TIMEOUT)
     )
     with smtp:
         smtp.ehlo_or_helo_if_needed()
@@ -225,13 +226,13 @@ def send_mail(server: str, mail: EmailMessage, to: Sequence[str]) -> None:
             secure = True
         if url.username:
             if not secure:
-                raise ConnectionError("the mail server offers no TLS, and the password is not for everybody")
+                raise ConnectionError("the mail server offers no TLS, without which the password is not sent")
             smtp.login(unquote(url.username), unquote(url.password or ""))
         smtp.send_message(mail, to_addrs=list(to))
 
 
-class InSentry:
-    """An event in Sentry, by a client of its own: the application's own Sentry, if there is one, is left alone."""
+class SentrySink:
+    """Sends alerts to Sentry, with a separate client: the application's Sentry is not affected."""
 
     name = "sentry"
 
@@ -243,15 +244,20 @@ class InSentry:
         self._scope: sentry_sdk.Scope = sentry_sdk.Scope()
         self._client = sentry_sdk.Client(dsn=dsn, default_integrations=False, auto_enabling_integrations=False)
 
-    def tell(self, news: News) -> None:
-        """As Sink. Sentry's client says nothing of what did not arrive."""
+    def send(self, notice: AlertNotice) -> None:
+        """As Sink, except that Sentry's client does not report failures."""
         event: dict[str, Any] = {
-            "message": news.text,
-            "level": "info" if news.state == "over" else "error",
+            "message": notice.text,
+            "level": "info" if notice.state == "over" else "error",
             "logger": "todoku.alerts",
-            "fingerprint": ["todoku", news.alert, news.database],
-            "tags": {"alert": news.alert, "state": news.state, "database": news.database},
-            "extra": {"value": news.value, "threshold": news.threshold, "since": news.since, "action": news.action},
+            "fingerprint": ["todoku", notice.alert, notice.database],
+            "tags": {"alert": notice.alert, "state": notice.state, "database": notice.database},
+            "extra": {
+                "value": notice.value,
+                "threshold": notice.threshold,
+                "since": notice.since,
+                "action": notice.action,
+            },
         }
-        self._client.capture_event(event, scope=self._scope)  # type: ignore[arg-type]  # its TypedDict is for itself
-        self._client.flush(timeout=_PATIENCE)
+        self._client.capture_event(event, scope=self._scope)  # type: ignore[arg-type]  # Sentry's TypedDict is not exported
+        self._client.flush(timeout=_TIMEOUT)

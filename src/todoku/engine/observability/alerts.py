@@ -1,7 +1,7 @@
-"""Alerts: a daemon looks at its numbers and at the database, and tells people what is wrong, once for all daemons.
+"""Alerts: a daemon checks its counters and the database, and sends alerts, once for all daemons.
 
-What is known of an alert is in the database, so exactly one daemon tells it, and another if that one dies. While the
-database does not answer, each daemon tells for itself what its own counters say: that is when it matters most.
+The state of an alert is in the database, so exactly one daemon sends it, and another one if that daemon dies. While the
+database is unavailable, each daemon sends the alerts of its own counters, because they matter most then.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from todoku.core.alert import (
 from todoku.core.alert_settings import Alerting
 from todoku.core.errors import StoreError
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_sinks import Sink, news
+from todoku.engine.observability.alert_sinks import Sink, build_notice
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merged
+from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merge
 from todoku.store.store import Store
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
-"""Reasons of dead letters that a person wanted dead: no news for the one who did it."""
+"""Reasons of dead letters that an operator caused, which are no alert."""
 
-_QUIET: Final = 4
-"""An alert that nobody has seen for so many looks is over."""
+_CHECKS_UNTIL_OVER: Final = 4
+"""Checks without the alert after which it is over."""
 
 
-class Keeping(Protocol):
-    """Where it is known who was told of what: the database (`Store.alerts`), or this process alone (`Own`)."""
+class AlertStates(Protocol):
+    """Where the state of alerts is stored: in the database (`Store.alerts`), or in this process."""
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
     ) -> tuple[Telling, ...]:
-        """Say what is seen now, and get what is to be told here."""
+        """Records the alerts raised now, and returns those that this process is to send."""
 
     def told(self, telling: Telling, *, remind: float) -> None:
-        """It has been told."""
+        """Records that an alert was sent."""
 
 
-class Own:
-    """What this process knows of alerts by itself. Not thread-safe."""
+class MemoryAlertStates:
+    """The state of alerts in this process's memory. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class Own:
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
     ) -> tuple[Telling, ...]:
-        """As Keeping."""
+        """As AlertStates."""
         now = self._clock()
         for name, one in found.items():
             for sink in sinks:
@@ -81,7 +81,7 @@ class Own:
         return tuple(telling)
 
     def told(self, telling: Telling, *, remind: float) -> None:
-        """As Keeping."""
+        """As AlertStates."""
         known, now = telling.standing, self._clock()
         place = (known.name, known.sink)
         if telling.kind == "over":
@@ -90,8 +90,8 @@ class Own:
             self._known[place] = msgspec.structs.replace(known, told_at=now, next_at=now + remind)
 
 
-class Numbers:
-    """What a daemon's own counters did in the last five minutes."""
+class CounterWindow:
+    """How a daemon's own counters rose in the last five minutes."""
 
     def __init__(self, dumps: Callable[[], Iterable[bytes]], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._dumps = dumps
@@ -99,8 +99,8 @@ class Numbers:
         self._seen: deque[tuple[float, Snapshot]] = deque([(monotonic(), empty())])
 
     def reading(self) -> Reading:
-        """The alerts that counters are enough for."""
-        at, now = self._monotonic(), merged(self._dumps())
+        """Returns the values of the alerts that need counters only."""
+        at, now = self._monotonic(), merge(self._dumps())
         self._seen.append((at, now))
         while len(self._seen) > 1 and self._seen[1][0] <= at - WINDOW:
             self._seen.popleft()
@@ -128,7 +128,7 @@ def _p95(now: HistogramBuckets, before: HistogramBuckets) -> float | None:
 
 
 def with_database(reading: Reading, store: Store, *, stuck_after: float) -> Reading:
-    """A reading with what only the database knows. StoreError: it does not say."""
+    """Returns a reading with the values that come from the database. Raises StoreError."""
     lag = store.statistics.lag(stuck_after=stuck_after)
     dead, age = store.alerts.unwanted_dead() if lag.dead else (0, 0.0)
     return msgspec.structs.replace(
@@ -142,7 +142,7 @@ def with_database(reading: Reading, store: Store, *, stuck_after: float) -> Read
 
 
 class Alerts:
-    """One daemon's look at everything that may be wrong, and whom it tells. Not thread-safe; a look blocks."""
+    """Checks all alerts of one daemon, and sends them to the sinks. Not thread-safe; a check blocks."""
 
     def __init__(
         self,
@@ -157,34 +157,34 @@ class Alerts:
         self._store = store
         self._settings = settings
         self._sinks = {sink.name: sink for sink in sinks}
-        self._numbers = Numbers(dumps)
+        self._numbers = CounterWindow(dumps)
         self._database = database
         self._stuck_after = stuck_after
-        self._own = Own()
+        self._own = MemoryAlertStates()
 
     def look(self) -> None:
-        """Look once, and tell what there is to tell."""
+        """Checks once, and sends the alerts that are due."""
         counted = self._numbers.reading()
         try:
             reading = with_database(counted, self._store, stuck_after=self._stuck_after)
-            self._tell(self._store.alerts, raised(reading, self._settings.thresholds))
-            self._tell(self._own, {})
-        except StoreError:  # the guardrail logs that the database is away
-            self._tell(self._own, raised(counted, self._settings.thresholds))
+            self._send_due(self._store.alerts, raised(reading, self._settings.thresholds))
+            self._send_due(self._own, {})
+        except StoreError:  # the guardrail logs that the database is unavailable
+            self._send_due(self._own, raised(counted, self._settings.thresholds))
 
-    def _tell(self, keeping: Keeping, found: Mapping[Name, Raised]) -> None:
+    def _send_due(self, keeping: AlertStates, found: Mapping[Name, Raised]) -> None:
         settings = self._settings
-        quiet = _QUIET * settings.interval_sec
+        quiet = _CHECKS_UNTIL_OVER * settings.interval_sec
         for telling in keeping.take(found, tuple(self._sinks), quiet=quiet, remind=settings.remind_sec):
-            if tell(self._sinks[telling.standing.sink], telling, self._database):
+            if send_alert(self._sinks[telling.standing.sink], telling, self._database):
                 keeping.told(telling, remind=settings.remind_sec)
 
 
-def tell(sink: Sink, telling: Telling, database: str) -> bool:
-    """Tell one sink. Whether it was told; if not, it is told again when its lease is over."""
+def send_alert(sink: Sink, telling: Telling, database: str) -> bool:
+    """Sends an alert to one sink. False: it failed, and is sent again when its lease has ended."""
     try:
-        sink.tell(news(telling, database))
-    except Exception as error:  # noqa: BLE001 - servers of others, and clients of others
+        sink.send(build_notice(telling, database))
+    except Exception as error:  # noqa: BLE001 - third-party servers and clients may raise anything
         Log(alert=telling.standing.name, sink=sink.name).error("ALERT_NOT_TOLD", error_type=type(error).__name__)
         return False
     return True

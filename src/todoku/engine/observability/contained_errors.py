@@ -1,4 +1,4 @@
-"""Errors in watching: logged by their type, and never raised into the work that is watched."""
+"""Errors of telemetry are logged by their type, and never raised into the code that is observed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ R = TypeVar("R")
 
 
 def quietly(call: Callable[P, R]) -> Callable[P, R | None]:
-    """Watching never stops what is watched: an error in it is logged, by its type."""
+    """Decorates a telemetry function: an exception is logged by its type, and None returned."""
 
     @wraps(call)
     def watched(*args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
             return call(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - exporters and samplers are other people's code
+        except Exception as error:  # noqa: BLE001 - exporters and samplers are third-party code
             log_failure(call.__name__, error)
             return None
 
@@ -27,5 +27,5 @@ def quietly(call: Callable[P, R]) -> Callable[P, R | None]:
 
 
 def log_failure(call: str, error: Exception) -> None:
-    """Log that `call` failed, without the error's text, which may quote a payload."""
+    """Logs that `call` failed, without the error's text, which may quote a payload."""
     Log().debug("TELEMETRY_FAILED", call=call, error_type=type(error).__name__)

@@ -1,4 +1,4 @@
-"""Showing the numbers: as Prometheus reads them, and to OpenTelemetry. Both are optional."""
+"""Exports the metrics to Prometheus and to OpenTelemetry. Both are optional."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from todoku.engine.observability.gauges import Gauges
-from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, Snapshot, merged
+from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, Snapshot, merge
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -16,37 +16,40 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 GAUGES: Final[dict[str, tuple[str, str]]] = {
-    "outbox_lag_events": ("lag_events", "Deliveries that are due and that nobody has taken."),
-    "outbox_oldest_age_seconds": ("oldest_age_seconds", "How long the oldest of them has been due."),
+    "outbox_lag_events": ("lag_events", "Deliveries that are due and not claimed."),
+    "outbox_oldest_age_seconds": ("oldest_age_seconds", "Seconds since the oldest unclaimed delivery became due."),
     "outbox_inflight_events": ("inflight_events", "Deliveries that workers hold."),
-    "outbox_stuck_processing_events": ("stuck_processing_events", "Those held for too long, or by nobody alive."),
-    "outbox_dead_letters": ("dead_letters", "Deliveries in `aborted`, waiting for a person."),
+    "outbox_stuck_processing_events": (
+        "stuck_processing_events",
+        "Deliveries held for too long, or by a worker that is not alive.",
+    ),
+    "outbox_dead_letters": ("dead_letters", "Dead letters: deliveries in `aborted`, waiting for an operator."),
     "destination_breaker_open": ("breakers_open", "Destinations whose breaker is open."),
 }
-"""Metric → the field of `Gauges`, and what it tells."""
+"""Metric → the field of `Gauges`, and its help text."""
 
 
 def render(dumps: Iterable[bytes], gauges: Gauges | None = None) -> bytes:
-    """The numbers of some processes, added up, in Prometheus's text format.
+    """Returns the sum of the metrics of several processes, in Prometheus's text format.
 
-    Without prometheus-client it is a comment that says so: a scrape of nothing is not an error.
+    Without prometheus-client it is a comment that says so, so that a scrape does not fail.
     """
     try:
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - the extra `server`
     except ImportError:
         return b'# prometheus-client is not installed: pip install "todoku[server]"\n'
-    return generate_latest(Collector(lambda: merged(dumps), lambda: gauges))
+    return generate_latest(Collector(lambda: merge(dumps), lambda: gauges))
 
 
 class Collector:
-    """todoku's numbers for prometheus-client: `REGISTRY.register(Collector(…))` shows them beside your own."""
+    """todoku's metrics for prometheus-client: `REGISTRY.register(Collector(…))` exports them beside your own."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], gauges: Callable[[], Gauges | None] = lambda: None) -> None:
         self._snapshot = snapshot
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, as prometheus-client asks for it."""
+        """Yields every metric, as prometheus-client requires."""
         from prometheus_client import core  # noqa: PLC0415 - the extra `server`
 
         snapshot, gauges = self._snapshot(), self._gauges()
@@ -71,16 +74,16 @@ def _names(label: str | None) -> Sequence[str]:
 
 
 def _values(label: str | None, value: str) -> list[str]:
-    """The values of a label, or of several; what was too many is OTHER in each of them."""
+    """Returns the values of one or several labels; for values counted as OTHER, OTHER for each label."""
     names, values = _names(label), value.split(",")
     return values if len(values) == len(names) else [value] * len(names)
 
 
 def observe_with(meter: Meter, snapshot: Callable[[], Snapshot]) -> None:
-    """The same numbers as observable OpenTelemetry counters: read when they are exported, free until then.
+    """Registers the metrics as observable OpenTelemetry counters, which cost nothing until they are exported.
 
     A histogram becomes its Prometheus series (`_bucket` with `le`, `_count`, `_sum`), because OpenTelemetry has no
-    histogram that is read instead of written.
+    observable histogram.
     """
     for counter in COUNTERS:
         meter.create_observable_counter(

@@ -1,4 +1,4 @@
-"""What is only known by looking: how much waits, for how long, what is stuck. Read by whoever serves /metrics."""
+"""The gauges, read from the database by the process that serves /metrics: lag, age, in flight, stuck, dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from todoku.store.store import Store
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """How it stands in the database."""
+    """The gauges at one moment."""
 
     lag_events: int
     oldest_age_seconds: float
@@ -23,8 +23,8 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     breakers_open: int
 
 
-def gauges(store: Store, *, stuck_after: float) -> Gauges:
-    """Look now. `stuck_after`: in flight for more seconds than that is stuck, as is what has no live owner."""
+def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
+    """Reads the gauges. Deliveries in flight for more than `stuck_after` seconds, or without live owner, are stuck."""
     lag, limits = store.statistics.lag(stuck_after=stuck_after), store.limits.read()
     return Gauges(
         lag_events=lag.due,
@@ -37,7 +37,7 @@ def gauges(store: Store, *, stuck_after: float) -> Gauges:
 
 
 class CachedGauges:
-    """`gauges`, at most every `max_age` seconds however many ask. Blocks while it looks."""
+    """Reads the gauges at most every `max_age` seconds, however often they are requested. Blocks while reading."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class CachedGauges:
         self._until = 0.0
         self._seen: Gauges | None = None
 
-    def look(self) -> Gauges | None:
-        """How it stands, or None if the database does not say: a number of yesterday would hide that."""
+    def read(self) -> Gauges | None:
+        """Returns the gauges; None if the database is unavailable, because old values would hide that."""
         with self._lock:
             if self._monotonic() >= self._until:
                 try:
-                    self._seen = gauges(self._store, stuck_after=self._stuck_after)
+                    self._seen = read_gauges(self._store, stuck_after=self._stuck_after)
                 except StoreError:
                     self._seen = None
                 self._until = self._monotonic() + self._max_age

@@ -1,6 +1,6 @@
 """Logging: one JSON line per settled attempt, and bound loggers for handlers. Never a payload, nor an error's text.
 
-An event goes through the standard library's logger "todoku", so whoever has logging set up keeps it. A daemon calls
+Events go through the standard library's logger "todoku", so an application's logging set-up applies. A daemon calls
 `configure_logging`; then a batch of settled attempts is one write.
 """
 
@@ -20,7 +20,7 @@ from todoku.core.control_characters import escape_controls, escape_json
 from todoku.core.masking import MASKED, STARS, mask, telling
 
 LOGGER: Final = logging.getLogger("todoku")
-LOGGER.addHandler(logging.NullHandler())  # a library says nothing until somebody wants to hear it
+LOGGER.addHandler(logging.NullHandler())  # a library logs nothing until the application configures logging
 
 Style = Literal["json", "text", "auto"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -34,11 +34,11 @@ _PIPE_BUF: Final = 4096
 _WRITTEN: Final = "todoku_written"
 
 _FRAMES: Final = 20
-"""So many frames of a traceback are told, from where it was raised outwards."""
+"""Frames of a traceback that are logged, the innermost first."""
 
 
 class SettledLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The line of a settled attempt: exactly these fields, in this order; null is unknown."""
+    """The line of a settled attempt: exactly these fields, in this order; null means unknown."""
 
     event: Literal["settled"]
     ts: datetime
@@ -59,7 +59,7 @@ class SettledLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
 
 
 class IngestedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The line of a request to ingest. `status` is that of its answer; `message_id`: what it was stored as."""
+    """The line of a request to ingest. `status` is the HTTP status of the answer; `message_id` the stored message."""
 
     event: Literal["ingested"]
     ts: datetime
@@ -85,7 +85,7 @@ _MASKABLE: Final = (
 
 
 class LogEvent:
-    """What happened, as the message of a log record: anybody's formatter shows it as text, ours as JSON."""
+    """An event as the message of a log record: other formatters show it as text, todoku's as JSON."""
 
     __slots__ = ("fields", "name")
 
@@ -98,7 +98,7 @@ class LogEvent:
 
 
 class Log:
-    """A logger with fields bound to it; `bind` returns a new one with more of them."""
+    """A logger with bound fields; `bind` returns a new one with more fields."""
 
     __slots__ = ("_fields",)
 
@@ -106,29 +106,29 @@ class Log:
         self._fields = fields
 
     def bind(self, **fields: Any) -> Log:
-        """The same logger with more fields."""
+        """Returns a logger with more fields."""
         return Log(**{**self._fields, **fields})
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """Something only its author wants to know."""
+        """Logs an event for debugging."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Something happened as it should."""
+        """Logs an expected event."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Something happened that should not happen often."""
+        """Logs an event that should be rare."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Somebody should look. `exc_info=True` adds the type and the frames of the error being handled."""
+        """Logs an event that needs attention. `exc_info=True` adds type and frames of the error being handled."""
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: Fields) -> None:
         if LOGGER.isEnabledFor(level):
             error = fields.pop("exc_info", None)
-            whole = _hidden(_plain({**self._fields, **fields}))
+            whole = _mask(_to_json_types({**self._fields, **fields}))
             LOGGER.log(level, LogEvent(event, whole), exc_info=error, stacklevel=3)
 
 
@@ -139,25 +139,25 @@ _masked_of_line: tuple[str, ...] = ()
 
 
 def mask_fields(names: Iterable[str]) -> None:
-    """From now on, the values of fields with these names in them are stars in every line (setting `mask_fields`)."""
-    global _masked, _masked_of_line  # noqa: PLW0603 - logging is process-wide, and so is what it must not tell
+    """Masks fields whose name contains one of these, in every line from now on (setting `mask_fields`)."""
+    global _masked, _masked_of_line  # noqa: PLW0603 - logging is process-wide, and so is its masking
     _masked = frozenset(names)
     _masked_of_line = tuple(name for name in _MASKABLE if telling(name, _masked))
 
 
-def _plain(fields: Fields) -> Fields:
-    """Values as JSON has them, so that masking sees into whatever a handler has bound."""
+def _to_json_types(fields: Fields) -> Fields:
+    """Converts values to JSON types, so that masking also reaches into nested values."""
     try:
-        return cast("Fields", msgspec.to_builtins(fields, enc_hook=_clean))
+        return cast("Fields", msgspec.to_builtins(fields, enc_hook=_to_text))
     except (TypeError, ValueError, RecursionError):  # odd keys, or a value within itself
-        return {name: _clean(value) for name, value in fields.items()}
+        return {name: _to_text(value) for name, value in fields.items()}
 
 
-def _hidden(fields: Fields) -> Fields:
+def _mask(fields: Fields) -> Fields:
     return cast("Fields", mask(fields, _masked)) if _masked else fields
 
 
-def _hidden_line(line: Any) -> Any:
+def _mask_line(line: Any) -> Any:
     stars = {name: STARS for name in _masked_of_line if getattr(line, name, None) is not None}
     return msgspec.structs.replace(line, **stars)
 
@@ -168,40 +168,40 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: event, ts, level, then the event's own fields. Of an error its type and frames only."""
+    """Formats one JSON object per line: event, ts, level, the event's fields. Of an error only type and frames."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """Returns the record as one line."""
         event = record.msg
-        name, fields = (event.name, event.fields) if isinstance(event, LogEvent) else (_message(record), {})
+        name, fields = (event.name, event.fields) if isinstance(event, LogEvent) else (_message_of(record), {})
         line: Fields = {"event": name, "ts": datetime.fromtimestamp(record.created, UTC), "level": _level(record)}
         if record.name != LOGGER.name:
             line["logger"] = record.name
         line |= {key: value for key, value in fields.items() if key not in line}
-        return _encoded(line | _error(record))
+        return _encode(line | _error_fields(record))
 
 
 class TextFormatter(logging.Formatter):
-    """A line for a person at a terminal."""
+    """Formats lines for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """Returns the record as one line."""
         event = record.msg
-        text = str(event) if isinstance(event, LogEvent) else escape_controls(_message(record))
+        text = str(event) if isinstance(event, LogEvent) else escape_controls(_message_of(record))
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
-        error = " ".join(f"{name}={value}" for name, value in _error(record).items())
+        error = " ".join(f"{name}={value}" for name, value in _error_fields(record).items())
         return f"{at} {_level(record).upper():7} {text}" + (f" {escape_controls(error)}" if error else "")
 
 
-def _message(record: logging.LogRecord) -> str:
+def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except (TypeError, ValueError):  # somebody's arguments do not fit their format
+    except (TypeError, ValueError):  # the record's arguments do not fit its format
         return str(record.msg)
 
 
 def _level(record: logging.LogRecord) -> Level:
-    """The nearest of our four."""
+    """Returns the highest of the four levels that is not above the record's."""
     return max(
         (name for name, number in LEVELS.items() if number <= record.levelno),
         key=LEVELS.__getitem__,
@@ -209,8 +209,8 @@ def _level(record: logging.LogRecord) -> Level:
     )
 
 
-def _error(record: logging.LogRecord) -> Fields:
-    """Type and frames of an error. Its text is left out, because it often quotes what was being worked on."""
+def _error_fields(record: logging.LogRecord) -> Fields:
+    """Returns type and frames of an error, without its text, which may quote a payload."""
     if record.exc_info is None or record.exc_info[0] is None:
         return {}
     kind, _, where = record.exc_info
@@ -221,23 +221,23 @@ def _error(record: logging.LogRecord) -> Fields:
     }
 
 
-def _encoded(line: Fields) -> str:
+def _encode(line: Fields) -> str:
     try:
         return escape_json(_ENCODER.encode(line)).decode()
-    except (TypeError, ValueError):  # half a surrogate pair
-        return escape_json(_ENCODER.encode({_clean(name): _clean(value) for name, value in line.items()})).decode()
+    except (TypeError, ValueError):  # such as an unpaired surrogate
+        return escape_json(_ENCODER.encode({_to_text(name): _to_text(value) for name, value in line.items()})).decode()
 
 
-def _clean(value: object) -> str:
+def _to_text(value: object) -> str:
     try:
         text = value.isoformat() if isinstance(value, datetime) else str(value)
-    except Exception:  # noqa: BLE001 - whatever a value does to its own text, the line is written
+    except Exception:  # noqa: BLE001 - a failing __str__ must not prevent the line
         text = f"<{type(value).__name__}>"
     return text.encode("utf-8", "replace").decode()
 
 
 def _as_text(name: str, fields: Fields) -> str:
-    shown = "".join(f" {key}={_clean(value)}" for key, value in fields.items() if value is not None)
+    shown = "".join(f" {key}={_to_text(value)}" for key, value in fields.items() if value is not None)
     return escape_controls(name + shown)
 
 
@@ -245,27 +245,27 @@ def _as_text(name: str, fields: Fields) -> str:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """The handler that `configure_logging` sets: writes lines, and many of them at once."""
+    """The handler that `configure_logging` installs. It can write many lines at once."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless its line is written already."""
+        """Writes a record, unless its line was written by `write_lines`."""
         if not record.__dict__.get(_WRITTEN):
             super().emit(record)
 
     def write_lines(self, lines: Lines) -> None:
-        """Write a batch of lines as JSON, in as few writes as processes that share a pipe can make whole."""
+        """Writes a batch of lines as JSON, in as few writes as are atomic on a pipe shared by several processes."""
         try:
-            pieces = _pieces([escape_json(_ENCODER.encode(line)) for line in lines])
+            pieces = _join_to_pieces([escape_json(_ENCODER.encode(line)) for line in lines])
             with self.lock:  # type: ignore[union-attr]
                 for piece in pieces:
                     self.stream.write(piece)
                     self.flush()
-        except Exception:  # noqa: BLE001 - as in logging itself: a full disk does not stop the line
+        except Exception:  # noqa: BLE001 - as in logging itself: a full disk must not stop the worker
             self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, lines[0].event, (), None))
 
 
-def _pieces(lines: Sequence[bytes]) -> list[str]:
-    """Whole lines in pieces of at most PIPE_BUF: the kernel does not mix such writes of several processes."""
+def _join_to_pieces(lines: Sequence[bytes]) -> list[str]:
+    """Joins whole lines to pieces of at most PIPE_BUF bytes, whose writes to a pipe are atomic."""
     pieces: list[str] = []
     start = size = 0
     for place, line in enumerate(lines):
@@ -279,9 +279,9 @@ def _pieces(lines: Sequence[bytes]) -> list[str]:
 def configure_logging(
     style: Style = "auto", level: str = "info", *, masked: Iterable[str] = MASKED, stream: TextIO | None = None
 ) -> None:
-    """Send everything that this process logs to `stream` (stderr): as JSON, or as text for a terminal (`auto`).
+    """Sends everything that this process logs to `stream` (stderr): as JSON, or with `auto` as text for a terminal.
 
-    Other libraries' records and Python's warnings too, so that every line can be read by the same program.
+    This includes other libraries' records and Python's warnings, so that all lines have one format.
     """
     stream = stream or sys.stderr
     json = style == "json" or (style == "auto" and not stream.isatty())
@@ -294,32 +294,32 @@ def configure_logging(
         for old in [one for one in logger.handlers if isinstance(one, LineHandler)]:
             logger.removeHandler(old)
         logger.addHandler(handler)
-    root.setLevel(max(logging.WARNING, _number(level)))
-    LOGGER.setLevel(_number(level))
+    root.setLevel(max(logging.WARNING, _level_number(level)))
+    LOGGER.setLevel(_level_number(level))
     LOGGER.propagate = False
 
 
-def _number(level: str) -> int:
+def _level_number(level: str) -> int:
     return LEVELS[cast("Level", level.lower())]
 
 
-def least_level() -> int | None:
-    """From which level on lines of a batch are wanted; None: none of them. Asked once for a batch."""
-    if not _heard(LOGGER):
+def lowest_level() -> int | None:
+    """Returns the lowest level at which lines are written; None: no handler is installed. Called once per batch."""
+    if not _has_handler(LOGGER):
         return None
     return next((level for level in (logging.INFO, logging.WARNING, logging.ERROR) if LOGGER.isEnabledFor(level)), None)
 
 
 def log_lines(lines: Lines) -> None:
-    """Log the lines of a batch: a few writes where `configure_logging` was called, a record each for anybody else."""
+    """Logs the lines of a batch: in few writes to todoku's own handlers, as one record each to all others."""
     if not lines:
         return
     if _masked_of_line:
-        lines = [_hidden_line(line) for line in lines]
+        lines = [_mask_line(line) for line in lines]
     ours = [] if LOGGER.filters else [handler for handler in LOGGER.handlers if _writes_json(handler)]
     for handler in ours:
         cast("LineHandler", handler).write_lines(lines)
-    if _heard(LOGGER, but=ours):
+    if _has_handler(LOGGER, but=ours):
         for line in lines:
             LOGGER.handle(_record(line, written=bool(ours)))
 
@@ -341,8 +341,8 @@ def _writes_json(handler: logging.Handler) -> bool:
     )
 
 
-def _heard(logger: logging.Logger | None, but: Sequence[logging.Handler] = ()) -> bool:
-    """Whether anybody (`but` these) has a handler for what is logged here."""
+def _has_handler(logger: logging.Logger | None, but: Sequence[logging.Handler] = ()) -> bool:
+    """Whether the logger has a handler, other than NullHandler and `but`."""
     while logger is not None:
         if any(not isinstance(handler, logging.NullHandler) and handler not in but for handler in logger.handlers):
             return True

@@ -1,16 +1,16 @@
-"""The headers of a message, as those look for them who tell of it."""
+"""The headers of a message, for logging and tracing."""
 
 from __future__ import annotations
 
 import msgspec
 
 
-def decoded(headers: str | None) -> dict[str, str]:
-    """Headers by their names in lower case, since HTTP does not care; none of what cannot be read."""
+def decode_headers(headers: str | None) -> dict[str, str]:
+    """Decodes headers, with names in lower case as in HTTP; headers that cannot be read become none."""
     if headers is None:
         return {}
     try:
         found = msgspec.json.decode(headers, type=dict[str, str])
-    except (msgspec.MsgspecError, RecursionError):  # written by somebody else
+    except (msgspec.MsgspecError, RecursionError):  # not written by todoku
         return {}
     return {name.lower(): value for name, value in found.items()}

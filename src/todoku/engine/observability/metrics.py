@@ -1,7 +1,7 @@
-"""Numbers: what is counted, how it is added up over processes, and how it is kept when one of them dies.
+"""The metrics: their definitions, how they are summed over processes, and retained when a process dies.
 
-Counted here and not in prometheus-client, because an observation there costs about a microsecond: whole batches are
-added at once, and a process's numbers are a few hundred bytes that fit through a pipe (decision 8).
+They are counted here and not by prometheus-client, where an observation costs about a microsecond: here whole batches
+are added at once, and the metrics of a process are a few hundred bytes that fit through a pipe (decision 8).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 T = TypeVar("T")
 
 MOST_LABELS: Final = 64
-"""Values of one label; the ones after that are counted together as OTHER: reasons are the users' own."""
+"""Values of one label; further values are counted as OTHER, because handlers may invent reasons."""
 
 OTHER: Final = "OTHER"
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """A number that only rises. `known`: label values that are shown as 0 before they happen.
+    """A counter. `known`: label values that are exported as 0 before they occur.
 
-    Several labels are one here: their names, and their values, with commas between them.
+    Several labels are stored as one: their names, and their values, joined by commas.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Counter(msgspec.Struct, frozen=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many values were at most this large, for each edge."""
+    """A histogram; `edges` are the upper bounds of its buckets."""
 
     name: str
     help: str
@@ -46,62 +46,64 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 ENQUEUED: Final = Counter("outbox_enqueued_total", "Deliveries queued by publishing.")
-CLAIMED: Final = Counter("outbox_claimed_total", "Deliveries taken by workers.")
+CLAIMED: Final = Counter("outbox_claimed_total", "Deliveries claimed by workers.")
 PROCESSED: Final = Counter(
     "outbox_processed_total",
-    "Attempts settled, by what they came to.",
+    "Attempts settled, by outcome.",
     "outcome",
     ("done", "retry", "abort", "snooze", "lost"),
 )
-RETRIED: Final = Counter("outbox_retry_total", "Attempts settled that were not the first, by their number.", "attempt")
-RETRY_SCHEDULED: Final = Counter("outbox_retry_scheduled_total", "Failed attempts that will be made again.")
+RETRIED: Final = Counter("outbox_retry_total", "Settled attempts after the first one, by attempt number.", "attempt")
+RETRY_SCHEDULED: Final = Counter("outbox_retry_scheduled_total", "Failed attempts that will be retried.")
 TERMINAL_FAILED: Final = Counter(
     "outbox_terminal_failed_total",
     "Deliveries that became dead letters.",
     "reason",
-    # todoku's own, so that the first of them is seen as a rise; a handler's appear when they happen
+    # todoku's own reasons are exported as 0, so that the first one is a visible rise; handlers' appear when they occur
     ("BAD_PAYLOAD", "EXPIRED", "IDEMPOTENCY_CONFLICT", "INTERNAL_ERROR", "NO_ROUTE", "TIMEOUT", "UNKNOWN_DESTINATION",
      "WORKER_LOST"),
 )  # fmt: skip
 LEASE_EXPIRED: Final = Counter(
-    "outbox_lock_lease_expired_total", "Deliveries taken back from owners whose lease had ended."
+    "outbox_lock_lease_expired_total", "Deliveries reclaimed from workers whose lease had ended."
 )
 LEDGER_WRITES: Final = Counter(
     "idempo_ledger_writes_total", "Ledger entries written.", "status", ("accepted", "succeeded", "failed")
 )
-CONFLICTS: Final = Counter("idempotency_conflicts_total", "Keys that were used again with another body.")
+CONFLICTS: Final = Counter("idempotency_conflicts_total", "Idempotency keys that were used again with another body.")
 PUBLISHED: Final = Counter(
     "outbox_publish_total", "Messages published.", "result", ("ok", "duplicate", "conflict", "error")
 )
 FALLBACK: Final = Counter(
     "queue_fallback_total",
-    "Messages that could not be queued, by what was done instead.",
+    "Messages that could not be queued, by fallback.",
     "mode",
     ("best_effort", "raise", "sync", "spool"),
 )
-INGESTED: Final = Counter("ingest_requests_total", "Requests to ingest, by their answer.", "source,status")
+INGESTED: Final = Counter(
+    "ingest_requests_total", "Requests to ingest, by source and status of the answer.", "source,status"
+)
 OLD_SECRET: Final = Counter(
-    "ingest_old_secret_total", "Requests to ingest that only an older secret of theirs had signed.", "source"
+    "ingest_old_secret_total", "Requests to ingest that were signed with an older secret of their source.", "source"
 )
 AUTH_FAILURES: Final = Counter(
     "api_auth_failures_total",
-    "Requests refused because of their token, by their answer.",
+    "Requests refused because of their token, by status of the answer.",
     "status",
     ("401", "403", "429"),
 )
 SCHEDULE_FIRED: Final = Counter("schedule_fired_total", "Slots of schedules that were fired.")
-SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and passed over.")
+SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and skipped.")
 
 LATENCY: Final = Histogram(
     "outbox_latency_ms",
-    "Milliseconds of a claim, an attempt, a settling commit.",
+    "Milliseconds of a claim, an attempt, or a settling commit.",
     (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000),
     "phase",
     ("claim", "send", "commit"),
 )
 END_TO_END: Final = Histogram(
     "outbox_end_to_end_seconds",
-    "Seconds from being due (or published, if it was retried) to having succeeded.",
+    "Seconds from being due (or published, if it was retried) to success.",
     (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600),
 )
 
@@ -112,34 +114,34 @@ COUNTERS: Final = (
 )  # fmt: skip
 INGEST_SECONDS: Final = Histogram(
     "ingest_seconds",
-    "Seconds from the first look at a request to ingest to its answer.",
+    "Seconds from the arrival of a request to ingest to its answer.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 HISTOGRAMS: Final = (LATENCY, END_TO_END, INGEST_SECONDS)
 
 
 class HistogramBuckets(msgspec.Struct):
-    """One histogram: `up_to[i]` values were at most the i-th edge, `number` in all, and their sum."""
+    """The values of a histogram: `up_to[i]` values were at most the i-th edge; `number` in all; `total` their sum."""
 
     up_to: list[int]
     number: int = 0
     total: float = 0.0
 
     def add(self, other: HistogramBuckets) -> None:
-        """Add what another process saw."""
+        """Adds the values of another process."""
         self.up_to = [mine + theirs for mine, theirs in zip(self.up_to, other.up_to, strict=True)]
         self.number += other.number
         self.total += other.total
 
 
 class Snapshot(msgspec.Struct):
-    """The numbers of one process, or of several added up: by metric, then by label value ("": it has no label)."""
+    """The metrics of one process, or the sum of several: by metric, then by label value ("": no label)."""
 
     counters: dict[str, dict[str, float]]
     histograms: dict[str, dict[str, HistogramBuckets]]
 
     def add(self, other: Snapshot) -> None:
-        """Add another's numbers to these."""
+        """Adds the metrics of another process."""
         for name, values in other.counters.items():
             mine = self.counters.setdefault(name, {})
             for label, number in values.items():
@@ -151,7 +153,7 @@ class Snapshot(msgspec.Struct):
 
 
 def empty() -> Snapshot:
-    """Every metric there is, at 0."""
+    """Returns every metric at 0."""
     return Snapshot(
         {counter.name: dict.fromkeys(_labels(counter), 0.0) for counter in COUNTERS},
         {
@@ -168,8 +170,8 @@ def _labels(metric: Counter | Histogram) -> tuple[str, ...]:
 _DECODER: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
-def merged(dumps: Iterable[bytes]) -> Snapshot:
-    """The numbers of several processes as one."""
+def merge(dumps: Iterable[bytes]) -> Snapshot:
+    """Returns the sum of the metrics of several processes."""
     whole = empty()
     for dump in dumps:
         whole.add(_DECODER.decode(dump))
@@ -177,22 +179,22 @@ def merged(dumps: Iterable[bytes]) -> Snapshot:
 
 
 class Metrics:
-    """The numbers of this process. Calls may come from any thread; a forked child begins at 0."""
+    """The metrics of this process. Methods may be called from any thread; a forked child starts at 0."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._now = empty()
-        _everybody.add(self)
+        _instances.add(self)
 
     def add(self, counter: Counter, number: float = 1, label: str = "") -> None:
-        """Count `number` more."""
+        """Raises a counter by `number`."""
         with self._lock:
             values = self._now.counters[counter.name]
-            label = _bounded(label, values)
+            label = _bounded_label(label, values)
             values[label] = values.get(label, 0) + number
 
     def observe(self, histogram: Histogram, values: list[float], label: str = "") -> None:
-        """Take note of a batch of values. The list is sorted in place: then each edge takes one search."""
+        """Adds a batch of values to a histogram. Sorts the list in place, so that each edge takes one search."""
         if not values:
             return
         values.sort()
@@ -205,25 +207,25 @@ class Metrics:
             buckets.total += sum(values)
 
     def dump(self) -> bytes:
-        """All of it, for another process to add up."""
+        """Returns all metrics, encoded for another process."""
         with self._lock:
             return msgspec.msgpack.encode(self._now)
 
     def clear(self) -> None:
-        """Begin at 0: what a forked child inherits, its parent has counted."""
+        """Resets all metrics, in a forked child: its parent counts what it inherited."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._now = empty()
 
 
-def _bounded(label: str, values: dict[str, T]) -> str:
+def _bounded_label(label: str, values: dict[str, T]) -> str:
     return label if label in values or len(values) < MOST_LABELS else OTHER
 
 
-_everybody: Final[weakref.WeakSet[Metrics]] = weakref.WeakSet()
+_instances: Final[weakref.WeakSet[Metrics]] = weakref.WeakSet()
 
 
 def _clear_all() -> None:
-    for metrics in list(_everybody):
+    for metrics in list(_instances):
         metrics.clear()
 
 
@@ -231,25 +233,25 @@ os.register_at_fork(after_in_child=_clear_all)
 
 
 class Children:
-    """What a supervisor has heard of its children's numbers. A dead child's stay: a counter never goes back.
+    """The metrics that a supervisor received from its children. Those of dead children stay: counters never fall.
 
-    Not thread-safe: a supervisor has one loop. What a killed child counted after its last dump is not known.
+    Not thread-safe: a supervisor has one loop. The counts of a killed child after its last dump are lost.
     """
 
     def __init__(self) -> None:
         self._living: dict[int, bytes] = {}
         self._dead: Snapshot | None = None
 
-    def heard(self, child: int, dump: bytes) -> None:
-        """A living child (by pid) has sent its numbers."""
+    def record(self, child: int, dump: bytes) -> None:
+        """Stores the metrics that a living child (by pid) sent."""
         self._living[child] = dump
 
-    def died(self, child: int) -> None:
-        """A child has ended: keep what it sent last, for ever."""
+    def retire(self, child: int) -> None:
+        """Adds the last metrics of a child that ended to those of dead children."""
         if (last := self._living.pop(child, None)) is not None:
-            self._dead = merged([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
+            self._dead = merge([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
 
     def dumps(self) -> tuple[bytes, ...]:
-        """The numbers of all of them, dead or alive."""
+        """Returns the metrics of all children, dead or alive."""
         dead = () if self._dead is None else (msgspec.msgpack.encode(self._dead),)
         return (*dead, *self._living.values())

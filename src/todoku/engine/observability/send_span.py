@@ -1,7 +1,7 @@
-"""`broker.send` for a send that a handler makes itself, through an adapter of its own: a child of its attempt's span.
+"""The span `broker.send` of a send that a handler does itself: a child of its attempt's span.
 
-OpenTelemetry is optional here as in `tracing`: an attempt that is traced and sampled has its tracer in the current
-context, under `TRACER`. Everywhere else a send costs a dictionary look-up.
+OpenTelemetry is optional, as in `tracing`: an attempt that is traced and sampled has its tracer in the current context,
+under `TRACER`. In all other cases a send costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 TRACER: Final = "todoku-tracer"
-"""The key in OpenTelemetry's context under which a handler's attempt keeps the tracer of its spans."""
+"""The key in OpenTelemetry's context for the tracer of a handler's attempt."""
 
 
 def send_attributes(claim: Claimed, adapter: str) -> dict[str, str | int]:
-    """What a `broker.send` span says from its beginning."""
+    """Returns the initial attributes of a `broker.send` span."""
     return {"destination": claim.destination, "adapter": adapter, "attempt": claim.attempt}
 
 
 @contextmanager
 def send_span(claim: Claimed, adapter: str) -> Iterator[None]:
-    """A `broker.send` span around the block, current in it; nothing, if this attempt is not traced."""
+    """Opens a `broker.send` span around the block, as the current span; does nothing if the attempt is not traced."""
     span = _start(claim, adapter)
     if span is None:
         yield
@@ -62,8 +62,8 @@ def _start(claim: Claimed, adapter: str) -> Span | None:
 
 @quietly
 def _end(span: Span, raised: BaseException | None, seconds: float) -> None:
-    """The span names the type of what was raised and not its text, which may quote the message."""
-    span.set_attributes(_ending(raised, seconds))
+    """Ends the span, with the type of the exception and not its text, which may quote the message."""
+    span.set_attributes(_final_attributes(raised, seconds))
     if raised is not None:
         from opentelemetry.trace import StatusCode  # noqa: PLC0415 - only where the application uses it
 
@@ -71,7 +71,7 @@ def _end(span: Span, raised: BaseException | None, seconds: float) -> None:
     span.end()
 
 
-def _ending(raised: BaseException | None, seconds: float) -> dict[str, Any]:
+def _final_attributes(raised: BaseException | None, seconds: float) -> dict[str, Any]:
     took = {"round_trip_ms": round(seconds * 1000, 3)}
     if raised is None:
         return {"outcome": "done", **took}

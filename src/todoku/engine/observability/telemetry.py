@@ -1,5 +1,5 @@
-"""What is watched: counters, latencies, spans, lines. Observed by the batch, because a call a message costs more than
-its settle."""
+"""Telemetry of the engine: counters, latencies, spans and log lines. Recorded in batches, because one call per message
+would cost more than its settle."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.contained_errors import log_failure, quietly
 from todoku.engine.observability.exposition import observe_with, render
 from todoku.engine.observability.gauges import Gauges
-from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, least_level, log_lines
-from todoku.engine.observability.message_headers import decoded
-from todoku.engine.observability.metrics import Metrics, merged
-from todoku.engine.observability.tracing import Spans, Tracing, configured
+from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, log_lines, lowest_level
+from todoku.engine.observability.message_headers import decode_headers
+from todoku.engine.observability.metrics import Metrics, merge
+from todoku.engine.observability.tracing import Spans, Tracing, find_tracing
 from todoku.store.leases import Reclaimed
 
 
@@ -41,7 +41,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Telemetry:
-    """What the engine tells about itself. Every method is cheap and never raises."""
+    """Metrics, spans and log lines of the engine. Every method is cheap and never raises."""
 
     def __init__(
         self, metrics: Metrics | None = None, tracing: Tracing | None = None, *, span_ratio: float = 1.0
@@ -49,29 +49,30 @@ class Telemetry:
         self._span_ratio = span_ratio
         self.metrics = metrics or Metrics()
         self._tracing = tracing
-        self._given = tracing is not None
-        """Otherwise the application's own OpenTelemetry is looked for, which it may configure at any time."""
+        self._is_given = tracing is not None
+        """Whether tracing was passed in. If not, the application's OpenTelemetry is used, which it may configure at any
+        time."""
         self._bridged = False
-        self._look_for_otel()
+        self._connect_otel()
 
     # ---------------------------------------------------------------------------------------- publishing
 
     @quietly
     def published(self, drafts: Sequence[Draft], messages: Sequence[Message]) -> None:
-        """These drafts are stored as these messages (inside a caller's transaction: if that commits)."""
+        """Counts drafts that were stored as messages; in a caller's transaction, also if it rolls back later."""
         new = [draft for draft, message in zip(drafts, messages, strict=True) if not message.duplicate]
         add = self.metrics.add
         if new:
             add(counting.PUBLISHED, len(new), "ok")
             add(counting.ENQUEUED, sum(leg.dead is None for draft in new for leg in draft.legs))
             add(counting.LEDGER_WRITES, sum(draft.idempotency is not None for draft in new), "accepted")
-            self._dead(leg.dead for draft in new for leg in draft.legs if leg.dead is not None)
+            self._count_dead(leg.dead for draft in new for leg in draft.legs if leg.dead is not None)
         if len(new) < len(drafts):
             add(counting.PUBLISHED, len(drafts) - len(new), "duplicate")
 
     @quietly
     def publish_failed(self, error: BaseException, number: int = 1) -> None:
-        """So many messages could not be published."""
+        """Counts messages that could not be published."""
         conflict = isinstance(error, IdempotencyConflict)
         self.metrics.add(counting.PUBLISHED, number, "conflict" if conflict else "error")
         if conflict:
@@ -79,44 +80,44 @@ class Telemetry:
 
     @quietly
     def kept(self, state: str) -> None:
-        """An entry of the ledger was written, by somebody who does something once."""
+        """Counts a ledger entry that the application wrote (`App.once`)."""
         self.metrics.add(counting.LEDGER_WRITES, 1, state)
 
     @quietly
     def conflicted(self) -> None:
-        """A key was used again, with another body."""
+        """Counts a key that was used again with another body."""
         self.metrics.add(counting.CONFLICTS)
 
     @quietly
     def fell_back(self, number: int = 1, *, mode: str = "best_effort") -> None:
-        """So many messages could not be queued. `mode`: their caller went on without them, or as a client was told."""
+        """Counts messages that could not be queued. `mode`: the fallback that was used instead."""
         self.metrics.add(counting.FALLBACK, number, mode)
 
     @quietly
     def fired(self, fired: int, passed: int) -> None:
-        """A schedule was due: so many slots were fired, so many had been missed and were passed over."""
+        """Counts the slots of a schedule that were fired, and those that had been missed and were skipped."""
         self.metrics.add(counting.SCHEDULE_FIRED, fired)
         self.metrics.add(counting.SCHEDULE_MISSED, passed)
 
-    # ------------------------------------------------------------------------------------------ the line
+    # ----------------------------------------------------------------------------------- claim and settle
 
     @quietly
     def claimed(self, claims: Sequence[Claimed], *, seconds: float) -> None:
-        """A claim came back with these, after so many seconds."""
-        self._look_for_otel()
+        """Counts claimed deliveries, and the duration of the claim."""
+        self._connect_otel()
         if claims:
             self.metrics.add(counting.CLAIMED, len(claims))
             self.metrics.observe(counting.LATENCY, [seconds * 1000], "claim")
 
     @quietly
     def settled(self, ended: Sequence[EndedAttempt], *, seconds: float) -> None:
-        """These were settled, in a transaction of so many seconds."""
+        """Counts and logs settled attempts, and counts the duration of their transaction."""
         if not ended:
             return
         now = time.time()
         self._count(ended, now)
         self.metrics.observe(counting.LATENCY, [seconds * 1000], "commit")
-        least = least_level()
+        least = lowest_level()
         if least is None:
             return
         if least > logging.INFO:
@@ -130,8 +131,8 @@ class Telemetry:
         done = ended if not failed else [one for one in ended if one.settlement.status is Status.SUCCEEDED]
         if done:
             metrics.add(counting.PROCESSED, len(done), "done")
-            # Since when somebody waits: its schedule or its replay, not the hour it was written in; if it was retried,
-            # its publication, because the waits between attempts are waits too.
+            # From the due time, which may be that of a schedule or a replay; if it was retried, from its publication,
+            # because the waits between attempts count, too.
             dues = [one.claim.next_run_at if one.claim.attempt == 1 else one.claim.created_at for one in done]
             metrics.observe(counting.END_TO_END, [now - due for due in dues])
         if failed:
@@ -139,7 +140,11 @@ class Telemetry:
         metrics.observe(counting.LATENCY, [(one.ended - one.started) * 1000 for one in ended], "send")
         if again := [one.claim.attempt for one in ended if one.claim.attempt > 1]:
             for attempt, number in Counter(again).items():
-                metrics.add(counting.RETRIED, number, str(attempt) if attempt < _MANY else f"{_MANY}+")
+                metrics.add(
+                    counting.RETRIED,
+                    number,
+                    str(attempt) if attempt < _MANY else f"{_MANY}+",
+                )
         if keyed := [one.settlement for one in ended if one.claim.key_hash is not None]:
             self._count_ledger(keyed)
 
@@ -148,7 +153,7 @@ class Telemetry:
             self.metrics.add(counting.PROCESSED, number, outcome)
             if outcome == "retry":
                 self.metrics.add(counting.RETRY_SCHEDULED, number)
-        self._dead(one.settlement.reason or "" for one in failed if one.settlement.status is Status.ABORTED)
+        self._count_dead(one.settlement.reason or "" for one in failed if one.settlement.status is Status.ABORTED)
 
     def _count_ledger(self, settlements: Sequence[Settlement]) -> None:
         conflicts = sum(one.reason == CONFLICT.reason for one in settlements)
@@ -158,20 +163,22 @@ class Telemetry:
         self.metrics.add(counting.LEDGER_WRITES, failed, "failed")
         self.metrics.add(counting.CONFLICTS, conflicts)
 
-    def _dead(self, reasons: Iterable[str]) -> None:
+    def _count_dead(self, reasons: Iterable[str]) -> None:
         for reason, number in Counter(reasons).items():
             self.metrics.add(counting.TERMINAL_FAILED, number, reason)
 
     @quietly
     def lost(self, claims: Sequence[Claimed]) -> None:
-        """These were not ours any more when they were to be settled."""
+        """Counts and logs deliveries that this worker had lost before it could settle them."""
         if claims:
             self.metrics.add(counting.PROCESSED, len(claims), "lost")
-            Log(worker=claims[0].worker).warning("LOST", number=len(claims), outbox_ids=[c.id for c in claims[:_SOME]])
+            Log(worker=claims[0].worker).warning(
+                "LOST", number=len(claims), outbox_ids=[c.id for c in claims[:_MAX_IDS]]
+            )
 
     @quietly
     def reclaimed(self, found: Reclaimed) -> None:
-        """A reclaim found this."""
+        """Counts the deliveries that a reclaim freed or aborted."""
         if found.freed or found.aborted:
             self.metrics.add(counting.LEASE_EXPIRED, found.freed + found.aborted)
         if found.aborted:
@@ -179,7 +186,7 @@ class Telemetry:
 
     @quietly
     def expired(self, late: int, unknown: int) -> None:
-        """So many waited past their `expires_at`; so many were for destinations that nobody registers."""
+        """Counts deliveries that became dead letters: past their `expires_at`, or to an unknown destination."""
         for number, reason in ((late, "EXPIRED"), (unknown, "UNKNOWN_DESTINATION")):
             if number:
                 self.metrics.add(counting.TERMINAL_FAILED, number, reason)
@@ -187,22 +194,22 @@ class Telemetry:
     # --------------------------------------------------------------------------------------------- spans
 
     def begin(self, claim: Claimed, *, send: bool) -> Any:
-        """Begin the spans of an attempt, current in this task until `leave` or `end`; None if nobody traces."""
+        """Begins the spans of an attempt, current in this task until `leave` or `end`; None if it is not traced."""
         if self._tracing is None:
             return None
-        try:  # as `quietly`, without its calls: this is in the way of every attempt
+        try:  # as `quietly`, without its extra call: this runs for every attempt
             return self._tracing.begin(claim, send=send)
-        except Exception as error:  # noqa: BLE001 - samplers and propagators are other people's code
+        except Exception as error:  # noqa: BLE001 - samplers and propagators are third-party code
             log_failure("begin", error)
             return None
 
     def leave(self, token: Any) -> None:
-        """The handler has returned: called in the task that called `begin`, before it takes up anything else."""
+        """Makes the spans of `begin` not current. Called in the same task, right after the handler has returned."""
         if token is not None and self._tracing is not None:
             self._tracing.leave(token)
 
     def end(self, token: Any, ended: EndedAttempt, *, lost: bool = False) -> None:
-        """End the spans that `begin` began, once it is settled, or `lost`: not ours any more. From any task."""
+        """Ends the spans of an attempt that was settled, or `lost` to another worker. May be called from any task."""
         if token is None or self._tracing is None:
             return
         self._tracing.leave(token)
@@ -220,44 +227,44 @@ class Telemetry:
             ago=max(0.0, time.monotonic() - ended.ended),
         )
 
-    def carried(self, token: Any, headers: dict[str, str]) -> dict[str, str]:
-        """The headers of a message as it leaves for its destination: with the trace of this send, if there is one."""
+    def with_trace(self, token: Any, headers: dict[str, str]) -> dict[str, str]:
+        """Returns the headers of an outgoing message, with the trace context of this send if there is one."""
         if token is None or self._tracing is None:
             return headers
         return self._carried(self._tracing, token, headers) or headers
 
     @quietly
     def _carried(self, tracing: Tracing, token: Spans, headers: dict[str, str]) -> dict[str, str]:
-        return tracing.carried(token, headers)
+        return tracing.with_trace(token, headers)
 
-    def _look_for_otel(self) -> None:
-        """Take up what the application has configured since the last claim."""
-        if not self._given:
-            self._tracing = configured(self._tracing, self._span_ratio)
+    def _connect_otel(self) -> None:
+        """Connects to the OpenTelemetry that the application has configured since the last claim."""
+        if not self._is_given:
+            self._tracing = find_tracing(self._tracing, self._span_ratio)
         if not self._bridged and (otel := sys.modules.get("opentelemetry.metrics")) is not None:
             self._bridged = True
-            ours = weakref.ref(self.metrics)  # OpenTelemetry keeps its instruments for ever, an App may end before
-            observe_with(otel.get_meter("todoku"), lambda: merged([now.dump()] if (now := ours()) is not None else []))
+            ours = weakref.ref(self.metrics)  # OpenTelemetry never drops its instruments, an App may end
+            observe_with(otel.get_meter("todoku"), lambda: merge([now.dump()] if (now := ours()) is not None else []))
 
-    # ------------------------------------------------------------------------------------------- showing
+    # -------------------------------------------------------------------------------------------- export
 
     def dump(self) -> bytes:
-        """This process's numbers, for its supervisor to add up."""
+        """Returns this process's metrics, encoded for its supervisor."""
         return self.metrics.dump()
 
     def render(self, extra: Sequence[bytes] = (), gauges: Gauges | None = None) -> bytes:
-        """This process's numbers and those of others, as Prometheus reads them."""
+        """Returns the sum of this process's metrics and those of others, in Prometheus's text format."""
         return render([self.metrics.dump(), *extra], gauges)
 
 
 _MANY: Final = 10
-"""Attempts from this one on are counted together: a label has few values."""
+"""Attempt numbers from this one on share one label value."""
 
-_SOME: Final = 20
+_MAX_IDS: Final = 20
 
 
 def outcome_name(settlement: Settlement) -> str:
-    """What an attempt came to, as metrics and spans call it. A Retry with no attempts left is an `abort`."""
+    """Returns the outcome as metrics and spans name it. A Retry without attempts left is an `abort`."""
     match settlement.status:
         case Status.SUCCEEDED:
             return "done"
@@ -306,8 +313,8 @@ def _line(ended: EndedAttempt, at: datetime) -> SettledLine:
 
 
 def _ids(headers: str) -> tuple[str | None, str | None]:
-    """(correlation id, trace id) of a message's headers."""
-    found = decoded(headers)
+    """Returns (correlation id, trace id) from a message's headers."""
+    found = decode_headers(headers)
     correlation = found.get("x-correlation-id") or found.get("correlation_id")
     trace = _TRACEPARENT.fullmatch(found.get("traceparent", ""))
     return correlation[:_LONGEST_ID] if correlation else None, trace[1] if trace else None

@@ -1,7 +1,7 @@
-"""Spans: `outbox.process` for an attempt, `broker.send` in it. The trace travels in the message's headers.
+"""Spans: `outbox.process` for an attempt, `broker.send` within it. Message headers carry the trace context.
 
-OpenTelemetry is optional, and never imported here by itself: where nobody has imported it, nobody has configured it,
-and then all of this costs a dictionary look-up.
+OpenTelemetry is optional, and only used if the application has imported it; otherwise tracing costs one dictionary
+look-up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
-from todoku.engine.observability.message_headers import decoded
+from todoku.engine.observability.message_headers import decode_headers
 from todoku.engine.observability.send_span import TRACER, send_attributes
 from todoku.engine.observability.sentry import SENTRY_TRACE, with_sentry
 
@@ -24,48 +24,48 @@ if TYPE_CHECKING:
 
 Headers = dict[str, str]
 
-_CARRIED: Final = frozenset({"traceparent", "b3", "x-b3-traceid", "uber-trace-id"})
-"""A caller who gives one of these headers has decided which trace the message belongs to."""
+_CONTEXT_HEADERS: Final = frozenset({"traceparent", "b3", "x-b3-traceid", "uber-trace-id"})
+"""A message with one of these headers already belongs to a trace."""
 
-TRAVELLING: Final = ("traceparent", "tracestate", "baggage", SENTRY_TRACE)
-"""Headers by which a trace goes on: from a request into a message, and from a message into a request."""
+TRACE_HEADERS: Final = ("traceparent", "tracestate", "baggage", SENTRY_TRACE)
+"""Trace context headers: copied from a request into a message, and from a message into a request."""
 
 _LONGEST: Final = 8192
 
 
-def travelling(headers: Mapping[str, str]) -> Headers:
-    """Those of a request's headers by which its trace goes on, in lower case. What cannot be one is left behind."""
-    found = {name.lower(): value for name, value in headers.items() if name.lower() in TRAVELLING}
+def trace_headers(headers: Mapping[str, str]) -> Headers:
+    """Returns the trace context headers of a request, in lower case, without invalid values."""
+    found = {name.lower(): value for name, value in headers.items() if name.lower() in TRACE_HEADERS}
     return {name: value for name, value in found.items() if 0 < len(value) <= _LONGEST and value.isprintable()}
 
 
 def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """`headers` with the current trace in them (traceparent, tracestate, baggage, sentry-trace), for publishing.
+    """Returns `headers` with the current trace context (traceparent, tracestate, baggage, sentry-trace) added.
 
-    What the caller gave stays as it is; without a trace, or with one in the headers already, nothing is added.
+    The caller's headers stay; nothing is added without a current trace, or if the headers have one already.
     """
-    return with_sentry(_with_otel(headers))
+    return with_sentry(_add_otel(headers))
 
 
-def _with_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def _add_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     context = sys.modules.get("opentelemetry.context")
     if context is None or not context.get_current():
         return headers
-    if headers and any(name.lower() in _CARRIED for name in headers):
+    if headers and any(name.lower() in _CONTEXT_HEADERS for name in headers):
         return headers
-    from opentelemetry import propagate  # noqa: PLC0415 - only where somebody uses it
+    from opentelemetry import propagate  # noqa: PLC0415 - only where the application uses it
 
     carrier: Headers = {}
     propagate.inject(carrier)
     return {**carrier, **(headers or {})} if carrier else headers
 
 
-def configured(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | None:
-    """How spans are made here: as `before` if nothing changed; None while no tracer provider is set."""
+def find_tracing(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | None:
+    """Returns the Tracing for the application's tracer provider: `before` if it is the same; None if none is set."""
     if "opentelemetry.trace" not in sys.modules and not os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):
         return None
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - only where somebody uses it
+        from opentelemetry import trace  # noqa: PLC0415 - only where the application uses it
     except ImportError:
         return None
     provider = trace.get_tracer_provider()
@@ -75,7 +75,7 @@ def configured(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | N
 
 
 class Spans:
-    """The open spans of one attempt, and the contexts to go into and back to."""
+    """The open spans of one attempt, their context, and the context to restore afterwards."""
 
     __slots__ = ("base", "context", "process", "sampled", "send")
 
@@ -88,10 +88,10 @@ class Spans:
 
 
 class Tracing:
-    """Makes the spans of attempts. Whether one is sampled, the publisher's flag and the SDK's sampler decide."""
+    """Creates the spans of attempts. The publisher's flag and the SDK's sampler decide which are sampled."""
 
     def __init__(self, provider: TracerProvider, ratio: float = 1.0) -> None:
-        from opentelemetry import context, propagate, trace  # noqa: PLC0415 - only where somebody uses it
+        from opentelemetry import context, propagate, trace  # noqa: PLC0415 - only where the application uses it
 
         self.provider = provider
         self._tracer = provider.get_tracer("todoku")
@@ -103,16 +103,18 @@ class Tracing:
         self._unsampled = trace.set_span_in_context(unsampled, context.Context())
 
     def begin(self, claim: Claimed, *, send: bool) -> Spans | None:
-        """Begin an attempt's spans and make them current, so that whatever the handler opens is their child.
+        """Begins an attempt's spans and makes them current, so that spans the handler opens are their children.
 
-        The parent is the publisher's span, from the headers; whatever is current in this worker is not. Of attempts
-        without one only the share `ratio` is begun at all: asking the SDK costs as much as the rest of an attempt.
+        The parent is the publisher's span, from the headers, never the current span of the worker. Of attempts without
+        headers only the share `ratio` gets spans: calling the SDK costs as much as the rest of an attempt.
         """
         if claim.headers is None and self._ratio < 1.0 and random.random() >= self._ratio:  # noqa: S311 - a sample
-            self._context.attach(self._unsampled)  # what the handler opens is not sampled either
+            self._context.attach(self._unsampled)  # so that spans of the handler are not sampled either
             return None
         nothing = self._context.Context()
-        parent = self._propagate.extract(decoded(claim.headers), nothing) if claim.headers is not None else nothing
+        parent = (
+            self._propagate.extract(decode_headers(claim.headers), nothing) if claim.headers is not None else nothing
+        )
         kinds = self._trace.SpanKind
         process = self._tracer.start_span("outbox.process", parent, kinds.CONSUMER)
         here = self._trace.set_span_in_context(process, parent)
@@ -126,7 +128,7 @@ class Tracing:
             else:
                 here = self._context.set_value(TRACER, self._tracer, here)
         now = self._context.get_current()
-        # An attempt before this one in the same task may not have been left: then go back to where that one began.
+        # An earlier attempt in the same task may not have been left: then restore the context from before that one.
         before: Any = self._context.get_value(_BASE, now)
         base: Context = now if before is None else before
         here = self._context.set_value(_BASE, base, here)
@@ -134,15 +136,15 @@ class Tracing:
         return Spans(process, sending, here, base)
 
     def leave(self, spans: Spans) -> None:
-        """The attempt has ended: what follows in this task is not its. Elsewhere than where it began: nothing."""
+        """Restores the context from before the attempt. Does nothing in another task than the one that began it."""
         if self._context.get_current() is spans.context:
-            # Not `detach`: its token is good in one task only, and attempts of a batch do not end in reverse order.
+            # Not `detach`: its token is valid in one task only, and attempts of a batch do not end in reverse order.
             self._context.attach(spans.base)
 
     def end(
         self, spans: Spans, *, outcome: str, reason: str | None, error_type: str | None, seconds: float, ago: float
     ) -> None:
-        """End the spans of an attempt that took `seconds` and was over `ago` seconds before it was settled."""
+        """Ends the spans of an attempt that took `seconds` and ended `ago` seconds before it was settled."""
         found = {"outcome": outcome, "reason": reason, "error.type": error_type}
         attributes = {name: value for name, value in found.items() if value is not None}
         failed = outcome in ("retry", "abort", "lost")
@@ -154,8 +156,8 @@ class Tracing:
                 span.set_status(self._trace.StatusCode.ERROR, reason)
             span.end(time.time_ns() - round(ago * 1e9) if span is spans.send else None)
 
-    def carried(self, spans: Spans, headers: Mapping[str, str]) -> Headers:
-        """`headers` as they leave for the destination: the receiver's parent is this very send."""
+    def with_trace(self, spans: Spans, headers: Mapping[str, str]) -> Headers:
+        """Returns `headers` with the trace context of this send, so that it is the parent of the receiver's spans."""
         carrier: Headers = {}
         self._propagate.inject(carrier, spans.context)
         given = {name: value for name, value in headers.items() if name.lower() not in carrier}

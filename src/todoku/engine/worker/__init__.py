@@ -1,1 +1,1 @@
-"""Where attempts run: slots in the event loop, threads, processes."""
+"""The worker: its claimer, pools, settler, heartbeat, watchdog, breakers and maintenance."""

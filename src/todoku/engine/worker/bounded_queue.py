@@ -1,4 +1,4 @@
-"""Work that waits for slots, of which a destination may take only so many: a slow one leaves the rest to others."""
+"""A queue of work that bounds how many slots one destination occupies: a slow host leaves slots to the others."""
 
 from __future__ import annotations
 
@@ -8,105 +8,105 @@ from collections.abc import Callable, Iterable
 
 from todoku.core.message import Claimed
 from todoku.engine.registry import Registry
-from todoku.engine.worker.pool import Ready, W, Work, claims_of
+from todoku.engine.worker.pool import ReadyQueue, W, Work, claims_of
 
 _Entry = tuple[bool, int, float, Work]
-"""(does not press, minus its priority, since when, work)"""
+"""(is not limited, minus its priority, monotonic time it was added, work)"""
 
 
-class Bounded(Ready):
-    """As Ready, in a line for each destination; those that may start something take turns. Thread-safe.
+class BoundedQueue(ReadyQueue):
+    """As ReadyQueue, with one queue per destination; destinations with a free slot take turns. Thread-safe.
 
-    In a line what presses comes first, then larger priorities. A lane counts for the destination of its head.
+    In each queue limited work comes first, then larger priorities. A lane counts for the destination of its head.
     """
 
     def __init__(self, registry: Registry, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic)
         self._registry = registry
-        self._lines: dict[str, deque[_Entry]] = {}
-        self._at_once: dict[str, int] = {}
+        self._queues: dict[str, deque[_Entry]] = {}
+        self._capacity: dict[str, int] = {}
         self._running: Counter[str] = Counter()
         self._prioritised = False
 
     def __len__(self) -> int:
-        """How many can start now: the others take nothing from anybody, so there is room for more than them."""
+        """Returns how many pieces can start now. The others occupy no slot, so the claimer need not count them."""
         with self._lock:
-            return sum(min(len(line), self._free(name)) for name, line in self._lines.items())
+            return sum(min(len(queue), self._free(name)) for name, queue in self._queues.items())
 
-    def pressing(self) -> int:
-        """How many pieces of work here press."""
+    def waiting_limited(self) -> int:
+        """Returns how many pieces of limited work wait."""
         with self._lock:
-            return sum(not entry[0] for line in self._lines.values() for entry in line)
+            return sum(not entry[0] for queue in self._queues.values() for entry in queue)
 
-    def add(self, works: Iterable[Work], *, presses: bool = False) -> None:
-        """Queue work that was just claimed."""
+    def add(self, works: Iterable[Work], *, is_limited: bool = False) -> None:
+        """Queues work that was just claimed."""
         now = self._monotonic()
         with self._lock:
             for work in works:
                 head = claims_of(work)[0]
-                entry = (not presses, -head.priority, now, work)
-                line = self._line(head.destination)
-                line.append(entry)
+                entry = (not is_limited, -head.priority, now, work)
+                queue = self._queue_of(head.destination)
+                queue.append(entry)
                 self._prioritised = self._prioritised or head.priority > 0
-                if len(line) > 1 and line[-2][:2] > entry[:2]:
-                    self._lines[head.destination] = deque(sorted(line, key=lambda each: each[:3]))
+                if len(queue) > 1 and queue[-2][:2] > entry[:2]:
+                    self._queues[head.destination] = deque(sorted(queue, key=lambda each: each[:3]))
 
     def next(self) -> Work | None:
-        """The next piece of work that may start, if there is any."""
+        """Takes the next piece of work that may start, if there is any."""
         with self._lock:
-            name = self._first()
+            name = self._next_destination()
             if name is None:
                 return None
-            line = self._lines.pop(name)  # it goes to the end of the row
-            work = line.popleft()[3]
+            queue = self._queues.pop(name)  # re-inserted below as the last one to have a turn
+            work = queue.popleft()[3]
             self._running[name] += 1
-            if line:
-                self._lines[name] = line
+            if queue:
+                self._queues[name] = queue
             return work
 
-    def _first(self) -> str | None:
-        """Of the destinations that may start something the first, with the largest priority if there are such."""
-        able = (name for name in self._lines if self._free(name) > 0)
+    def _next_destination(self) -> str | None:
+        """Returns the destination whose turn it is: with a free slot, and with the largest priority if any is used."""
+        able = (name for name in self._queues if self._free(name) > 0)
         if self._prioritised:
-            return min(able, key=lambda name: self._lines[name][0][1], default=None)
+            return min(able, key=lambda name: self._queues[name][0][1], default=None)
         return next(able, None)
 
-    def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:  # noqa: ARG002 - as Ready's
-        """Nothing: each is sent by itself."""
+    def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:  # noqa: ARG002 - as in ReadyQueue
+        """Returns None: requests are not sent in batches."""
         return None
 
-    def ended(self, work: Work) -> None:
-        """It does not run any more: another one for its destination may."""
+    def release(self, work: Work) -> None:
+        """Releases the slot of work that ended, so that the next piece for its destination may start."""
         name = claims_of(work)[0].destination
         with self._lock:
             self._running[name] -= 1
             if not self._running[name]:
                 del self._running[name]
-                if name not in self._lines:
-                    self._at_once.pop(name, None)
+                if name not in self._queues:
+                    self._capacity.pop(name, None)
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """As Ready's."""
+        """As `ReadyQueue.take`."""
         taken: list[Claimed] = []
         with self._lock:
-            for name, line in list(self._lines.items()):
-                kept: deque[_Entry] = deque()
-                for entry in line:
+            for name, queue in list(self._queues.items()):
+                remaining: deque[_Entry] = deque()
+                for entry in queue:
                     claims = claims_of(entry[3])
                     if (before is None or entry[2] < before) and (which is None or which(claims[0])):
                         taken += claims
                     else:
-                        kept.append(entry)
-                if kept:
-                    self._lines[name] = kept
+                        remaining.append(entry)
+                if remaining:
+                    self._queues[name] = remaining
                 else:
-                    del self._lines[name]
+                    del self._queues[name]
         return taken
 
-    def _line(self, name: str) -> deque[_Entry]:
-        if name not in self._at_once:
-            self._at_once[name] = self._registry[name].at_once or 1
-        return self._lines.setdefault(name, deque())
+    def _queue_of(self, name: str) -> deque[_Entry]:
+        if name not in self._capacity:
+            self._capacity[name] = self._registry[name].at_once or 1
+        return self._queues.setdefault(name, deque())
 
     def _free(self, name: str) -> int:
-        return self._at_once[name] - self._running[name]
+        return self._capacity[name] - self._running[name]

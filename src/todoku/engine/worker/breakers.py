@@ -1,4 +1,4 @@
-"""Breakers: a destination that keeps failing is left alone for a while, by all workers, without burning attempts."""
+"""Circuit breakers: all workers pause sending to a destination that keeps failing, without using up attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from todoku.core.outcome import Outcome, Retry
 
 THRESHOLD: Final = 10
-"""So many transient failures in a row open a breaker."""
+"""Transient failures in a row that open a breaker."""
 
 _SHORTEST: Final = 5.0
 _LONGEST: Final = 60.0
@@ -18,7 +18,7 @@ _TRANSIENT: Final = frozenset(
     {"NETWORK", "TIMEOUT", "BROKER_DOWN", "BROKER_TIMEOUT", "BROKER_DENIED"}
     | {"HTTP_5XX", "HTTP_BUSY", "HTTP_DNS", "HTTP_TLS", "HTTP_TIMEOUT", "HTTP_BAD_ANSWER"}
 )
-"""What speaks against the destination and not against the message."""
+"""Failure reasons that are the destination's fault and not the message's."""
 
 
 class Breaker:
@@ -28,8 +28,8 @@ class Breaker:
         self.failures = 0
         self.openings = 0
 
-    def ended(self, outcome: Outcome) -> float | None:
-        """An attempt ended so. Seconds to open the breaker for; 0: close it; None: nothing to do."""
+    def record(self, outcome: Outcome) -> float | None:
+        """Records an outcome. Returns the seconds to open the breaker for; 0: close it; None: no change."""
         if isinstance(outcome, Retry) and outcome.reason in _TRANSIENT:
             self.failures += 1
             return self.open() if self.failures >= THRESHOLD or self.openings else None
@@ -37,7 +37,7 @@ class Breaker:
         return 0.0 if was_open else None
 
     def open(self) -> float:
-        """Open it, each time in a row for twice as long. Returns the seconds."""
+        """Opens the breaker, each time in a row for twice as long. Returns the seconds."""
         seconds = min(_SHORTEST * 2.0**self.openings, _LONGEST)
         self.openings += 1
         self.failures = 0
@@ -45,57 +45,57 @@ class Breaker:
 
 
 class Breakers:
-    """The breakers of one worker. `on_change` is told what the other workers must know: (destination, seconds)."""
+    """The breakers of one worker. `on_change(destination, seconds)` is called when one opens or closes (0 seconds)."""
 
     def __init__(self, *, monotonic: Callable[[], float], on_change: Callable[[str, float], None]) -> None:
         self._monotonic = monotonic
         self._on_change = on_change
         self._lock = threading.Lock()
         self._breakers: dict[str, Breaker] = {}
-        self._shut: dict[str, float] = {}
+        self._open_until: dict[str, float] = {}
 
     def __contains__(self, destination: str) -> bool:
         return destination in self._breakers
 
-    def probing(self, destination: str) -> bool:
-        """Whether only one delivery at a time may find out if the destination is back."""
+    def is_half_open(self, destination: str) -> bool:
+        """Whether the breaker is half-open: one delivery at a time tests whether the destination works again."""
         breaker = self._breakers.get(destination)
         return breaker is not None and breaker.openings > 0
 
-    def shut_for(self, destination: str) -> float:
-        """For how many seconds nothing may start for this destination."""
-        if not self._shut:
+    def seconds_open(self, destination: str) -> float:
+        """Returns for how many seconds no attempt may start for this destination."""
+        if not self._open_until:
             return 0.0
-        return max(0.0, self._shut.get(destination, 0.0) - self._monotonic())
+        return max(0.0, self._open_until.get(destination, 0.0) - self._monotonic())
 
-    def ended(self, destination: str, outcome: Outcome) -> None:
-        """An attempt ended so. What was sent before the breaker opened and fails after it opens it no further."""
+    def record(self, destination: str, outcome: Outcome) -> None:
+        """Records the outcome of an attempt. Failures are ignored while the breaker is open: they were sent before."""
         with self._lock:
-            if self.shut_for(destination) and isinstance(outcome, Retry):
+            if self.seconds_open(destination) and isinstance(outcome, Retry):
                 return
             breaker = self._breakers.setdefault(destination, Breaker())
-            self._act(destination, breaker, breaker.ended(outcome))
+            self._apply(destination, breaker, breaker.record(outcome))
 
-    def seen_open(self, destinations: Collection[str]) -> None:
-        """Another worker has opened these: when their time is over, this one also tries with one delivery first."""
+    def mark_open(self, destinations: Collection[str]) -> None:
+        """Marks breakers that another worker opened, so that this one, too, tests them with one delivery first."""
         with self._lock:
             for destination in destinations:
                 breaker = self._breakers.setdefault(destination, Breaker())
                 breaker.openings = max(1, breaker.openings)
 
-    def pinged(self, destination: str, *, ok: bool) -> None:
-        """A destination's own ping failed, or answers again."""
+    def record_ping(self, destination: str, *, ok: bool) -> None:
+        """Opens the breaker of a destination whose ping failed, or closes it when the ping succeeds."""
         with self._lock:
             breaker = Breaker() if ok else self._breakers.setdefault(destination, Breaker())
             self._breakers[destination] = breaker
-            self._act(destination, breaker, 0.0 if ok else breaker.open())
+            self._apply(destination, breaker, 0.0 if ok else breaker.open())
 
-    def _act(self, destination: str, breaker: Breaker, seconds: float | None) -> None:
+    def _apply(self, destination: str, breaker: Breaker, seconds: float | None) -> None:
         if not breaker.openings and not breaker.failures:
             del self._breakers[destination]
         if seconds is None:
             return
-        self._shut[destination] = self._monotonic() + seconds
+        self._open_until[destination] = self._monotonic() + seconds
         if not seconds:
-            del self._shut[destination]
+            del self._open_until[destination]
         self._on_change(destination, seconds)

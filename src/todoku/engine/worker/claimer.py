@@ -1,4 +1,4 @@
-"""2a. When to claim: as much as the pools can run soon, at once when there is a notice, and by polling always."""
+"""2a. When to claim, and how much: as many as the pools can start soon, after each notice and at every poll."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from uuid import UUID
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
-from todoku.engine.claim import Claiming, SharedLook
+from todoku.engine.claim import ClaimCursor, SharedWaiting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import OFTEN, Limiting
-from todoku.engine.worker.pool import Pool, works_of
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.limits import RATE_POLL_SEC, ClaimLimits
+from todoku.engine.worker.pool import Pool, group_lanes
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.leases import WorkerState
 from todoku.store.limits import UNCOUNTED, Counted
 from todoku.store.store import Store
 
-_SOONEST: Final = 0.001
-_ASLEEP: Final = 0.008
-"""Idle for so long, a worker says that it sleeps and wants to be woken."""
+_SHORTEST_WAIT: Final = 0.001
+_IDLE_AFTER: Final = 0.008
+"""Seconds without work after which the worker announces that it is idle and wants notices."""
 
-_AT_WORK: Final = 0.05
-"""Not idle for so long, a worker says that it need not be woken."""
+_BUSY_AFTER: Final = 0.05
+"""Seconds of continuous work after which the worker announces that it needs no notices."""
 
 _LANES: Final = 50
 _GATES: Final = 50
 _EMPTYING: Final = 10.0
-"""A worker stops claiming for so long to be empty for a suspect; if it is not, it tries again a minute later."""
+"""Seconds for which the claimer stops claiming, so that the worker holds nothing when a suspect runs. If it still holds
+something after that, the claimer tries again a minute later."""
 
 
 class Claimer:
@@ -43,8 +44,8 @@ class Claimer:
         self,
         store: Store,
         lease: Lease,
-        hold: Hold,
-        limiting: Limiting,
+        hold: HeldDeliveries,
+        limiting: ClaimLimits,
         pools: Sequence[Pool],
         telemetry: Telemetry,
         *,
@@ -68,37 +69,37 @@ class Claimer:
         self._on_idle = on_idle
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = self._has_room = False
-        self._wait = _SOONEST
+        self._wait = _SHORTEST_WAIT
         self._working_since: float | None = None
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
         self._next_suspect = 0.0
-        self._claimings: dict[str, Claiming] = {}
-        self._looking = SharedLook(store, [pool.destinations for pool in pools])
-        self._thread = thread("claimer", self._run, on_failure)
+        self._cursors: dict[str, ClaimCursor] = {}
+        self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools])
+        self._thread = create_thread("claimer", self._run, on_failure)
         self._announces = False
 
     def start(self) -> None:
-        """Begin to claim."""
+        """Starts the thread."""
         self._thread.start()
 
     def poke(self) -> None:
-        """Something changed here: a slot is free, or an attempt was settled."""
-        if not self._event.is_set():  # cleared later than this, it is cleared before the look that sees the change
+        """Wakes the claimer: a slot is free, or an attempt was settled."""
+        if not self._event.is_set():  # if the thread clears it after this check, its next round sees the change
             self._event.set()
 
     def announce(self) -> None:
-        """Publishers give notice only to workers that say they sleep: say so from now on."""
+        """Writes this worker's state from now on: publishers send notices to idle workers only."""
         self._announces = True
         self._event.set()
 
     def notice(self) -> None:
-        """Somebody says there is new work. It is looked for once: if it is not for us, looking again finds nothing."""
+        """Makes the next round scan everything once, because a publisher gave notice of new work."""
         self._noticed = True
         self._event.set()
 
     def stop(self) -> None:
-        """No claim begins after this returns; one in flight has been awaited, and given back (H10)."""
+        """Stops the thread. A claim in flight is awaited and given back; none begins afterwards (H10)."""
         self._stopping = True
         self._event.set()
         self._thread.join()
@@ -110,34 +111,37 @@ class Claimer:
             self._event.clear()
             found = self._round() if self._may_claim() else 0
             if found:
-                self._wait = _SOONEST
+                self._wait = _SHORTEST_WAIT
                 self._announce_work()
                 continue
             if self._is_idle():
                 return
-            if self._wait >= _ASLEEP and self._has_room and self._may_claim() and self._announce_sleep():
+            if self._wait >= _IDLE_AFTER and self._has_room and self._may_claim() and self._announce_sleep():
                 continue
-            woken = self._event.wait(min(self._wait, self._soonest()))
-            # A place at a limit was given back: who looks for it passes over what others hold for a moment.
-            self._wait = _SOONEST if woken and self._limited() else min(self._wait * 2, self._poll_interval)
+            woken = self._event.wait(min(self._wait, self._longest_wait()))
+            # The wake-up may mean that a place at a limit is free. The claim that looks for it skips rows that other
+            # workers have locked for a moment, so look again soon.
+            self._wait = (
+                _SHORTEST_WAIT if woken and self._may_be_limited() else min(self._wait * 2, self._poll_interval)
+            )
 
-    def _limited(self) -> bool:
-        return self._limiting.counts or any(claiming.sees_gates for claiming in self._claimings.values())
+    def _may_be_limited(self) -> bool:
+        return self._limiting.has_limits or any(cursor.has_gates for cursor in self._cursors.values())
 
-    def _soonest(self) -> float:
-        """The longest wait: nobody gives notice when a rate allows more, or when the time of a key has come."""
-        now, longest = time.monotonic(), OFTEN if self._limiting.paced else self._poll_interval
-        coming = [at - now for claiming in self._claimings.values() if (at := claiming.next_gate) > now]
-        return max(_SOONEST, min([longest, *coming]))
+    def _longest_wait(self) -> float:
+        """Returns the longest wait. No notice comes when a rate allows more, or when a gate's time has come."""
+        now, longest = time.monotonic(), RATE_POLL_SEC if self._limiting.has_rate else self._poll_interval
+        coming = [at - now for cursor in self._cursors.values() if (at := cursor.next_gate) > now]
+        return max(_SHORTEST_WAIT, min([longest, *coming]))
 
     def _round(self) -> int:
         found = 0
-        self._has_room = False  # while every pool is full, a notice would be of no use
-        self._looking.begin()
+        self._has_room = False  # while every pool is full, notices are not wanted
+        self._shared_waiting.invalidate()
         if self._noticed:
-            self._noticed = False  # before the look: a notice that comes later is for the next round
-            for claiming in self._claimings.values():
-                claiming.look_everywhere()
+            self._noticed = False  # before the scan: a notice that comes later counts for the next round
+            for cursor in self._cursors.values():
+                cursor.request_scan()
         for pool in self._pools:
             if self._stopping or not self._limiting.allowed(1):
                 break
@@ -146,84 +150,87 @@ class Claimer:
                 self._has_room = True
                 found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
             elif self._limiting.most is None:
-                found += self._press(pool)
-            if self._claiming(pool).sees_suspects and time.monotonic() >= self._next_suspect:
-                found += self._suspects(pool)
+                found += self._claim_limited(pool)
+            if self._cursor(pool).has_suspects and time.monotonic() >= self._next_suspect:
+                found += self._run_suspects(pool)
         return found
 
-    def _claiming(self, pool: Pool) -> Claiming:
-        """What is remembered for a pool: of this incarnation only."""
-        claiming, worker = self._claimings.get(pool.name), self._lease.worker
-        if claiming is None or claiming.worker != worker:
-            claiming = self._claimings[pool.name] = Claiming(
-                self._store, worker, pool.destinations, monotonic=time.monotonic, look=self._looking.look,
-                room=self._limiting.room, per_key=self._limiting.per_key,
+    def _cursor(self, pool: Pool) -> ClaimCursor:
+        """Returns the cursor of a pool. It belongs to one incarnation of the worker; a new one starts afresh."""
+        cursor, worker = self._cursors.get(pool.name), self._lease.worker
+        if cursor is None or cursor.worker != worker:
+            cursor = self._cursors[pool.name] = ClaimCursor(
+                self._store, worker, pool.destinations, monotonic=time.monotonic,
+                read_waiting=self._shared_waiting.read, room=self._limiting.room, per_key=self._limiting.per_key,
             )  # fmt: skip
-        return claiming
+        return cursor
 
     def _claim(self, pool: Pool, wanted: int, *, busy: bool = False) -> int:
-        """A part of it from lanes and from gates if there are any, so that none of them and no other waits for ever."""
-        claiming = self._claiming(pool)
+        """Claims up to `wanted`, shared between lanes, gates and other deliveries so that none of them starves."""
+        cursor = self._cursor(pool)
         self._turn += 1
-        parts = max(1, claiming.sees_others + claiming.sees_lanes + claiming.sees_gates)
-        laned = self._claim_lanes(pool, claiming, (wanted + self._turn % parts) // parts)
-        asked = (wanted + (self._turn + 1) % parts) // parts if claiming.sees_gates else 0
-        found = laned + self._claim_gates(pool, claiming, asked)
+        parts = max(1, cursor.has_other_work + cursor.has_lanes + cursor.has_gates)
+        from_lanes = self._claim_lanes(pool, cursor, (wanted + self._turn % parts) // parts)
+        for_gates = (wanted + (self._turn + 1) % parts) // parts if cursor.has_gates else 0
+        found = from_lanes + self._claim_gates(pool, cursor, for_gates)
         if found < wanted:
             counted = self._counted(pool)
-            found += len(self._taken(pool, lambda: claiming.claim(wanted - found, counted=counted, busy=busy)))
-        if found < wanted and not laned:  # a look may have found them meanwhile
-            found += self._claim_lanes(pool, claiming, wanted - found)
-        if found < wanted and not asked:
-            found += self._claim_gates(pool, claiming, wanted - found)
+            found += len(self._claim_and_hold(pool, lambda: cursor.claim(wanted - found, counted=counted, busy=busy)))
+        if found < wanted and not from_lanes:  # the scan above may have found lanes or gates
+            found += self._claim_lanes(pool, cursor, wanted - found)
+        if found < wanted and not for_gates:
+            found += self._claim_gates(pool, cursor, wanted - found)
         return found
 
-    def _press(self, pool: Pool) -> int:
-        """Enough is here, but what has a limit must not wait behind it: whoever else could run it may be as busy."""
-        claiming = self._claiming(pool)
-        found = self._claim_gates(pool, claiming, pool.slots)
-        if self._limiting.counts and (counted := self._counted(pool)).most:
-            found += len(self._taken(pool, lambda: claiming.claim_counted(counted.most, counted=counted)))
+    def _claim_limited(self, pool: Pool) -> int:
+        """Claims limited deliveries although the pool is full: they must not queue behind unlimited ones, and the
+        other workers may be just as busy."""
+        cursor = self._cursor(pool)
+        found = self._claim_gates(pool, cursor, pool.slots)
+        if self._limiting.has_limits and (counted := self._counted(pool)).most:
+            found += len(self._claim_and_hold(pool, lambda: cursor.claim_counted(counted.most, counted=counted)))
         return found
 
     def _counted(self, pool: Pool) -> Counted:
-        return self._limiting.counted(self._startable(pool)) if self._limiting.counts else UNCOUNTED
+        return self._limiting.counted(self._startable(pool)) if self._limiting.has_limits else UNCOUNTED
 
     def _startable(self, pool: Pool) -> int:
-        """How much that presses can start soon: a slot each, and one more where other work keeps all of them busy."""
+        """Returns how many limited deliveries can start soon: one per free slot, or one if no slot is free."""
         names = pool.destinations
 
         def counts(claim: Claimed) -> bool:
             here = claim.destination in names or served_as(claim.destination) in names
-            return here and self._limiting.presses(claim)
+            return here and self._limiting.is_limited(claim)
 
-        held = self._hold.some(counts)
-        return max(0, min(max(pool.slots - pool.running(), 1) - pool.pressing(), pool.slots - held))
+        held = self._hold.count_matching(counts)
+        return max(0, min(max(pool.slots - pool.running(), 1) - pool.waiting_limited(), pool.slots - held))
 
-    def _claim_gates(self, pool: Pool, claiming: Claiming, most: int) -> int:
-        startable = self._startable(pool) if most and claiming.sees_gates else 0
+    def _claim_gates(self, pool: Pool, cursor: ClaimCursor, most: int) -> int:
+        startable = self._startable(pool) if most and cursor.has_gates else 0
         if not startable:
             return 0
         counted, limit = self._limiting.counted(startable), min(most, startable)
-        return len(self._taken(pool, lambda: claiming.claim_gates(gates=_GATES, limit=limit, counted=counted)))
+        return len(self._claim_and_hold(pool, lambda: cursor.claim_gates(gates=_GATES, limit=limit, counted=counted)))
 
-    def _claim_lanes(self, pool: Pool, claiming: Claiming, most: int) -> int:
-        if not most or not claiming.sees_lanes:
+    def _claim_lanes(self, pool: Pool, cursor: ClaimCursor, most: int) -> int:
+        if not most or not cursor.has_lanes:
             return 0
         counted = self._counted(pool)
-        claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False)
+        claims = self._claim_and_hold(
+            pool, lambda: cursor.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False
+        )
         if claims and claims[0].lost and len(self._hold) > len(claims):
-            self._give_back(claims)  # its owner died: it runs when nothing else is held
+            self._give_back(claims)  # a suspect, whose owner died: it runs when nothing else is held
             self._next_suspect = 0.0
-            return self._suspects(pool)
+            return self._run_suspects(pool)
         self._feed(pool, claims)
         return len(claims)
 
-    def _taken(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
-        """Claim, and hold what came before anybody compares what is held with what is owned (H3)."""
+    def _claim_and_hold(self, pool: Pool, claim: Callable[[], list[Claimed]], *, feed: bool = True) -> list[Claimed]:
+        """Claims and registers the result as held, before the heartbeat compares held with owned deliveries (H3)."""
         began = time.monotonic()
         try:
-            with self._hold.claiming:
+            with self._hold.claim_lock:
                 claims = self._limiting.with_attempts(claim())
                 self._hold.add(claims)
         except (DatabaseUnavailable, DatabaseBusy):
@@ -246,34 +253,34 @@ class Claimer:
         return claims
 
     def _feed(self, pool: Pool, claims: list[Claimed]) -> None:
-        if claims and (self._limiting.counts or claims[0].gate is not None):
-            pool.feed(works_of([claim for claim in claims if self._limiting.presses(claim)]), presses=True)
-            claims = [claim for claim in claims if not self._limiting.presses(claim)]
+        if claims and (self._limiting.has_limits or claims[0].gate is not None):
+            pool.feed(group_lanes([claim for claim in claims if self._limiting.is_limited(claim)]), is_limited=True)
+            claims = [claim for claim in claims if not self._limiting.is_limited(claim)]
         if claims:
-            pool.feed(works_of(claims))
+            pool.feed(group_lanes(claims))
 
-    def _suspects(self, pool: Pool) -> int:
-        """Run deliveries whose owner died, each alone: this worker holds nothing else until it is settled (H6)."""
-        if not self._until_empty(_EMPTYING):
+    def _run_suspects(self, pool: Pool) -> int:
+        """Runs deliveries whose owner died, one at a time: the worker holds nothing else meanwhile (H6)."""
+        if not self._wait_until_empty(_EMPTYING):
             self._next_suspect = time.monotonic() + 60.0
             return 0
         found = 0
         while not self._stopping and self._may_claim() and self._limiting.allowed(1):
-            claiming = self._claiming(pool)
+            cursor = self._cursor(pool)
             counted = self._limiting.counted(1)
-            claims = self._taken(pool, lambda: claiming.claim_suspect(counted=counted))  # noqa: B023 - runs at once
-            if not claims and claiming.sees_lanes:
-                claims = self._taken(pool, lambda: claiming.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
+            claims = self._claim_and_hold(pool, lambda: cursor.claim_suspect(counted=counted))  # noqa: B023 - runs at once
+            if not claims and cursor.has_lanes:
+                claims = self._claim_and_hold(pool, lambda: cursor.claim_lanes(lanes=1, limit=1, counted=counted))  # noqa: B023
             if not claims:
                 self._next_suspect = time.monotonic() + 1.0
                 break
             found += len(claims)
-            self._until_empty(None)
+            self._wait_until_empty(None)
             if not claims[0].lost:
                 break
         return found
 
-    def _until_empty(self, seconds: float | None) -> bool:
+    def _wait_until_empty(self, seconds: float | None) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
         while len(self._hold) and not self._stopping:
             if deadline is not None and time.monotonic() >= deadline:
@@ -283,52 +290,52 @@ class Claimer:
         return not self._stopping
 
     def _is_idle(self) -> bool:
-        """For a worker that runs only until nothing is due."""
+        """Whether a worker with `until_idle` has nothing left to do; if so, calls `on_idle`."""
         if self._on_idle is None or len(self._hold) or not self._may_claim():
             return False
-        self._looking.begin()  # what ended meanwhile may have published something
+        self._shared_waiting.invalidate()  # an attempt that ended meanwhile may have published something
         self._unsure = False
-        if self._limiting.allowed(1) and any(self._scanned(pool) for pool in self._pools):
+        if self._limiting.allowed(1) and any(self._scan_finds_work(pool) for pool in self._pools):
             return False
-        if len(self._hold) or self._unsure or not self._may_claim():  # who could not look has not seen it empty
+        if len(self._hold) or self._unsure or not self._may_claim():  # a scan that failed proves nothing
             return False
         self._on_idle()
         return True
 
-    def _scanned(self, pool: Pool) -> bool:
-        """A last look at everything, past what is remembered."""
-        self._claimings.pop(pool.name, None)
+    def _scan_finds_work(self, pool: Pool) -> bool:
+        """Scans everything once more without remembered positions. Whether anything was claimed."""
+        self._cursors.pop(pool.name, None)
         self._next_suspect = 0.0
         if self._claim(pool, self._limiting.allowed(pool.slots)):
             return True
-        claiming = self._claiming(pool)
-        return (claiming.sees_suspects or claiming.sees_lanes) and bool(self._suspects(pool))
+        cursor = self._cursor(pool)
+        return (cursor.has_suspects or cursor.has_lanes) and bool(self._run_suspects(pool))
 
     def _announce_sleep(self) -> bool:
-        """Ask publishers for notices. True: they did not know, so the claimer has to look once more before it sleeps.
+        """Announces that this worker is idle. True: the state was written, so the claimer scans once more first.
 
-        What was committed before gave no notice: look everywhere. What is committed later may have looked for sleepers
-        before: poll soon, so that it waits no longer than this worker has slept (H25).
+        Messages committed before the write gave no notice: the next round scans everything. A publisher that commits
+        after it may have looked for idle workers before: poll soon, so that its message does not wait long (H25).
         """
         self._working_since = None
         if not self._set_state("idle"):
             return False
         self._noticed = True
-        self._wait = _SOONEST
+        self._wait = _SHORTEST_WAIT
         return True
 
     def _announce_work(self) -> None:
-        """Ask publishers for no more notices, once work has come for a while: a few messages are not worth it."""
+        """Announces that this worker needs no notices, once it has worked for `_BUSY_AFTER` seconds."""
         now = time.monotonic()
         if self._working_since is None:
             self._working_since = now
-        elif now - self._working_since >= _AT_WORK:
+        elif now - self._working_since >= _BUSY_AFTER:
             self._set_state("running")
 
     def _set_state(self, state: WorkerState) -> bool:
-        """Write the state to this worker's row, unless it is known to stand there. True: it was written.
+        """Writes the state to this worker's row, unless it was the last one written. True: it was written.
 
-        It is known for one incarnation only, and not after a write whose reply was lost.
+        The last state is forgotten with a new incarnation, and after a write whose reply was lost.
         """
         worker = self._lease.worker
         if not self._announces or self._announced == (worker, state):

@@ -1,4 +1,4 @@
-"""The heartbeat: a thread with its own connection, so that nothing a handler does costs the lease."""
+"""The heartbeat: a thread with its own connection, so that no handler can delay the renewal of the lease."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final
 from todoku.core.errors import StoreError
 from todoku.engine.execute import Executor
 from todoku.engine.observability.log import Log
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.pool import Pool
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.store import Store
 
 _TICK: Final = 1.0
-_REMINDER: Final = 60.0
+_LOG_INTERVAL: Final = 60.0
 
 
-class Heart:
-    """Renews the lease, compares what is owned with what is held, and obeys limits, pauses and cancellations."""
+class Heartbeat:
+    """Renews the lease, compares owned with held deliveries, and applies limits, pauses and cancellations."""
 
     def __init__(
         self,
         store: Store,
         lease: Lease,
-        hold: Hold,
-        limiting: Limiting,
+        hold: HeldDeliveries,
+        limiting: ClaimLimits,
         executor: Executor,
         pools: Sequence[Pool],
         *,
@@ -38,7 +38,7 @@ class Heart:
         on_lost: Callable[[], None],
         give_back: Callable[..., None],
         on_failure: OnFailure,
-        patient: bool,
+        waits_for_database: bool,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -51,36 +51,36 @@ class Heart:
         self._on_lost = on_lost
         self._give_back = give_back
         self._on_failure = on_failure
-        self._patient = patient
+        self._waits_for_database = waits_for_database
         self._failures = 0
-        self._reminded = 0.0
+        self._log_again_at = 0.0
         self._renew_at = 0.0
         self._compare = False
         self._event = threading.Event()
         self._stopping = False
-        self._thread = thread("heartbeat", self._run, on_failure)
+        self._thread = create_thread("heartbeat", self._run, on_failure)
 
     @property
     def database_ok(self) -> bool:
-        """Whether the database answered the last time."""
+        """Whether the last heartbeat reached the database."""
         return self._failures == 0
 
     @property
     def tripped(self) -> bool:
-        """Whether it has not answered so often that nothing is claimed until it does."""
+        """Whether so many heartbeats failed in a row that the worker claims nothing until one succeeds."""
         return self._failures >= self._failures_allowed
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Starts the thread."""
         self._thread.start()
 
     def compare_soon(self) -> None:
-        """A claim failed, and may have committed: look what is owned (H3)."""
+        """Compares owned with held deliveries soon: a claim failed that may have been committed (H3)."""
         self._compare = True
         self._event.set()
 
     def stop(self) -> None:
-        """Stop. The lease is not ended by it."""
+        """Stops the thread. The lease stays as it is."""
         self._stopping = True
         self._event.set()
         self._thread.join()
@@ -92,9 +92,9 @@ class Heart:
         while not self._stopping:
             try:
                 self._beat()
-                self._recovered()
+                self._reset_failures()
             except StoreError as error:
-                self._failed(error)
+                self._count_failure(error)
             self._event.wait(every)
             self._event.clear()
 
@@ -105,44 +105,44 @@ class Heart:
                 self._on_lost()
             self._renew_at = now + self._lease.seconds / 4
             self._compare = True
-        self._obey()
+        self._apply_limits()
         if self._compare or any(pool.running() for pool in self._pools):
-            self._look()
+            self._compare_owned()
 
-    def _obey(self) -> None:
-        """Limits, pauses and breakers as they are now; what must not start is given back."""
+    def _apply_limits(self) -> None:
+        """Reads limits, pauses and breakers, and gives back waiting deliveries that must not start now."""
         self._limiting.update(self._store.limits.read())
         for pool in self._pools:
-            self._give_back(pool.take(self._limiting.closed))
+            self._give_back(pool.take(self._limiting.is_held_back))
 
-    def _look(self) -> None:
-        """What the database says is ours: strangers are released, and requests to stop are heard."""
+    def _compare_owned(self) -> None:
+        """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests."""
         self._compare = False
-        with self._hold.claiming:
-            held = self._hold.tokens()  # before asking: what is settled meanwhile was ours
+        with self._hold.claim_lock:
+            held = self._hold.tokens()  # before the query: a delivery settled meanwhile must not look unknown
             owned = self._store.leases.owned(self._lease.worker)
-            strangers = [row for row in owned if (row.id, row.epoch) not in held]
-        if strangers:
-            Log(worker=str(self._lease.worker)).warning("STRANGERS_RELEASED", number=len(strangers))
-            self._store.claims.release(strangers)
+            unknown = [row for row in owned if (row.id, row.epoch) not in held]
+        if unknown:
+            Log(worker=str(self._lease.worker)).warning("STRANGERS_RELEASED", number=len(unknown))
+            self._store.claims.release(unknown)
         self._executor.cancelled = {(row.id, row.epoch) for row in owned if row.cancel_requested}
 
-    def _failed(self, error: StoreError) -> None:
+    def _count_failure(self, error: StoreError) -> None:
         self._failures += 1
         if self._failures == 1:
-            self._remind("DATABASE_FAILED", error)
+            self._log_failure("DATABASE_FAILED", error)
         if self._failures == self._failures_allowed:
-            self._remind("GUARDRAIL_TRIPPED", error)
-            if not self._patient:
+            self._log_failure("GUARDRAIL_TRIPPED", error)
+            if not self._waits_for_database:
                 self._on_failure(error)
-        elif time.monotonic() >= self._reminded:
-            self._remind("DATABASE_STILL_FAILING", error)
+        elif time.monotonic() >= self._log_again_at:
+            self._log_failure("DATABASE_STILL_FAILING", error)
 
-    def _remind(self, event: str, error: StoreError) -> None:
-        self._reminded = time.monotonic() + _REMINDER
+    def _log_failure(self, event: str, error: StoreError) -> None:
+        self._log_again_at = time.monotonic() + _LOG_INTERVAL
         Log(worker=str(self._lease.worker)).warning(event, error=str(error), failures=self._failures)
 
-    def _recovered(self) -> None:
+    def _reset_failures(self) -> None:
         if self._failures:
             Log(worker=str(self._lease.worker)).warning("DATABASE_RECOVERED", failures=self._failures)
         self._failures = 0

@@ -1,4 +1,4 @@
-"""The lease: which incarnation this worker is, and until when it may start anything."""
+"""The lease of a worker: the id of its current incarnation, and until when it may start attempts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from todoku.store.store import Store
 
 
 class Lease:
-    """One worker's lease, by its own monotonic clock, measured from before each request (I12)."""
+    """One worker's lease, by its own monotonic clock, counted from before each request to the database (I12)."""
 
     def __init__(
         self, store: Store, *, name: str, seconds: float, new_id: Callable[[], UUID], monotonic: Callable[[], float]
@@ -24,14 +24,14 @@ class Lease:
         self.until = 0.0
 
     def begin(self) -> UUID:
-        """Begin a new incarnation. An id is used once: after a lost reply, too, another one is taken."""
+        """Begins a new incarnation and returns its id. An id is never reused, also not after a lost reply."""
         before, worker = self._monotonic(), self._new_id()
         self._store.leases.register(worker, name=self._name, lease=self.seconds)
         self.worker, self.until = worker, before + self.seconds
         return worker
 
     def renew(self) -> bool:
-        """Extend it. False: it has ended, and everything held is lost (I3)."""
+        """Extends the lease. False: it has ended, and the worker has lost everything it held (I3)."""
         before = self._monotonic()
         if not self._store.leases.renew(self.worker, lease=self.seconds):
             self.until = 0.0
@@ -40,11 +40,14 @@ class Lease:
         return True
 
     def end(self) -> None:
-        """Nothing is started any more."""
+        """Lets no further attempt start."""
         self.until = 0.0
 
 
-def bury_dead(store: Store, worker: UUID, started: Collection[int], *, max_lost: int) -> Reclaimed:
-    """End the lease of a process that died. What it had only claimed is given back; the rest may have done anything."""
+def end_dead_lease(store: Store, worker: UUID, started: Collection[int], *, max_lost: int) -> Reclaimed:
+    """Ends the lease of a worker process that died.
+
+    Deliveries it had not started are given back; the others count as lost, because their effects are unknown.
+    """
     store.claims.release([held for held in store.leases.owned(worker) if held.id not in started])
     return store.leases.end(worker, lost=True, max_lost=max_lost)

@@ -1,5 +1,5 @@
-"""What anyone may do for all, now and then: reclaim, expire, prune, say which destinations are served here, and fire
-schedules."""
+"""Periodic maintenance of the whole database, which every worker does: reclaim, expire, prune, announce the
+destinations served here, and fire schedules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
-from todoku.engine.worker.schedule_firing import Scheduling
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.schedule_firing import Scheduler
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.store import Store
 
 _ANNOUNCE: Final = 60.0
@@ -23,7 +23,7 @@ _PRUNE: Final = 3600.0
 
 
 class Maintainer:
-    """A thread with a few duties, each at its own interval. Several workers may do the same at once."""
+    """A thread with a few duties, each at its own interval. Several workers may do the same duty concurrently."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class Maintainer:
         self._telemetry = telemetry
         self._chance = chance
         self._stopping = threading.Event()
-        self._thread = thread("maintainer", self._run, on_failure)
-        # Not one of the duties: a slot does not wait until something large is pruned.
-        self._scheduling = Scheduling(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
+        self._thread = create_thread("maintainer", self._run, on_failure)
+        # In its own thread: a schedule must not wait while a large table is pruned.
+        self._scheduling = Scheduler(store, plans, settings, telemetry, on_fired=on_fired, on_failure=on_failure)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the threads."""
         self._thread.start()
         self._scheduling.start()
 
     def stop(self) -> None:
-        """Stop; a duty that runs is awaited."""
+        """Stops the threads; a running duty is awaited."""
         self._stopping.set()
         self._scheduling.stop()
         self._thread.join()
@@ -61,7 +61,7 @@ class Maintainer:
     def _run(self) -> None:
         every = self._settings.reclaim_interval_sec
         duties: list[tuple[float, Callable[[], None]]] = [
-            # First of all, so that what is for this worker is nobody's stray when strays are looked for.
+            # First, so that `_expire` does not take this worker's deliveries for ones to unknown destinations.
             (min(_ANNOUNCE, self._settings.unknown_after_sec / 3), self._announce),
             (every, self._reclaim),
             (every * 2, self._expire),
@@ -73,15 +73,15 @@ class Maintainer:
             now = time.monotonic()
             for place, (interval, duty) in enumerate(duties):
                 if now >= due[place] and not self._stopping.is_set():
-                    # Not all workers at the same moment: they would only wait for each other's locks.
+                    # With jitter: workers that run at the same moment would wait for each other's locks.
                     due[place] = now + interval * (0.9 + 0.2 * self._chance())
-                    self._do(duty)
+                    self._run_duty(duty)
             self._stopping.wait(max(0.01, min(due) - time.monotonic()))
 
-    def _do(self, duty: Callable[[], None]) -> None:
+    def _run_duty(self, duty: Callable[[], None]) -> None:
         try:
             duty()
-        except StoreError as error:  # the heartbeat counts failures; a duty comes round again
+        except StoreError as error:  # the heartbeat counts failures; the duty runs again at its next interval
             Log().debug("DUTY_FAILED", duty=duty.__name__.strip("_"), error=str(error))
 
     def _reclaim(self) -> None:

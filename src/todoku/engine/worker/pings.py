@@ -1,4 +1,4 @@
-"""Destinations that can be asked whether they are there: while one is not, its deliveries wait."""
+"""Pings of destinations that support it: while a ping fails, the destination's deliveries wait."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Final, Protocol
 
 from todoku.engine.registry import Registry
 
-_EVERY: Final = 5.0
+_INTERVAL: Final = 5.0
 _TIMEOUT: Final = 2.0
 
 
 class OnChange(Protocol):
-    """Told when a destination's ping begins to fail, goes on failing, or answers again."""
+    """A callback for the result of a ping."""
 
     def __call__(self, destination: str, *, ok: bool) -> None:
-        """It is so now."""
+        """Called after every failed ping, and after the first successful one that follows."""
 
 
-class Pinging:
+class PingTask:
     """One task that pings every destination that has `async ping()`."""
 
     def __init__(self, registry: Registry, *, on_change: OnChange) -> None:
@@ -35,31 +35,31 @@ class Pinging:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The destinations that do not answer now."""
+        """The destinations whose last ping failed."""
         return tuple(sorted(self._failing))
 
     def start(self) -> None:
-        """Begin to ping, in the running loop."""
+        """Starts pinging, in the running event loop."""
         if self._pings:
             self._loop = asyncio.get_running_loop()
             self._task = self._loop.create_task(self._run(), name="todoku pinging")
 
     def stop(self) -> None:
-        """Stop. From any thread."""
+        """Stops pinging. May be called from any thread."""
         if self._task is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def _run(self) -> None:
         while True:
             for name, ping in self._pings.items():
-                await self._one(name, ping)
-            await asyncio.sleep(_EVERY)
+                await self._ping(name, ping)
+            await asyncio.sleep(_INTERVAL)
 
-    async def _one(self, name: str, ping: Callable[[], Awaitable[Any]]) -> None:
+    async def _ping(self, name: str, ping: Callable[[], Awaitable[Any]]) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 await ping()
-        except Exception:  # noqa: BLE001 - however it fails, it does not answer; the state is shown, not hidden
+        except Exception:  # noqa: BLE001 - any error means that it does not answer; `failing` and the breaker show it
             self._failing.add(name)
             await asyncio.to_thread(self._on_change, name, ok=False)
             return

@@ -1,4 +1,8 @@
-"""What a worker's pools have in common: a queue of claimed work, larger priorities first, and its pace."""
+"""The interface of a worker's pools, and their queue of claimed work.
+
+Limited work is work that occupies a place at a limit: of a queue, of a destination or of a key (gate). Other deliveries
+wait for that place, so limited work must not queue behind unlimited work.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,18 @@ from todoku.core.message import Claimed
 from todoku.engine.worker.pace import Pace
 
 Work = Claimed | tuple[Claimed, ...]
-"""One delivery, or the rows of a lane, to be run in turn (I10)."""
+"""One delivery, or several rows of a lane, which run in order (I10)."""
 
 W = TypeVar("W", Claimed, tuple[Claimed, ...])
 
 
 def claims_of(work: Work) -> tuple[Claimed, ...]:
-    """The deliveries of a piece of work."""
+    """Returns the deliveries of a piece of work."""
     return (work,) if isinstance(work, Claimed) else work
 
 
-def works_of(claims: Sequence[Claimed]) -> list[Work]:
-    """Claims as work: each by itself, those of one lane together and in order."""
+def group_lanes(claims: Sequence[Claimed]) -> list[Work]:
+    """Turns claims into work: the rows of one lane become one piece, in order; every other claim is a piece."""
     if not [claim for claim in claims if claim.lane is not None]:
         return list(claims)
     works: list[Work] = []
@@ -37,19 +41,19 @@ def works_of(claims: Sequence[Claimed]) -> list[Work]:
 
 
 _Queue = deque[tuple[int, float, Work]]
-"""(priority, since when, work)"""
+"""(priority, monotonic time it was added, work)"""
 
 
-class Ready:
-    """Work that was claimed and has not started: larger priorities first, else as it came. Thread-safe.
+class ReadyQueue:
+    """Work that was claimed and has not started: larger priorities first, then in order of arrival. Thread-safe.
 
-    Work that presses, because others wait for its place at a limit, and the rest take turns.
+    Of one priority, limited and other work take turns.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._queue: _Queue = deque()
-        self._pressing: _Queue = deque()
-        self._pressed = False
+        self._limited: _Queue = deque()
+        self._limited_was_last = False
         self._monotonic = monotonic
         self._deliveries = 0
         self._lock = threading.Lock()
@@ -57,46 +61,46 @@ class Ready:
     def __len__(self) -> int:
         return self._deliveries
 
-    def pressing(self) -> int:
-        """How many pieces of work here press."""
-        return len(self._pressing)
+    def waiting_limited(self) -> int:
+        """Returns how many pieces of limited work wait."""
+        return len(self._limited)
 
-    def add(self, works: Iterable[Work], *, presses: bool = False) -> None:
-        """Queue work that was just claimed."""
+    def add(self, works: Iterable[Work], *, is_limited: bool = False) -> None:
+        """Queues work that was just claimed."""
         now = self._monotonic()
         with self._lock:
-            queue = self._pressing if presses else self._queue
+            queue = self._limited if is_limited else self._queue
             entries = [(work.priority if isinstance(work, Claimed) else 0, now, work) for work in works]
             priorities = [entry[0] for entry in (queue[-1], *entries)] if queue else [entry[0] for entry in entries]
             queue.extend(entries)
             self._deliveries += sum([1 if isinstance(work, Claimed) else len(work) for _, _, work in entries])
             if priorities != sorted(priorities, reverse=True):
-                ordered = sorted(queue, key=_larger_first)
+                ordered = sorted(queue, key=_descending_priority)
                 queue.clear()
                 queue.extend(ordered)
 
     def next(self) -> Work | None:
-        """The next piece of work, if there is any."""
+        """Takes the next piece of work, if there is any."""
         with self._lock:
-            queue = self._whose_turn() if self._pressing else self._queue
+            queue = self._next_queue() if self._limited else self._queue
             if not queue:
                 return None
             work = queue.popleft()[2]
             self._deliveries -= 1 if isinstance(work, Claimed) else len(work)
             return work
 
-    def _whose_turn(self) -> _Queue:
-        if not self._queue or self._queue[0][0] < self._pressing[0][0]:
-            return self._pressing
-        if self._queue[0][0] > self._pressing[0][0]:
+    def _next_queue(self) -> _Queue:
+        if not self._queue or self._queue[0][0] < self._limited[0][0]:
+            return self._limited
+        if self._queue[0][0] > self._limited[0][0]:
             return self._queue
-        self._pressed = not self._pressed
-        return self._pressing if self._pressed else self._queue
+        self._limited_was_last = not self._limited_was_last
+        return self._limited if self._limited_was_last else self._queue
 
     def next_if(self, fits: Callable[[W], bool], kind: type[W]) -> W | None:
-        """The next piece of work, if it is of that kind (one by itself, or a lane) and fits: to fill up a batch."""
+        """Takes the next piece of work, to fill a batch, if it is of `kind` (a delivery, or a lane) and `fits`."""
         with self._lock:
-            for queue in (self._pressing, self._queue):
+            for queue in (self._limited, self._queue):
                 if queue and isinstance(work := queue[0][2], kind) and fits(work):
                     queue.popleft()
                     self._deliveries -= len(claims_of(work))
@@ -104,10 +108,13 @@ class Ready:
             return None
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """Take out what has not started: all of it, what `which` says, or what has waited since before a moment."""
+        """Removes and returns work that has not started.
+
+        `which` selects by the first delivery of each piece; `before` selects pieces added before that monotonic time.
+        """
         taken: list[Claimed] = []
         with self._lock:
-            for queue in (self._pressing, self._queue):
+            for queue in (self._limited, self._queue):
                 for _ in range(len(queue)):
                     entry = queue.popleft()
                     claims = claims_of(entry[2])
@@ -119,12 +126,12 @@ class Ready:
         return taken
 
 
-def _larger_first(entry: tuple[int, float, Work]) -> int:
+def _descending_priority(entry: tuple[int, float, Work]) -> int:
     return -entry[0]
 
 
 class Pool(Protocol):
-    """A set of slots of one kind, and the work that waits for them. Its calls may come from any thread."""
+    """A set of slots of one kind, and the work that waits for them. Methods may be called from any thread."""
 
     name: str
     destinations: tuple[str, ...]
@@ -132,34 +139,35 @@ class Pool(Protocol):
     pace: Pace
 
     def start(self) -> None:
-        """Begin to run work."""
+        """Starts the slots."""
 
-    def feed(self, works: list[Work], *, presses: bool = False) -> None:
-        """Queue work that was claimed; it presses if others wait for its place at a limit."""
+    def feed(self, works: list[Work], *, is_limited: bool = False) -> None:
+        """Queues claimed work."""
 
     def waiting(self) -> int:
-        """How many deliveries are here and have not started."""
+        """Returns how many deliveries wait for a slot."""
 
-    def pressing(self) -> int:
-        """How many pieces of these press."""
+    def waiting_limited(self) -> int:
+        """Returns how many pieces of limited work wait for a slot."""
 
     def running(self) -> int:
-        """How many attempts run now."""
+        """Returns how many attempts run now."""
 
     def occupied(self) -> int:
-        """How many slots have taken work and not come back for more: an attempt of theirs runs, begins or ends."""
+        """Returns how many slots are not resting: they run an attempt, or are about to begin or end one."""
 
     def take(self, which: Callable[[Claimed], bool] | None = None, *, before: float | None = None) -> list[Claimed]:
-        """Take out what has not started, as `Ready.take`."""
+        """Removes and returns work that has not started, as `ReadyQueue.take`."""
 
     def watch(self, now: float) -> None:
-        """Stop what has run too long or was cancelled."""
+        """Stops attempts that have run too long or were cancelled."""
 
     def interrupt(self) -> None:
-        """The grace is over: what still runs ends as INTERRUPTED, and counts."""
+        """Ends running attempts as INTERRUPTED, which counts as an attempt. Called when the drain's grace is over."""
 
     def drop(self) -> None:
-        """The lease is lost: forget what waits, cancel what can be cancelled; its outcome is nobody's."""
+        """Discards waiting work and cancels running attempts where possible: the lease is lost, and with it the
+        right to settle them."""
 
     def stop(self) -> None:
-        """End the slots. Nothing runs any more, or nobody waits for it."""
+        """Ends the slots. Attempts that still run are not waited for."""

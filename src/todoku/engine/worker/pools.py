@@ -1,4 +1,4 @@
-"""The pools of a worker: one for each way of running that a target asks for, and which of them a delivery is in."""
+"""The pools of a worker: one for each way of running that its targets need, and which destinations each serves."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from todoku.core.settings import Settings
 from todoku.engine.execute import Executor
 from todoku.engine.registry import Registry, Target
 from todoku.engine.settle import BATCH
-from todoku.engine.worker.bounded_queue import Bounded
+from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Ends
 from todoku.engine.worker.pool import Pool
-from todoku.engine.worker.process_pool import Apart
+from todoku.engine.worker.process_pool import ProcessRunner
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.thread_pool import Here, ThreadPool
+from todoku.engine.worker.thread_pool import ThreadPool, ThreadRunner
 
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
 REQUESTS_AHEAD: Final = 2 * BATCH
-"""Many hosts share them, and the loop that sends leaves little time to those who claim: 500 were gone too soon."""
+"""HTTP requests held beyond those running. Many hosts share them, and the busy event loop leaves the claimer little
+time: with 500 the pool ran empty between claims."""
 
 
 class Pools:
-    """All pools of one worker. What sends over HTTP comes last: a look for it waits until the others were asked."""
+    """All pools of one worker. The HTTP pool comes last, so that its scan does not delay the claims of the others."""
 
     def __init__(self, registry: Registry, settings: Settings, executor: Executor, on_done: Callable[[], None]) -> None:
         kinds: dict[str, list[Target]] = {}
@@ -35,11 +36,11 @@ class Pools:
         self._by_name = {name: pool for pool in self.all for name in pool.destinations}
 
     def of(self, destination: str) -> Pool:
-        """The pool that runs what goes to a destination."""
+        """Returns the pool that serves a destination."""
         return self._by_name.get(destination) or self._by_name[served_as(destination)]
 
     def done(self, ended: Mapping[str, Ends]) -> None:
-        """Attempts that were settled, by destination: each pool counts its own."""
+        """Counts settled attempts, given by destination, in the pace of their pools."""
         for destination, some in ended.items():
             self.of(destination).pace.done(some)
 
@@ -57,7 +58,7 @@ def _pool(
     jobs = settings.concurrency or JOBS_AT_ONCE
     match kind:
         case "http":
-            slots, ready = settings.http_concurrency, Bounded(executor.registry)
+            slots, ready = settings.http_concurrency, BoundedQueue(executor.registry)
             most = settings.batch or REQUESTS_AHEAD
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
         case "send" | "loop":
@@ -65,5 +66,5 @@ def _pool(
             batch = max(target.batch for target in targets)
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
         case _:
-            runner = Apart if kind == "process" else lambda: Here(executor)
+            runner = ProcessRunner if kind == "process" else lambda: ThreadRunner(executor)
             return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)

@@ -1,4 +1,4 @@
-"""3d. Handlers in processes: each slot has a child of its own, which is killed when an attempt takes too long."""
+"""3d. Handlers in processes: each slot has a child process, which is killed when an attempt takes too long."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
-from todoku.engine.execute import Unstarted, interrupted
-from todoku.engine.observability.sentry import flush, initialised, watched
+from todoku.engine.execute import Unstarted, interrupted_outcome
+from todoku.engine.observability.sentry import flush, is_initialised, with_transaction
 from todoku.engine.registry import Target
-from todoku.engine.worker.thread_pool import Ran, called
+from todoku.engine.worker.thread_pool import RunResult, call_handler
 from todoku.store.claims import Transacted
 
 _ENDING: Final = 10.0
-"""Seconds an idle child has to end by itself before it is killed: Sentry and OpenTelemetry send what is left."""
+"""Seconds an idle child has to exit before it is killed: Sentry and OpenTelemetry send their last events then."""
 
 
-class Apart:
-    """Runs handlers in a child process, made anew whenever it had to be killed."""
+class ProcessRunner:
+    """Runs handlers in a child process; starts a new one after the last was killed."""
 
     def __init__(self) -> None:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def run(self, context: Context, target: Target, seconds: float) -> Ran:
-        pipe = self._opened()
+    def run(self, context: Context, target: Target, seconds: float) -> RunResult:
+        pipe = self._open_pipe()
         try:
             pipe.send((target.reference, target.name, context.claim, seconds))
             if not pipe.poll(seconds):
                 self._kill()
-                return interrupted("timeout", seconds), None
-            outcome, name = _received(pipe.recv())
+                return interrupted_outcome("timeout", seconds), None
+            outcome, name = _decode_outcome(pipe.recv())
         except (EOFError, OSError) as error:
             code = self._kill()
-            return Retry(reason="HANDLER_DIED", detail=f"its process ended with {code}"), error
-        return outcome, (_named(name) if name else None)
+            return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), error
+        return outcome, (_stand_in_exception(name) if name else None)
 
     def close(self) -> None:
-        """End the child. It has no attempt now: it sees the end of its pipe, sends what it has to tell, and leaves."""
+        """Ends the idle child: it sees its pipe close, flushes Sentry and exits."""
         if self._child is not None and self._pipe is not None:
             self._pipe.close()
             self._child.join(_ENDING)
         self._kill()
 
-    def _opened(self) -> Connection:
+    def _open_pipe(self) -> Connection:
         if self._child is None or not self._child.is_alive() or self._pipe is None:
             self._kill()
             context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._child = context.Process(target=serve, args=(theirs,), name="todoku handler", daemon=True)
+            self._pipe, child_end = context.Pipe()
+            self._child = context.Process(target=serve, args=(child_end,), name="todoku handler", daemon=True)
             self._child.start()
-            theirs.close()
+            child_end.close()
         return self._pipe
 
     def _kill(self) -> int | None:
@@ -75,7 +75,7 @@ class Apart:
 
 
 def serve(pipe: Connection) -> None:
-    """A child's life: one attempt after the other, until the parent is gone."""
+    """Runs in the child: one attempt after the other, until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ["TODOKU_HANDLER_PROCESS"] = "1"
@@ -83,21 +83,21 @@ def serve(pipe: Connection) -> None:
         try:
             reference, name, claim, seconds = pipe.recv()
         except EOFError:
-            flush()  # at the latest now: nothing of this process is left to do it later
+            flush()  # the process exits now
             return
-        pipe.send(_sent(*_attempt(reference, name, claim, seconds)))
+        pipe.send(_encode_outcome(*_attempt(reference, name, claim, seconds)))
 
 
-def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> Ran:
+def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunResult:
     try:
-        target = _found(reference, name)
+        target = _find_target(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error
     context = Context(claim, time.monotonic() + seconds)
-    return called(context, watched(target) if initialised() else target)
+    return call_handler(context, with_transaction(target) if is_initialised() else target)
 
 
-def _found(reference: str, name: str) -> Target:
+def _find_target(reference: str, name: str) -> Target:
     module, _, path = reference.partition(":")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
@@ -108,12 +108,12 @@ def _found(reference: str, name: str) -> Target:
     return target
 
 
-Sent = tuple[str, tuple[Any, ...], str | None]
-"""The name of an outcome, what it is made of, and the name of the exception behind it."""
+_Reply = tuple[str, tuple[Any, ...], str | None]
+"""The name of an outcome, its fields, and the name of the exception behind it."""
 
 
-def _sent(outcome: Outcome | Transacted | Unstarted, error: Exception | None) -> Sent:
-    """An outcome as plain values: exceptions of people's own do not always survive pickling."""
+def _encode_outcome(outcome: Outcome | Transacted | Unstarted, error: Exception | None) -> _Reply:
+    """Turns an outcome into plain values: an application's exceptions do not always survive pickling."""
     name = type(error).__name__ if error is not None else None
     match outcome:
         case Transacted() | Unstarted():
@@ -128,13 +128,13 @@ def _sent(outcome: Outcome | Transacted | Unstarted, error: Exception | None) ->
             return "Snooze", (outcome.for_,), name
 
 
-def _received(reply: Sent) -> tuple[Outcome, str | None]:
+def _decode_outcome(reply: _Reply) -> tuple[Outcome, str | None]:
     kind, fields, name = reply
-    made: Outcome = {"Done": Done, "Retry": Retry, "Abort": Abort, "Snooze": Snooze}[kind](*fields)
-    return made, name
+    outcome: Outcome = {"Done": Done, "Retry": Retry, "Abort": Abort, "Snooze": Snooze}[kind](*fields)
+    return outcome, name
 
 
-def _named(name: str) -> Exception:
-    """Stands for an exception that was raised in another process."""
+def _stand_in_exception(name: str) -> Exception:
+    """Creates a stand-in for an exception of that name, which was raised in the child."""
     raised: Exception = type(name, (Exception,), {})()
     return raised

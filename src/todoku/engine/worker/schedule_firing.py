@@ -1,7 +1,7 @@
-"""Firing schedules: a thread that looks when the next slot is, and publishes its message when it has come.
+"""Firing schedules: a thread that waits for the next slot and publishes its message.
 
-Every worker does it. A slot and the move to the next one are a single commit, so none is fired twice, and one that a
-dying worker left is fired by another.
+Every worker does it. Publishing a slot's message and moving to the next slot are a single commit, so no slot is fired
+twice, and one that a dying worker left is fired by another.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from todoku.engine.http.request_schedules import spread
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded, firing
-from todoku.engine.worker.worker_thread import OnFailure, thread
+from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.schedules import Fired, Firing, ReadGroups, ScheduleRow
 from todoku.store.store import Store
 
-_EVERY: Final = 1.0
-"""How often others' changes are looked for."""
+_INTERVAL: Final = 1.0
+"""Seconds between two reads of the schedules, which other processes may change."""
 
 _IDLE: Final = 5.0
-"""How often, while there is no schedule at all."""
+"""Seconds between two reads while there is no schedule."""
 
 _BUSY: Final = 0.2
-"""What is due and cannot be had is being fired by somebody else, or cannot be fired here."""
+"""Seconds to wait if a due schedule could not be fired: another worker fires it, or it cannot be fired here."""
 
 _ANNOUNCE: Final = 60.0
-_AGAIN: Final = 60.0
-"""After so long this worker tries again to fire what it could not."""
+_RETRY_AFTER: Final = 60.0
+"""Seconds after which this worker tries again to fire a schedule that failed."""
 
 
-class Scheduling:
-    """Declares what this worker's App has planned, and fires whatever is due in the database."""
+class Scheduler:
+    """Declares the schedules of this worker's App, and fires all due schedules of the database."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class Scheduling:
         self._sealer = Sealer(settings)
         self._on_fired = on_fired
         self._announce_at: float | None = None
-        self._unable: dict[str, float] = {}
+        self._failed_until: dict[str, float] = {}
         self._firing = ""
         self._stopping = threading.Event()
-        self._thread = thread("scheduling", self._run, on_failure)
+        self._thread = create_thread("scheduling", self._run, on_failure)
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; a firing that is being made is awaited."""
+        """Stops the thread; a firing in progress is awaited."""
         self._stopping.set()
         self._thread.join()
 
@@ -81,11 +81,11 @@ class Scheduling:
                 wait = self.fire_due()
             except StoreError as error:  # the heartbeat counts failures; the slot stays due
                 Log().debug("DUTY_FAILED", duty="schedules", error=str(error))
-                wait = _EVERY
+                wait = _INTERVAL
             self._stopping.wait(wait)
 
     def announce(self) -> None:
-        """At the start the plans are stored as they are here: who starts last is the newest. Then only their names."""
+        """Stores the plans at the start (the process that starts last wins); later announces only their names."""
         now = time.monotonic()
         if self._announce_at is None:
             declare(self._store, self._plans)
@@ -96,52 +96,52 @@ class Scheduling:
         self._announce_at = now + min(_ANNOUNCE, self._settings.unknown_after_sec / 3)
 
     def fire_due(self) -> float:
-        """Fire what is due; returns how many seconds nothing will be."""
+        """Fires all due schedules. Returns the seconds to wait until the next call."""
         look = self._store.schedules.look(after=self._settings.unknown_after_sec)
         if look.next is None or not self._settings.enabled:
-            return _EVERY if look.any else _IDLE
+            return _INTERVAL if look.any else _IDLE
         if look.next > look.now:
-            return min(_EVERY, look.next - look.now)
+            return min(_INTERVAL, look.next - look.now)
         fired = False
         while not self._stopping.is_set() and self._fire():
             fired = True
         return 0.0 if fired else _BUSY
 
     def _fire(self) -> bool:
-        """Fire one schedule. False: none is due here."""
+        """Fires one schedule. False: none is due that this worker can fire."""
         now = time.monotonic()
-        self._unable = {name: until for name, until in self._unable.items() if until > now}
+        self._failed_until = {name: until for name, until in self._failed_until.items() if until > now}
         settings = self._settings
         try:
             fired = self._store.schedules.fire(
-                self._made,
+                self._build_firing,
                 after=settings.unknown_after_sec,
                 notify=settings.notify,
-                but=tuple(self._unable),
+                but=tuple(self._failed_until),
             )
         except StoreError:
             raise
-        except TodokuError as error:  # a plan that cannot be read here; others may be able to
-            self._unable[self._firing] = now + _AGAIN
+        except TodokuError as error:  # this worker cannot read the plan; another one may
+            self._failed_until[self._firing] = now + _RETRY_AFTER
             self._store.schedules.failed(self._firing, error_text(str(error)))
             Log(schedule=self._firing).error("SCHEDULE_FAILED", error_type=type(error).__name__)
             return True
         if fired is not None:
-            self._tell(fired)
+            self._report(fired)
         return fired is not None
 
-    def _made(self, row: ScheduleRow, groups: ReadGroups) -> Firing:
+    def _build_firing(self, row: ScheduleRow, groups: ReadGroups) -> Firing:
         self._firing = row.name
         sealer = self._sealer
-        made = firing(row, sealer.sealed, once_for=self._settings.ledger_ttl, masters=sealer.masters)
-        drafts = spread(made.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
-        return msgspec.structs.replace(made, drafts=drafts)
+        built = firing(row, sealer.seal, once_for=self._settings.ledger_ttl, masters=sealer.masters)
+        drafts = spread(built.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
+        return msgspec.structs.replace(built, drafts=drafts)
 
-    def _tell(self, fired: Fired) -> None:
-        made = fired.firing
-        self._telemetry.published(made.drafts, fired.messages)
-        self._telemetry.fired(sum(not message.duplicate for message in fired.messages), made.passed)
-        if made.passed:
-            Log(schedule=fired.name).warning("SCHEDULE_MISSED", passed=made.passed, fired=len(made.slots))
-        if made.drafts:
+    def _report(self, fired: Fired) -> None:
+        built = fired.firing
+        self._telemetry.published(built.drafts, fired.messages)
+        self._telemetry.fired(sum(not message.duplicate for message in fired.messages), built.passed)
+        if built.passed:
+            Log(schedule=fired.name).warning("SCHEDULE_MISSED", passed=built.passed, fired=len(built.slots))
+        if built.drafts:
             self._on_fired()

@@ -1,4 +1,4 @@
-"""The end of a worker's loop: nothing runs any more, and destinations close the connections they made in it."""
+"""The end of a worker's event loop: pools stop, and destinations close the connections they opened in it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from todoku.engine.worker.pool import Pool
 _TIMEOUT: Final = 5.0
 
 
-async def ended(pools: Sequence[Pool], registry: Registry) -> None:
-    """Stop the pools, then close each destination that has `async aclose()`. What fails or hangs there is said."""
+async def shut_down(pools: Sequence[Pool], registry: Registry) -> None:
+    """Stops the pools, then closes each destination that has `async aclose()`. Logs those that fail or hang."""
     for pool in pools:
         pool.stop()
     closings = {
@@ -22,10 +22,10 @@ async def ended(pools: Sequence[Pool], registry: Registry) -> None:
         for target in registry
         if target.sender is not None and (close := getattr(target.sender, "aclose", None)) is not None
     }
-    await asyncio.gather(*(_closed(name, close) for name, close in closings.items()))
+    await asyncio.gather(*(_close(name, close) for name, close in closings.items()))
 
 
-async def _closed(name: str, close: Callable[[], Awaitable[Any]]) -> None:
+async def _close(name: str, close: Callable[[], Awaitable[Any]]) -> None:
     try:
         async with asyncio.timeout(_TIMEOUT):
             await close()

@@ -1,6 +1,6 @@
 """3a. Async handlers and senders: N long-lived tasks over a queue, and one watchdog for all deadlines.
 
-A task or a timeout for each message would cost as much as everything else together.
+A new task or timeout per message would cost as much as the rest of the attempt.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from todoku.core.failure import classify
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome
 from todoku.engine.context import Context
-from todoku.engine.encryption.opener import is_closed
-from todoku.engine.execute import Executor, Unstarted, interrupted, outcome_of
+from todoku.engine.encryption.opener import is_sealed
+from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
-from todoku.engine.worker.bounded_queue import Bounded
+from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Pace
-from todoku.engine.worker.pool import Ready, Work
-from todoku.engine.worker.send_batch import Abreast, send
+from todoku.engine.worker.pool import ReadyQueue, Work
+from todoku.engine.worker.send_batch import ParallelLanes, send
 
-_BREATH: Final = 64
-"""So many attempts in a row, then the loop gets a turn: handlers that never wait must not starve it."""
+_ATTEMPTS_PER_TURN: Final = 64
+"""Attempts in a row after which a slot yields to the event loop: handlers that never wait must not starve it."""
 
 _WATCH: Final = 0.1
 
 
 class Slot:
-    """One long-lived task, and the attempt it makes now."""
+    """One long-lived task, and the attempt it runs now."""
 
-    __slots__ = ("claim", "context", "ends", "resting", "stopped", "taking", "task")
+    __slots__ = ("claim", "context", "ends", "resting", "stopped", "task", "timeout")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.claim: Claimed | None = None
         self.context: Context | None = None
         self.ends = 0.0
-        self.taking = 0.0
+        self.timeout = 0.0
         self.stopped: str | None = None
         self.resting: asyncio.Future[None] | None = None
 
 
 class SlotPool:
-    """Slots in an event loop."""
+    """A pool whose slots are tasks in the event loop."""
 
     def __init__(
         self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
-        on_done: Callable[[], None], ready: Bounded | None = None, batch: int = 1,
+        on_done: Callable[[], None], ready: BoundedQueue | None = None, batch: int = 1,
     ) -> None:  # fmt: skip
         self.name = name
         self.destinations = destinations
@@ -58,8 +58,8 @@ class SlotPool:
         self.pace = Pace(slots, most, batch)
         self._executor = executor
         self._on_done = on_done
-        self._ready = Ready(time.monotonic) if ready is None else ready
-        self._over = None if ready is None else ready.ended
+        self._ready = ReadyQueue(time.monotonic) if ready is None else ready
+        self._on_ended = None if ready is None else ready.release
         self._slots: list[Slot] = []
         self._running = self._resting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,20 +77,20 @@ class SlotPool:
         self._watchdog = self._loop.create_task(self._watch(), name="todoku watchdog")
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
-        """A slot ends when it is cancelled. By an error of ours it must not end silently: what it held would hang."""
+        """Reports a slot that ended by an error in todoku itself: otherwise the delivery it held would hang."""
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             Log(slot=self.name).error("SLOT_FAILED", error_type=type(error).__name__)
             self._executor.on_failure(error)
 
-    def feed(self, works: list[Work], *, presses: bool = False) -> None:
-        self._ready.add(works, presses=presses)  # here, not in the loop: what is on its way there waits already
-        self._call(self._wake, len(works))
+    def feed(self, works: list[Work], *, is_limited: bool = False) -> None:
+        self._ready.add(works, is_limited=is_limited)  # here and not in the loop, so that it counts as waiting at once
+        self._call_in_loop(self._wake, len(works))
 
     def waiting(self) -> int:
         return len(self._ready)
 
-    def pressing(self) -> int:
-        return self._ready.pressing()
+    def waiting_limited(self) -> int:
+        return self._ready.waiting_limited()
 
     def running(self) -> int:
         return self._running
@@ -102,14 +102,14 @@ class SlotPool:
         return self._ready.take(which, before=before)
 
     def watch(self, now: float) -> None:
-        """Deadlines and cancellations: the watchdog does it, in the loop."""
+        """Does nothing: the watchdog task checks deadlines and cancellations in the event loop."""
 
     def interrupt(self) -> None:
-        self._call(self._stop_attempts, "drain")
+        self._call_in_loop(self._stop_attempts, "drain")
 
     def drop(self) -> None:
         self._ready.take()
-        self._call(self._stop_attempts, "lost")
+        self._call_in_loop(self._stop_attempts, "lost")
 
     def stop(self) -> None:
         for task in (*(slot.task for slot in self._slots), self._watchdog):
@@ -117,7 +117,7 @@ class SlotPool:
                 task.cancel()
 
     def holder(self, task: asyncio.Task[Any] | None) -> str | None:
-        """The destination whose handler this task runs, to name who blocks the loop."""
+        """Returns the destination whose handler this task runs, to name the handler that blocks the loop."""
         for slot in self._slots:
             if slot.task is task and slot.claim is not None:
                 return slot.claim.destination
@@ -125,12 +125,12 @@ class SlotPool:
 
     # ------------------------------------------------------------------------------------- in the loop
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _call_in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _wake(self, number: int) -> None:
-        """Wake so many slots, if so many rest."""
+        """Wakes up to `number` resting slots."""
         for slot in self._slots:
             if number and slot.resting is not None and not slot.resting.done():
                 slot.resting.set_result(None)
@@ -144,19 +144,19 @@ class SlotPool:
                 await self._rest(slot)
                 continue
             if isinstance(work, Claimed):
-                # What has a payload and no headers is not sealed: most of it, and it need not be asked.
+                # Fast path: a delivery with a payload and no headers is not encrypted.
                 plain = work.headers is None and work.payload is not None
-                await (self._one(slot, work) if plain else self._made(slot, work))
+                await (self._run_attempt(slot, work) if plain else self._open_and_run(slot, work))
             else:
-                await self._in_turn(slot, work)
-            if self._over is not None:
-                self._over(work)
+                await self._run_lane(slot, work)
+            if self._on_ended is not None:
+                self._on_ended(work)
             in_a_row += 1
-            if in_a_row % _BREATH == 0:
+            if in_a_row % _ATTEMPTS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
     async def _rest(self, slot: Slot) -> None:
-        """Wait until there is work."""
+        """Reports a free slot and waits until there is work."""
         slot.resting = asyncio.get_running_loop().create_future()
         self._resting += 1
         self._on_done()
@@ -166,33 +166,33 @@ class SlotPool:
             self._resting -= 1
             slot.resting = None
 
-    async def _in_turn(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
-        """The rows of a lane. After the first that fails the rest waits its turn, with its attempt back (I10)."""
+    async def _run_lane(self, slot: Slot, lane: tuple[Claimed, ...]) -> None:
+        """Runs the rows of a lane in order. After the first failure the rest is given back uncounted (I10)."""
         target = self._executor.registry[lane[0].destination]
         if target.sender is not None:
-            await self._abreast(slot, lane, target)
+            await self._run_lanes(slot, lane, target)
             return
         for place, claim in enumerate(lane):
-            if not await self._made(slot, claim):
+            if not await self._open_and_run(slot, claim):
                 self._executor.give_back(list(lane[place + 1 :]))
                 break
 
-    async def _one(self, slot: Slot, claim: Claimed) -> bool:
-        """One attempt, from the last checks to its outcome. Whether what follows it in its lane may run."""
+    async def _run_attempt(self, slot: Slot, claim: Claimed) -> bool:
+        """Runs one attempt, from the last checks to its outcome. True: the next row of its lane may run."""
         executor = self._executor
         target = executor.registry[claim.destination]
         now = time.monotonic()
         if not executor.may_start(claim, now):
             return False
-        if executor.needs_a_look(claim):
-            decided: Outcome | Settlement | Unstarted | None = executor.decided(claim)
-            if decided is None and executor.must_look_again(claim):
-                decided = await asyncio.to_thread(executor.look_again, claim)
+        if executor.may_be_decided(claim):
+            decided: Outcome | Settlement | Unstarted | None = executor.decide_unsent(claim)
+            if decided is None and executor.must_recheck_ledger(claim):
+                decided = await asyncio.to_thread(executor.recheck_ledger, claim)
             now = time.monotonic()
             if decided is not None:
                 return executor.finish_unsent(claim, decided, now)
         if target.sender is not None:
-            return await self._send(slot, claim, target, now)
+            return await self._send_with_companions(slot, claim, target, now)
         outcome: Outcome = DONE
         error, span = None, executor.begin(claim, target)
         self._occupy(slot, claim, target, now)
@@ -202,57 +202,57 @@ class SlotPool:
                 outcome = outcome_of(value, target)
         except asyncio.CancelledError:
             if slot.stopped is None:
-                raise  # not ours: the pool itself is being stopped
-            outcome = interrupted(slot.stopped, slot.taking)
+                raise  # not the watchdog's doing: the pool itself is being stopped
+            outcome = interrupted_outcome(slot.stopped, slot.timeout)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
             error, outcome = raised, classify(raised, target.retrying)
-        return self._ended(slot, claim, outcome, now, error, span)
+        return self._finish(slot, claim, outcome, now, error, span)
 
-    def _made(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
-        """The attempt to be made of a claim: of a sealed one, what opens it first."""
-        return self._unseal(slot, claim) if is_closed(claim) else self._one(slot, claim)
+    def _open_and_run(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
+        """Returns the coroutine that runs a claim, decrypting it first if it is sealed."""
+        return self._open_sealed_and_run(slot, claim) if is_sealed(claim) else self._run_attempt(slot, claim)
 
-    async def _unseal(self, slot: Slot, claim: Claimed) -> bool:
-        """As _one, of what can be opened; what needs the database for that does not hold up the loop."""
-        opening, known = self._executor.opened, self._executor.opener.knows(claim)
+    async def _open_sealed_and_run(self, slot: Slot, claim: Claimed) -> bool:
+        """Decrypts a claim and runs it. Reads its key in a thread if it is not cached."""
+        opening, known = self._executor.open, self._executor.opener.knows(claim)
         opened = opening(claim) if known else await asyncio.to_thread(opening, claim)
-        return opened is not None and await self._one(slot, opened)
+        return opened is not None and await self._run_attempt(slot, opened)
 
     def _occupy(self, slot: Slot, claim: Claimed, target: Target, now: float) -> None:
-        slot.taking = self._executor.timeout(target, claim)
-        slot.ends = now + slot.taking
+        slot.timeout = self._executor.timeout(target, claim)
+        slot.ends = now + slot.timeout
         slot.claim = claim
         slot.context = Context(claim, slot.ends)
         self._running += 1
 
     def _free(self, slot: Slot) -> str | None:
-        """The attempt is over. Why it was stopped, if it was."""
+        """Clears the slot after its attempt. Returns why the attempt was stopped, or None."""
         self._running -= 1
         stopped, slot.stopped, slot.claim, slot.context = slot.stopped, None, None, None
         if stopped is not None and slot.task is not None:
             slot.task.uncancel()
         return stopped
 
-    def _ended(
+    def _finish(
         self, slot: Slot, claim: Claimed, outcome: Outcome, started: float, error: Exception | None, span: Any
     ) -> bool:
-        """Free the slot and hand the outcome on."""
+        """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
         stopped = self._free(slot)
-        if stopped is not None and error is not None:  # what a handler makes of being cancelled is not its own failure
-            outcome = interrupted(stopped, slot.taking)
+        if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
+            outcome = interrupted_outcome(stopped, slot.timeout)
         self._executor.finish(claim, outcome, started, error, span)
         return isinstance(outcome, Done)
 
-    async def _send(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:
-        """One batch of a sender: the first delivery, and what waits behind it for the same destination."""
+    async def _send_with_companions(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:
+        """Sends one batch: the first delivery, and waiting ones for the same destination. True: the first arrived."""
         batch = [first, *(self._companions(target, now) if first.lane is None else ())]
-        return (await self._sent(slot, batch, target, now))[0]
+        return (await self._send_batch(slot, batch, target, now))[0]
 
-    async def _sent(self, slot: Slot, batch: list[Claimed], target: Target, now: float) -> list[bool]:
-        """Send a batch to its outcomes. Of each, whether it arrived."""
+    async def _send_batch(self, slot: Slot, batch: list[Claimed], target: Target, now: float) -> list[bool]:
+        """Sends a batch and finishes its attempts. Returns for each whether it arrived."""
         executor, sender = self._executor, target.sender
         assert sender is not None  # noqa: S101 - only senders are sent to
-        # The first one's is begun last, so that it is the current one while the batch is on its way.
+        # The span of the first delivery begins last, so that it is the current one while the batch is sent.
         spans = [executor.begin(claim, target) for claim in reversed(batch)][::-1]
         messages = [executor.outgoing(claim, span) for claim, span in zip(batch, spans, strict=True)]
         self._occupy(slot, batch[0], target, now)
@@ -261,39 +261,39 @@ class SlotPool:
         except asyncio.CancelledError:
             if slot.stopped is None:
                 raise
-            outcomes = [(interrupted(slot.stopped, slot.taking), None)] * len(batch)
+            outcomes = [(interrupted_outcome(slot.stopped, slot.timeout), None)] * len(batch)
         self._free(slot)
         for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
             executor.finish(claim, outcome, now, error, span)
         return [isinstance(outcome, Done) for outcome, _ in outcomes]
 
     def _companions(self, target: Target, now: float) -> Iterator[Claimed]:
-        """What waits next for the same destination and can be sent at once, up to a batch."""
+        """Yields the next waiting deliveries for the same destination that can be sent at once, up to a batch."""
         executor = self._executor
 
         def fits(claim: Claimed) -> bool:
-            return claim.destination == target.name and self._at_once(claim)
+            return claim.destination == target.name and self._is_sendable_now(claim)
 
         number = 1
         while number < target.batch and (found := self._ready.next_if(fits, Claimed)) is not None:
-            if (claim := executor.opened(found) if is_closed(found) else found) is None:
+            if (claim := executor.open(found) if is_sealed(found) else found) is None:
                 continue
-            if (decided := executor.decided(claim)) is not None:
+            if (decided := executor.decide_unsent(claim)) is not None:
                 executor.finish(claim, decided, now)
             elif executor.may_start(claim, now):
                 number += 1
                 yield claim
 
-    def _at_once(self, claim: Claimed) -> bool:
-        """Whether it needs no second look at the ledger, and no key that is not known here."""
+    def _is_sendable_now(self, claim: Claimed) -> bool:
+        """Whether the claim can be sent without reading the ledger or a data key from the database."""
         executor = self._executor
-        return not executor.must_look_again(claim) and (not is_closed(claim) or executor.opener.knows(claim))
+        return not executor.must_recheck_ledger(claim) and (not is_sealed(claim) or executor.opener.knows(claim))
 
-    # -------------------------------------------------------------------------------- lanes side by side
+    # --------------------------------------------------------------------------------- lanes in parallel
 
-    async def _abreast(self, slot: Slot, first: tuple[Claimed, ...], target: Target) -> None:
-        """Lanes of one destination, as many as a batch has messages; after a failure a lane's rest is given back."""
-        lanes = Abreast(first)
+    async def _run_lanes(self, slot: Slot, first: tuple[Claimed, ...], target: Target) -> None:
+        """Sends several lanes of one destination in parallel; after a failure the rest of that lane is given back."""
+        lanes = ParallelLanes(first)
 
         def fits(lane: tuple[Claimed, ...]) -> bool:
             return lane[0].destination == target.name
@@ -301,27 +301,30 @@ class SlotPool:
         while lanes:
             while len(lanes) < target.batch and (more := self._ready.next_if(fits, tuple)) is not None:
                 lanes.add(more)
-            self._executor.give_back(lanes.ended(await self._heads(slot, lanes.heads(), target)))
+            self._executor.give_back(lanes.drop_stopped(await self._run_heads(slot, lanes.heads(), target)))
 
-    async def _heads(self, slot: Slot, claims: list[Claimed], target: Target) -> list[bool]:
-        """One attempt of each: what can be sent at once as one batch, the others apart. Whether each lane may go on."""
+    async def _run_heads(self, slot: Slot, claims: list[Claimed], target: Target) -> list[bool]:
+        """Runs one attempt of each claim: those that can be sent at once as one batch, the others one by one.
+
+        Returns for each whether the next row of its lane may run.
+        """
         executor, going = self._executor, dict.fromkeys(range(len(claims)), False)
         batch: dict[int, Claimed] = {}
-        apart = [place for place, claim in enumerate(claims) if not self._at_once(claim)]
+        alone = [place for place, claim in enumerate(claims) if not self._is_sendable_now(claim)]
         now = time.monotonic()
         for place, found in enumerate(claims):
-            if place in apart or (claim := executor.opened(found) if is_closed(found) else found) is None:
+            if place in alone or (claim := executor.open(found) if is_sealed(found) else found) is None:
                 continue
             if not executor.may_start(claim, now):
                 continue
-            if executor.needs_a_look(claim) and (decided := executor.decided(claim)) is not None:
+            if executor.may_be_decided(claim) and (decided := executor.decide_unsent(claim)) is not None:
                 going[place] = executor.finish_unsent(claim, decided, now)
             else:
                 batch[place] = claim
         if batch:
-            going |= zip(batch, await self._sent(slot, list(batch.values()), target, now), strict=True)
-        for place in apart:
-            going[place] = await self._made(slot, claims[place])
+            going |= zip(batch, await self._send_batch(slot, list(batch.values()), target, now), strict=True)
+        for place in alone:
+            going[place] = await self._open_and_run(slot, claims[place])
         return list(going.values())
 
     # ----------------------------------------------------------------------------------------- stopping

@@ -1,7 +1,7 @@
-"""Which deliveries may have been started, in memory that outlives the process.
+"""Which deliveries a worker process may have started, in memory that outlives the process.
 
-After kill -9 nobody could tell what had started, so everything a worker held would be a suspect and run alone (H6). A
-supervisor that shares this memory with its child can: what was only claimed is given back, untouched.
+After kill -9 it would be unknown which deliveries had started, and all that the worker held would be suspects, which
+run alone (H6). A supervisor that shares this memory with its child knows: unstarted deliveries are given back.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from itertools import count
 from typing import Final
 
 _CELLS: Final = 4096
-"""Attempts that run at the same time."""
+"""Attempts that may run at the same time."""
 
 _RING: Final = 8192
-"""Attempts that ended last: many times what can wait to be settled."""
+"""The last attempts that ended: many more than can wait to be settled."""
 
 SIZE: Final = (_CELLS + _RING) * 8
 
 
-class Started:
-    """The worker's end. `begin` and `end` cost well under a microsecond."""
+class StartedDeliveries:
+    """The worker's side. `begin` and `end` cost well under a microsecond."""
 
     def __init__(self, descriptor: int) -> None:
         memory = memoryview(mmap.mmap(descriptor, SIZE)).cast("q")
@@ -31,13 +31,13 @@ class Started:
         self._number = count()
 
     def begin(self, delivery: int) -> None:
-        """This delivery's attempt starts now."""
+        """Records that an attempt of this delivery starts."""
         cell = self._free.pop()
         self._cells[delivery] = cell
         self._running[cell] = delivery
 
     def end(self, delivery: int) -> None:
-        """Its attempt has ended, and is not settled yet. It is in the ring before it leaves its cell."""
+        """Records that the attempt ended, not yet settled. Written to the ring before its cell is cleared."""
         cell = self._cells.pop(delivery, None)
         if cell is not None:
             self._ended[next(self._number) % _RING] = delivery
@@ -45,8 +45,8 @@ class Started:
             self._free.append(cell)
 
 
-def shared_memory() -> int:
-    """A descriptor of memory to share with a child process."""
+def create_shared_memory() -> int:
+    """Creates memory to share with a child process. Returns its file descriptor."""
     descriptor = os.memfd_create("todoku-started", 0) if hasattr(os, "memfd_create") else _unlinked_file()
     os.ftruncate(descriptor, SIZE)
     return descriptor
@@ -60,7 +60,7 @@ def _unlinked_file() -> int:
 
 
 def may_have_started(descriptor: int) -> frozenset[int]:
-    """What a dead process may have started: the supervisor's end."""
+    """Returns the ids of deliveries that a dead process may have started: the supervisor's side."""
     with mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ) as memory:
         ids = memoryview(memory).cast("q")
         found = frozenset(ids) - {0}

@@ -1,10 +1,10 @@
-"""One worker: a lease, pools of slots, and the threads that claim, settle, beat, watch and maintain.
+"""One worker: a lease, pools of slots, and the threads that claim, settle, renew the lease, watch and maintain.
 
     claimer ──▶ pools (slots in the loop, threads, processes) ──▶ settler
        ▲                                                            │
-       └────────────── room: something was settled ◀────────────────┘
+       └──────────── room: deliveries were settled ◀────────────────┘
 
-The loop runs handlers and nothing else; everything that talks to the database is a thread of its own.
+The event loop runs handlers and nothing else; every part that talks to the database has its own thread.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from todoku.engine.settle import Settler
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.claimer import Claimer
-from todoku.engine.worker.heartbeat import Heart
-from todoku.engine.worker.held_deliveries import Hold
+from todoku.engine.worker.heartbeat import Heartbeat
+from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import Limiting
+from todoku.engine.worker.limits import ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
-from todoku.engine.worker.pace import ends
-from todoku.engine.worker.pings import Pinging
+from todoku.engine.worker.pace import group_ends
+from todoku.engine.worker.pings import PingTask
 from todoku.engine.worker.pools import Pools
-from todoku.engine.worker.shutdown import ended
+from todoku.engine.worker.shutdown import shut_down
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.started_deliveries import Started
-from todoku.engine.worker.watchdog import Watch
+from todoku.engine.worker.started_deliveries import StartedDeliveries
+from todoku.engine.worker.watchdog import Watchdog
 from todoku.store.database import Listener
 from todoku.store.store import Store
 
 State = Literal["starting", "running", "draining", "stopped"]
-_ENDING: Final = 2.0
-"""Seconds that interrupted handlers have to notice it."""
+_INTERRUPT_GRACE: Final = 2.0
+"""Seconds that interrupted handlers have to return."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker is, for who asks from outside."""
+    """The state of a worker, as health checks and the supervisor see it."""
 
     state: State
     worker_id: UUID
@@ -71,7 +71,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """Runs what its registry knows, until it is drained. One `run` each."""
+    """Executes the deliveries of its registry's destinations until it is drained. `run` is called once."""
 
     def __init__(
         self,
@@ -102,20 +102,20 @@ class Worker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.on_incarnation: Callable[[UUID], None] = lambda _id: None
         self.on_stuck: Callable[[], None] | None = None
-        self._watch: Watch | None = None
-        self._heart: Heart | None = None
+        self._watch: Watchdog | None = None
+        self._heart: Heartbeat | None = None
         self._claimer: Claimer | None = None
         self._assemble()
 
     def _assemble(self) -> None:
-        """What needs no running loop: the line from a claim to its settle."""
+        """Creates the parts that need no running event loop, from claim to settle."""
         store, registry, settings = self._store, self._registry, self._settings
         telemetry = self._telemetry
-        self._hold = Hold()
+        self._hold = HeldDeliveries()
         self._breakers = Breakers(monotonic=time.monotonic, on_change=self._breaker_changed)
         per_key = {target.name: target.per_key for target in registry if target.per_key is not None}
         self._bulkhead = Bulkhead(registry, self._hold, monotonic=time.monotonic)
-        self._limiting = Limiting(
+        self._limiting = ClaimLimits(
             self._hold, self._breakers, per_key, self._bulkhead, most=self._limit,
             settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
         )  # fmt: skip
@@ -130,7 +130,7 @@ class Worker:
             chance=random.random,
             on_settled=self._after_settle,
             on_failure=self._fail,
-            patient=self._limiting.patient,
+            may_settle_late=self._limiting.may_settle_late,
         )
         self._executor = Executor(
             store, registry, self._lease, telemetry,
@@ -138,20 +138,20 @@ class Worker:
             max_processing=settings.max_processing_sec,
             opener=Opener(settings.master_keys, store, monotonic=time.monotonic),
         )  # fmt: skip
-        self._assigned = Pools(registry, settings, self._executor, self._room)
-        self._pools = self._assigned.all
-        self._pinging = Pinging(registry, on_change=self._breakers.pinged)
+        self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
+        self._pools = self._pool_set.all
+        self._pinging = PingTask(registry, on_change=self._breakers.record_ping)
         self._maintainer = Maintainer(
             store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
             plans=self._plans, on_fired=self.poke,
         )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------ its life
+    # ----------------------------------------------------------------------------------------- life cycle
 
     async def run(self, *, until_idle: bool = False) -> int:
-        """Work until drained, or until nothing is due. Returns how many attempts were settled.
+        """Runs until drained, or with `until_idle` until nothing is due. Returns how many attempts were settled.
 
-        A database that is away is waited for; with `until_idle` that is an error.
+        Waits while the database is unavailable; with `until_idle` it raises instead.
         """
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
@@ -175,22 +175,25 @@ class Worker:
         return self._settler.settled
 
     def drain(self) -> None:
-        """Stop claiming, finish or give back, then let `run` return. From any thread, also from a signal handler."""
+        """Stops claiming, finishes or gives back held deliveries, then lets `run` return.
+
+        May be called from any thread, and from a signal handler.
+        """
         self._draining.set()
         self._state = "draining" if self._state != "stopped" else self._state
-        self._end()
+        self._request_end()
 
     def share(self, descriptor: int) -> None:
-        """Let a supervisor know what was started, through memory that outlives this process."""
-        self._executor.started = Started(descriptor)
+        """Records started deliveries in memory that the supervisor shares and that outlives this process."""
+        self._executor.started = StartedDeliveries(descriptor)
 
     def poke(self) -> None:
-        """Something was published in this process: look at once."""
+        """Makes the claimer look for work at once, after a publish in this process."""
         if self._claimer is not None:
             self._claimer.notice()
 
     def health(self) -> Health:
-        """How it is now."""
+        """Returns the current state."""
         heart, watch = self._heart, self._watch
         return Health(
             state=self._state,
@@ -208,18 +211,18 @@ class Worker:
     # ------------------------------------------------------------------------------------------ starting
 
     async def _begin_lease(self) -> bool:
-        """Begin the lease, waiting for the database as long as it takes, and saying so. False: drained meanwhile."""
-        wait, said = 0.1, 0.0
+        """Begins the lease. Retries while the database is unavailable and logs that. False: drained meanwhile."""
+        wait, log_again_at = 0.1, 0.0
         while not self._draining.is_set():
             try:
-                await asyncio.to_thread(self._store.announce_hooks, self._registry.hooks)  # before anything can end
+                await asyncio.to_thread(self._store.announce_hooks, self._registry.hooks)  # before any delivery ends
                 self.on_incarnation(await asyncio.to_thread(self._lease.begin))
             except (DatabaseUnavailable, DatabaseBusy) as error:
                 if self._until_idle:
                     raise
-                if time.monotonic() >= said:
+                if time.monotonic() >= log_again_at:
                     Log(worker=self.name).warning("WAITING_FOR_DATABASE", error=str(error))
-                    said = time.monotonic() + 10.0
+                    log_again_at = time.monotonic() + 10.0
                 await asyncio.to_thread(self._draining.wait, wait)
                 wait = min(wait * 2, 2.0)
             else:
@@ -234,21 +237,21 @@ class Worker:
         def holder(task: asyncio.Task[Any] | None) -> str | None:
             return next((name for pool in slot_pools if (name := pool.holder(task)) is not None), None)
 
-        self._watch = Watch(
+        self._watch = Watchdog(
             self._loop, self._pools, stale=settings.lease_sec / 4, stuck=settings.max_processing_sec, holder=holder,
-            give_back=self._settler.give_back, on_stuck=self.on_stuck, presses=self._limiting.presses,
+            give_back=self._settler.give_back, on_stuck=self.on_stuck, is_limited=self._limiting.is_limited,
             on_failure=self._fail,
         )  # fmt: skip
-        self._heart = Heart(
+        self._heart = Heartbeat(
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
-            patient=not self._until_idle,
+            waits_for_database=not self._until_idle,
         )  # fmt: skip
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
-            on_ambiguous=self._heart.compare_soon, on_idle=self._end if self._until_idle else None,
+            on_ambiguous=self._heart.compare_soon, on_idle=self._request_end if self._until_idle else None,
             on_failure=self._fail,
         )  # fmt: skip
         for pool in self._pools:
@@ -262,7 +265,7 @@ class Worker:
             self._pinging.start()
 
     def _listen(self) -> Listener | None:
-        """Ask to be woken by publishers. Without it polling is enough."""
+        """Subscribes to publishers' notices. None: not available or not wanted, so the claimer only polls."""
         claimer = self._claimer
         if claimer is None or not self._settings.notify or self._until_idle:
             return None
@@ -284,66 +287,69 @@ class Worker:
             and self._settings.enabled
             and heart is not None
             and not heart.tripped
-            and self._limiting.known
+            and self._limiting.is_known
             and time.monotonic() < self._lease.until
         )
 
-    def _room(self) -> None:
-        """A slot is free, or something was settled."""
+    def _wake_claimer(self) -> None:
+        """Wakes the claimer: a slot is free, or deliveries were settled."""
         if self._claimer is not None:
             self._claimer.poke()
         if self._draining.is_set() and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
     def _after_settle(self, batch: Sequence[Finished]) -> None:
-        ended = ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
-        self._assigned.done(ended)
+        ended = group_ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
+        self._pool_set.done(ended)
         self._bulkhead.done(ended, time.monotonic())
-        self._room()
+        self._wake_claimer()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:
-        """Give back what waits here for the destination, and tell the other workers."""
+        """Gives back deliveries that wait here for the destination, and stores the breaker for other workers."""
         if seconds:
-            unstarted = self._assigned.of(destination).take(lambda claim: claim.destination == destination)
+            unstarted = self._pool_set.of(destination).take(lambda claim: claim.destination == destination)
             self._settler.give_back(unstarted, delay=seconds)
         Log(adapter=destination).warning("BREAKER_OPEN" if seconds else "BREAKER_CLOSED", seconds=seconds)
         self._settler.later(lambda: self._store.limits.set_breaker(destination, open_for=seconds))
 
     def _reincarnate(self) -> None:
-        """The lease has ended: everything held is lost. Outcomes already known still go to the ledger (I7)."""
+        """Drops everything held and begins a new lease, because the last one has ended.
+
+        Outcomes that are already known still go to the ledger (I7).
+        """
         Log(worker=str(self._lease.worker)).warning("LEASE_LOST", held=len(self._hold))
-        with self._hold.claiming:
+        with self._hold.claim_lock:
             for pool in self._pools:
                 pool.drop()
             self._hold.clear()
             self.on_incarnation(self._lease.begin())
-        self._room()  # the claimer writes its state to the new row: publishers look there for sleepers
+        self._wake_claimer()  # the claimer writes its state to the new row, where publishers look for idle workers
 
     # ------------------------------------------------------------------------------------------ draining
 
     def _fail(self, error: Exception) -> None:
-        """A part of the worker is broken: end it, and let `run` raise the reason."""
+        """Ends the worker because one of its parts failed; `run` raises the first error."""
         self._failure = self._failure or error
-        self._end()
+        self._request_end()
 
-    def _end(self) -> None:
+    def _request_end(self) -> None:
         if self._loop is not None and self._drained is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._drained.set)
 
     async def _drain(self, listener: Listener | None) -> None:
-        """I11: claim nothing, give back what has not started, await what runs, settle, end the lease."""
+        """Stops claiming, gives back unstarted deliveries, waits for running ones, settles, ends the lease (I11)."""
         self._draining.set()
         deadline = time.monotonic() + self._settings.drain_grace_sec
         await asyncio.to_thread(self._stop_claiming, listener)
-        await self._until_quiet(deadline)
+        await self._wait_until_quiet(deadline)
         for pool in self._pools:
             pool.interrupt()
-        await self._until_quiet(time.monotonic() + _ENDING)
+        await self._wait_until_quiet(time.monotonic() + _INTERRUPT_GRACE)
         await asyncio.to_thread(self._stop_rest)
-        await ended(self._pools, self._registry)
+        await shut_down(self._pools, self._registry)
 
-    async def _until_quiet(self, deadline: float) -> None:
-        """Come back when nothing runs, or at the deadline."""
+    async def _wait_until_quiet(self, deadline: float) -> None:
+        """Waits until no attempt runs, at most until the deadline."""
         while any(pool.running() for pool in self._pools) and (left := deadline - time.monotonic()) > 0:
             self._slot_free.clear()
             with suppress(TimeoutError):
@@ -362,10 +368,10 @@ class Worker:
         self._settler.give_back(unstarted)
 
     def _announce_drain(self) -> None:
-        """Write "draining" to the row of this worker. The claimer, which writes the state, has stopped."""
+        """Writes the state "draining" to this worker's row. The claimer, which usually writes it, has stopped."""
         try:
             self._heart_store.leases.set_state(self._lease.worker, "draining")
-        except StoreError as error:  # the drain itself does not depend on it
+        except StoreError as error:  # the drain goes on without it
             Log(worker=str(self._lease.worker)).warning("DRAIN_NOT_ANNOUNCED", error=str(error))
 
     def _stop_rest(self) -> None:

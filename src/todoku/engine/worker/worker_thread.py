@@ -1,4 +1,4 @@
-"""A thread of a worker. One that ends by an error must not end silently: the worker could go on without it for ever."""
+"""The threads of a worker. A thread that fails must not end silently: the worker would go on without it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from todoku.engine.observability.log import Log
 OnFailure = Callable[[Exception], None]
 
 
-def thread(name: str, run: Callable[[], None], on_failure: OnFailure) -> threading.Thread:
-    """A thread, not started yet, that tells `on_failure` what it raised."""
+def create_thread(name: str, run: Callable[[], None], on_failure: OnFailure) -> threading.Thread:
+    """Creates a thread, not started yet, that logs the exception that ends it and passes it to `on_failure`."""
 
-    def watched() -> None:
+    def guarded() -> None:
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody must hear of it
+        except Exception as error:  # noqa: BLE001 - every error ends the worker
             where = traceback.extract_tb(error.__traceback__)[-1]
             Log(thread=name).error(
                 "THREAD_FAILED", error_type=type(error).__name__, where=f"{where.filename}:{where.lineno}"
             )
             on_failure(error)
 
-    return threading.Thread(target=watched, name=f"todoku {name}", daemon=True)
+    return threading.Thread(target=guarded, name=f"todoku {name}", daemon=True)
