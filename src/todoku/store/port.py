@@ -352,7 +352,7 @@ class Store(PortParts, Protocol):
         """What happened after `since` (unix seconds of the database), oldest first: of each kind the last `limit`."""
 
     def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
-        """The invariants of DESIGN §3 that do not hold, by name, each with at most so many examples.
+        """The invariants of docs/glossary.md that do not hold, by name, each with at most so many examples.
 
         One consistent snapshot: right also while workers run.
         """

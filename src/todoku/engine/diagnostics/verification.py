@@ -1,4 +1,4 @@
-"""The invariants of DESIGN §3, looked at in a live database: which hold, and what breaks the others.
+"""Checks the invariants of docs/glossary.md in a live database: which hold, and what breaks the others.
 
 I6, I7, I8, I11 and I13 are about what happens outside the database, or between two moments: tests and the model prove
 them, a look at the tables cannot.

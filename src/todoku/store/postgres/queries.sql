@@ -2126,7 +2126,7 @@ select count(*), date_part('epoch', todoku_now() - min(updated_at))
         (select id, updated_at, reason from todoku_delivery where status = 'aborted' order by id desc limit :most)) dead
  where coalesce(reason, '') not in ('CANCELLED', 'BY_HAND')
 
----------------------------------------------------------------------------------- invariants (DESIGN §3)
+---------------------------------------------------------------------------------- invariants (docs/glossary.md)
 -- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
 
 -- name: verify_acknowledged

@@ -1966,7 +1966,7 @@ select count(*), (:now - min(updated_at)) / 1e6
                         where status = 'aborted' order by id desc limit :most))
  where coalesce(reason, '') not in ('CANCELLED', 'BY_HAND')
 
----------------------------------------------------------------------------------- invariants (DESIGN §3)
+---------------------------------------------------------------------------------- invariants (docs/glossary.md)
 -- One snapshot for all of them, so that a transaction is seen whole or not at all. Each returns what breaks it.
 
 -- name: verify_acknowledged
