@@ -83,3 +83,26 @@ def test_the_readme_names_the_extra(extra: str) -> None:
 def test_all_means_all() -> None:
     everything = [Requirement(one) for one in PROJECT["optional-dependencies"]["all"]]
     assert {extra for requirement in everything for extra in requirement.extras} == set(EXTRAS)
+
+
+# ---------------------------------------------------------------------------------------------------- architecture
+
+SOURCE = ROOT / "src" / "todoku"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+
+def test_the_architecture_lists_the_packages_there_are() -> None:
+    rows = [line.split("|")[1] for line in ARCHITECTURE.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+(?:/|\.py))`", row)}
+    there = {path.relative_to(SOURCE).parent.as_posix() + "/" for path in SOURCE.glob("*/__init__.py")}
+    engine = {path.relative_to(SOURCE).parent.as_posix() + "/" for path in SOURCE.glob("engine/*/__init__.py")}
+    assert named == there | engine | {"app.py"}
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/glossary.md", "CONTRIBUTING.md"])
+def test_the_page_names_files_that_exist(page: str) -> None:
+    """Paths of modules, from the package or from the root of the repository. `NNNN` and `<…>` are to be filled in."""
+    text = (ROOT / page).read_text("utf-8")
+    names = set(re.findall(r"(?<![\w/<>.])(?:\w+/)+\w+\.(?:py|sql|toml|md)(?!\w)", text))
+    missing = {name for name in names if not (SOURCE / name).exists() and not (ROOT / name).exists()}
+    assert sorted(name for name in missing if "NNNN" not in name) == []
