@@ -45,6 +45,23 @@ def test_the_readme_leads_to_the_page(page: str) -> None:
     assert page in links() or (directory != "docs/" and directory in links())
 
 
+def anchors(page: Path) -> set[str]:
+    """The fragments by which GitHub links to the headings of a page."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_to_headings() -> None:
+    broken = []
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES]:
+        page = ROOT / name
+        for target, fragment in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")):
+            if "://" not in target and fragment not in anchors(page.parent / target if target else page):
+                broken.append(f"{name}: {target}#{fragment}")
+    assert broken == []
+
+
 @cache
 def imported() -> frozenset[str]:
     """Every module that the source imports, and every package above it; also those that are loaded by name."""
