@@ -28,7 +28,7 @@ DAY: Final = 86_400.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set, with its default (DESIGN §7). Durations are seconds."""
+    """Everything that can be set, with its default. Durations are seconds."""
 
     database: str = "sqlite:///todoku.db"
     schema: str | None = None

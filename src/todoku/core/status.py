@@ -1,4 +1,4 @@
-"""The five states of a delivery and the only steps between them (DESIGN §2)."""
+"""The five states of a delivery and the only steps between them."""
 
 from __future__ import annotations
 

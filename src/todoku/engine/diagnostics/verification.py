@@ -1,4 +1,4 @@
-"""Checks the invariants in a live database: which hold, and which rows break the others.
+"""Checks the invariants of docs/glossary.md in a live database: which hold, and what breaks the others.
 
 I6, I7, I8, I11 and I13 concern effects outside the database, or sequences of states: tests and the model prove them, a
 check of the tables cannot.
