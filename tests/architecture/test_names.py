@@ -22,11 +22,6 @@ RIDDLES = {
 }  # fmt: skip
 """Names that modules had and that only their authors understood. Modules are named by a noun for what is in them."""
 
-MAY_STAY = {
-    "core/wanted.py": "the filter of the QStash API, until it is part of Filter",
-}
-"""Modules that still have such a name, and why."""
-
 
 def may_repeat(path: Path) -> bool:
     return any(ROOT / directory in path.parents for directory in MAY_REPEAT)
@@ -59,4 +54,4 @@ def riddles(path: Path) -> set[str]:
 
 def test_module_names_are_not_riddles() -> None:
     named = {path.relative_to(ROOT).as_posix(): riddles(path) for path in FILES}
-    assert {name: words for name, words in named.items() if words and name not in MAY_STAY} == {}
+    assert {name: words for name, words in named.items() if words} == {}
