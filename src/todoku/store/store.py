@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import cached_property
+from typing import Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -54,28 +55,107 @@ class Store:
 
     def connect(self, database: Database) -> None:
         """Uses another database from now on. The old one is the caller's to close."""
+        for name in _NOUNS:
+            self.__dict__.pop(name, None)
         self.database = database
-        endings = self._endings = Endings(database, notify=self._notify)
-        self.claims = ClaimStore(database, endings, ledger_ttl=self._ledger_ttl)
-        self.leases = LeaseStore(database, endings)
-        self.acts = ActStore(database, endings, ledger_ttl=self._ledger_ttl)
-        self.retention = Retention(database, endings)
-        self.deliveries = DeliveryStore(database)
-        self.messages = MessageStore(database)
-        self.attempts = AttemptStore(database)
-        self.audit = AuditStore(database)
-        self.ledger = LedgerStore(database)
-        self.statistics = Statistics(database)
-        self.limits = LimitStore(database)
-        self.queues = QueueStore(database)
-        self.url_groups = UrlGroupStore(database)
-        self.destinations = DestinationStore(database)
-        self.schedules = ScheduleStore(database)
-        self.alerts = AlertStore(database)
-        self.data_keys = DataKeyStore(database)
-        self.secrets = SecretStore(database)
-        self.tokens = TokenStore(database)
-        self.request_events = RequestEventStore(database)
+        self._endings = Endings(database, notify=self._notify)
+        self.claims = ClaimStore(database, self._endings, ledger_ttl=self._ledger_ttl)
+        """Deliveries as workers take and settle them."""
+
+    @cached_property
+    def leases(self) -> LeaseStore:
+        """The leases of workers."""
+        return LeaseStore(self.database, self._endings)
+
+    @cached_property
+    def acts(self) -> ActStore:
+        """What an operator may do to deliveries."""
+        return ActStore(self.database, self._endings, ledger_ttl=self._ledger_ttl)
+
+    @cached_property
+    def retention(self) -> Retention:
+        """Expiry and pruning."""
+        return Retention(self.database, self._endings)
+
+    @cached_property
+    def deliveries(self) -> DeliveryStore:
+        """Deliveries as people look at them."""
+        return DeliveryStore(self.database)
+
+    @cached_property
+    def messages(self) -> MessageStore:
+        """Messages, and everything that happened to them."""
+        return MessageStore(self.database)
+
+    @cached_property
+    def attempts(self) -> AttemptStore:
+        """Failed attempts, and recent events."""
+        return AttemptStore(self.database)
+
+    @cached_property
+    def audit(self) -> AuditStore:
+        """The acts of operators."""
+        return AuditStore(self.database)
+
+    @cached_property
+    def ledger(self) -> LedgerStore:
+        """The ledger of idempotency keys."""
+        return LedgerStore(self.database)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Counts, lag, rates."""
+        return Statistics(self.database)
+
+    @cached_property
+    def limits(self) -> LimitStore:
+        """Limits and breakers of queues and destinations."""
+        return LimitStore(self.database)
+
+    @cached_property
+    def queues(self) -> QueueStore:
+        """Queues and flow control keys."""
+        return QueueStore(self.database)
+
+    @cached_property
+    def url_groups(self) -> UrlGroupStore:
+        """URL groups and their endpoints."""
+        return UrlGroupStore(self.database)
+
+    @cached_property
+    def destinations(self) -> DestinationStore:
+        """Destinations that workers have announced."""
+        return DestinationStore(self.database)
+
+    @cached_property
+    def schedules(self) -> ScheduleStore:
+        """Schedules."""
+        return ScheduleStore(self.database)
+
+    @cached_property
+    def alerts(self) -> AlertStore:
+        """Alerts, shared by all daemons."""
+        return AlertStore(self.database)
+
+    @cached_property
+    def data_keys(self) -> DataKeyStore:
+        """The wrapped keys of encrypted messages."""
+        return DataKeyStore(self.database)
+
+    @cached_property
+    def secrets(self) -> SecretStore:
+        """Secrets that todoku stores itself."""
+        return SecretStore(self.database)
+
+    @cached_property
+    def tokens(self) -> TokenStore:
+        """The tokens of the HTTP API, hashed."""
+        return TokenStore(self.database)
+
+    @cached_property
+    def request_events(self) -> RequestEventStore:
+        """What happened to HTTP requests."""
+        return RequestEventStore(self.database)
 
     def migrate(self) -> Migrated:
         """Brings the schema to this program's version, once, even if several processes try at the same time.
@@ -147,3 +227,6 @@ class Store:
         except SchemaError:
             return facts
         return msgspec.structs.replace(facts, version=version, stray=stray)
+
+
+_NOUNS: Final = tuple(name for name, value in vars(Store).items() if isinstance(value, cached_property))
