@@ -1,4 +1,4 @@
-"""Spans of time as they stand on the wire: `10s`, `1d10h`, `500ms`; and how long a receiver asks to be left alone."""
+"""Parses durations such as `10s`, `1d10h` and `500ms`, and the headers with which a receiver asks for a later retry."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?", re.ASCII)
 _MAX_LENGTH: Final = 64
 _HINT: Final = "numbers with their units, ms s m h d: 30s, 1h30m, 1d10h"
 
-_ASKING: Final = ("retry-after", "x-ratelimit-reset", "x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")
-"""Headers by which a receiver says when to come back; the first of them that can be read counts."""
+_RETRY_HEADERS: Final = ("retry-after", "x-ratelimit-reset", "x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")
+"""Headers that say when to send again, by precedence: the first one that can be parsed counts."""
 
 
 def interval(text: str, *, what: str, longest: float = LONGEST) -> float:
-    """Seconds of `1h30m3s`, or InvalidMessage naming `what`."""
-    found = _read(text)
+    """Returns the seconds of a duration such as `1h30m3s`; raises InvalidMessage, which names it as `what`."""
+    found = _parse(text)
     if found is None:
         raise InvalidMessage(f"{what} cannot be {text[:_MAX_LENGTH]!r}", hint=_HINT)
     if found > longest:
@@ -34,19 +34,20 @@ def interval(text: str, *, what: str, longest: float = LONGEST) -> float:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that the answer with these headers asks to wait, `now` in seconds since 1970; None: it asks for nothing.
+    """Returns the seconds to wait that a response with these headers asks for; None: it asks for none.
 
-    Seconds, a date or a duration. More than a day is nobody's wish but a mistake, or a time since 1970: None too.
+    A value is a number of seconds, a date or a duration; `now` is in unix seconds. A wait of more than a day is taken
+    for a mistake, such as a unix time, and ignored.
     """
     lower = {name.lower(): value for name, value in headers.items()}
-    for name in _ASKING:
-        if name in lower and (wait := _wait(lower[name].strip(), now)) is not None:
+    for name in _RETRY_HEADERS:
+        if name in lower and (wait := _parse_wait(lower[name].strip(), now)) is not None:
             return wait if wait <= DAY else None
     return None
 
 
-def _read(text: str) -> float | None:
-    """Seconds of a duration as Go writes it, days among its units; None: it is none."""
+def _parse(text: str) -> float | None:
+    """Returns the seconds of a duration in Go's syntax, to which days are added; None: it is not a duration."""
     if text == "0":
         return 0.0
     total, at = 0.0, 0
@@ -56,17 +57,17 @@ def _read(text: str) -> float | None:
     return total if text and at == len(text) else None
 
 
-def _wait(text: str, now: float) -> float | None:
+def _parse_wait(text: str, now: float) -> float | None:
     if len(text) <= _MAX_LENGTH and _SECONDS.fullmatch(text):
         return float(text)
-    if (found := _read(text)) is not None:
+    if (found := _parse(text)) is not None:
         return found
-    moment = _moment(text)
+    moment = _date(text)
     return None if moment is None else max(0.0, moment - now)
 
 
-def _moment(text: str) -> float | None:
-    """The moment of a date such as `Wed, 21 Oct 2026 07:28:00 GMT`; None: it is none."""
+def _date(text: str) -> float | None:
+    """Returns the unix time of a date such as `Wed, 21 Oct 2026 07:28:00 GMT`; None: it is not a date."""
     if "," not in text or len(text) > _MAX_LENGTH:
         return None
     try:
