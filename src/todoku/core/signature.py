@@ -1,6 +1,7 @@
 """Signatures that prove who sent a request: the token of `Upstash-Signature`, and the headers of Standard Webhooks.
 
-Verifying compares in constant time with every key, and answers yes or no: why not is nothing to tell a stranger.
+Verifying compares with every key in constant time. The result is only true or false, so that an attacker does not
+learn why a signature was refused.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from todoku.core.msgspec_warmup import learned
 
 ISSUER: Final = "Upstash"
 LASTS: Final = 300
-"""Seconds a token is good for. It is made anew for each attempt."""
+"""Seconds for which a token is valid. Each attempt has a new one."""
 
 BACKDATED: Final = 30
-"""Seconds by which `iat` lies in the past: the official client refuses a token from the future, tolerance or not."""
+"""Seconds by which `iat` lies in the past: the official client refuses tokens from the future, without tolerance."""
 
 TOLERANCE: Final = 300.0
 """Seconds by which the timestamp of a Standard Webhook may differ from the receiver's clock, either way."""
@@ -33,11 +34,11 @@ TOLERANCE: Final = 300.0
 WEBHOOK_ID: Final = "webhook-id"
 WEBHOOK_TIMESTAMP: Final = "webhook-timestamp"
 WEBHOOK_SIGNATURE: Final = "webhook-signature"
-_SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # what a secret begins with is none
+_SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # a prefix, not a secret
 _VERSION: Final = "v1,"
-_ID: Final = re.compile(r"[!-\-/-~]{1,256}")  # printable, without the dot that ends it where it is signed
+_ID: Final = re.compile(r"[!-\-/-~]{1,256}")  # printable, without the dot, which separates the id in the signed text
 _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
-_MOST_SIGNATURES: Final = 32
+_MAX_SIGNATURES: Final = 32
 _URLSAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
@@ -47,7 +48,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class _Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """`nbf` is 0, so that a receiver's slow clock refuses nothing; there is no `aud`, which PyJWT would refuse."""
+    """`nbf` is 0, so that a receiver with a slow clock accepts the token. PyJWT would refuse an `aud`."""
 
     iss: str
     sub: str
@@ -65,12 +66,12 @@ learned(_Header, _Claims)
 
 
 def upstash_signature(url: str, body: bytes, *, key: str, now: float, jti: str) -> str:
-    """The token for one attempt to send `body` to `url`; `now` in seconds since 1970, `jti` unlike any other.
+    """Returns the token for one attempt to send `body` to `url`; `now` is in unix seconds, `jti` is unique.
 
-    InvalidSetting if the key is empty: anybody could sign with that.
+    Raises InvalidSetting if the key is empty, because anyone could sign with it.
     """
     if is_blank(key):
-        raise InvalidSetting("the signing key is empty", hint="`todoku signing-keys rotate` makes new ones")
+        raise InvalidSetting("the signing key is empty", hint="create new ones with `todoku signing-keys rotate`")
     issued = int(now) - BACKDATED
     claims = _Claims(iss=ISSUER, sub=url, exp=int(now) + LASTS, nbf=0, iat=issued, jti=jti, body=_hash(body))
     signed = f"{_HEADER}.{_base64url(msgspec.json.encode(claims))}"
@@ -80,16 +81,16 @@ def upstash_signature(url: str, body: bytes, *, key: str, now: float, jti: str) 
 def verify_upstash(
     token: str, body: bytes, *, keys: Sequence[str], now: float, url: str | None = None, leeway: float = 0.0
 ) -> bool:
-    """Whether one of the keys signed exactly this body (for exactly this URL, if one is given) and not long ago."""
+    """Whether one of the keys signed exactly this body (for exactly this URL, if given), and the token is valid now."""
     signed, _, signature = token.rpartition(".")
-    # Text against text: of base64 that decodes to the same bytes in several spellings, only one is ours.
+    # Compared as text: several spellings of base64 decode to the same bytes, and only the canonical one is accepted.
     matches = [_same(_hs256(key, signed), signature) for key in keys if not is_blank(key)]
     if not any(matches):
         return False
     header, _, payload = signed.partition(".")
     try:
-        algorithm = msgspec.json.decode(_decoded(header), type=_Header)
-        claims = msgspec.json.decode(_decoded(payload), type=_Claims)
+        algorithm = msgspec.json.decode(_decode(header), type=_Header)
+        claims = msgspec.json.decode(_decode(payload), type=_Claims)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
         return False
     return (
@@ -110,21 +111,22 @@ def _hs256(key: str, signed: str) -> str:
 
 
 def webhook_secret(key: str) -> str:
-    """The Standard Webhooks secret of a signing key, `whsec_…`: its bytes in base64, for a receiver's library."""
+    """Returns the Standard Webhooks secret of a signing key, `whsec_` and base64, as receivers' libraries expect it."""
     return _SECRET_PREFIX + base64.b64encode(key.encode()).decode()
 
 
 def webhook_headers(id: str, body: bytes, *, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """The three headers of Standard Webhooks for one attempt, one signature a secret (current and next).
+    """Returns the three headers of Standard Webhooks for one attempt, with one signature per secret (current and next).
 
-    `id` is the same on every attempt: by it a receiver knows a repetition. InvalidSetting if it or a secret cannot be.
+    `id` is the same on every attempt, so that the receiver recognises a repetition. Raises InvalidSetting if it or a
+    secret is invalid.
     """
     if not _ID.fullmatch(id):
-        raise InvalidSetting(f"webhook-id cannot be {id!r}", hint="printable characters without a dot")
+        raise InvalidSetting(f"webhook-id cannot be {id!r}", hint="use printable characters without a dot")
     timestamp = str(int(now))
-    signatures = [_VERSION + _webhook(webhook_key(secret), id, timestamp, body) for secret in secrets]
+    signatures = [_VERSION + _webhook_mac(webhook_key(secret), id, timestamp, body) for secret in secrets]
     if not signatures:
-        raise InvalidSetting("a webhook is signed by at least one secret", hint="whsec_…")
+        raise InvalidSetting("a webhook needs at least one secret", hint="whsec_…")
     return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: timestamp, WEBHOOK_SIGNATURE: " ".join(signatures)}
 
 
@@ -137,26 +139,28 @@ def verify_webhook(
     if not _ID.fullmatch(id) or not _TIMESTAMP.fullmatch(timestamp):
         return False
     given = [part for part in lower.get(WEBHOOK_SIGNATURE, "").split(" ") if part.startswith(_VERSION)]
-    wanted = [_VERSION + _webhook(webhook_key(secret), id, timestamp, body) for secret in secrets]
-    matches = [_same(one, other) for one in wanted for other in given[:_MOST_SIGNATURES]]
+    expected = [_VERSION + _webhook_mac(webhook_key(secret), id, timestamp, body) for secret in secrets]
+    matches = [_same(one, other) for one in expected for other in given[:_MAX_SIGNATURES]]
     return any(matches) and abs(now - int(timestamp)) <= tolerance
 
 
-def _webhook(key: bytes, id: str, timestamp: str, body: bytes) -> str:
+def _webhook_mac(key: bytes, id: str, timestamp: str, body: bytes) -> str:
     signed = f"{id}.{timestamp}.".encode() + body
     return binascii.b2a_base64(mac(key, signed), newline=False).decode()
 
 
 @lru_cache(maxsize=256)
 def webhook_key(secret: str) -> bytes:
-    """What a secret of Standard Webhooks, `whsec_…`, signs with; or InvalidSetting."""
+    """Returns the HMAC key of a Standard Webhooks secret, `whsec_…`; raises InvalidSetting."""
     encoded = secret.removeprefix(_SECRET_PREFIX).rstrip("=")
     try:
         key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if is_blank_key(key):
-        raise InvalidSetting("a secret of Standard Webhooks is empty, or cannot be read", hint="whsec_ and base64")
+        raise InvalidSetting(
+            "a secret of Standard Webhooks is empty, or cannot be read", hint="write whsec_ and base64"
+        )
     return key
 
 
@@ -164,11 +168,11 @@ def webhook_key(secret: str) -> bytes:
 
 
 def mac(key: bytes, signed: bytes) -> bytes:
-    """HMAC-SHA256, for all who sign and all who verify."""
-    # Not hmac.digest: that lets go of the interpreter lock each time, and is 20 times slower beside busy threads.
-    made = _keyed(key).copy()
-    made.update(signed)
-    return made.digest()
+    """Returns the HMAC-SHA256 of `signed`."""
+    # Not hmac.digest: it releases the GIL on each call, which makes it 20 times slower beside busy threads.
+    state = _keyed(key).copy()
+    state.update(signed)
+    return state.digest()
 
 
 @lru_cache(maxsize=256)
@@ -177,7 +181,7 @@ def _keyed(key: bytes) -> hmac.HMAC:
 
 
 def _same(one: str, other: str) -> bool:
-    """Equal, in a time that does not tell how much of it is."""
+    """Compares in constant time."""
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
 
 
@@ -189,7 +193,7 @@ def _hash(body: bytes) -> str:
     return _base64url(hashlib.sha256(body).digest())
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 

@@ -1,4 +1,4 @@
-"""Which requests somebody means: several values of one kind mean any of them, several kinds mean all of them."""
+"""A filter of HTTP requests: a request matches if each field that is not empty contains the request's value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from todoku.core.http_request import HttpRequest
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter. What is empty does not filter. `since` and `until`: of the moment a listing is ordered by."""
+    """A filter. Empty fields do not filter. `since` and `until` limit the time that a listing is ordered by."""
 
     message_ids: tuple[UUID, ...] = ()
     dead_ids: tuple[str, ...] = ()
@@ -28,18 +28,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     caller_ips: tuple[str, ...] = ()
     flow_keys: tuple[str, ...] = ()
     statuses: tuple[int, ...] = ()
-    """What the receiver answered last; 0: nothing."""
+    """HTTP statuses of the receiver's last response; 0: it never answered."""
     reasons: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
 
     def is_empty(self) -> bool:
-        """Whether this means everything there is."""
+        """Whether the filter matches everything."""
         return self == Wanted()
 
     def takes(self, request: HttpRequest) -> bool:
-        """Whether this request is meant, as far as it can tell by itself."""
+        """Whether the filter matches the values that are in the request itself; it ignores ids, statuses, reasons,
+        states and times."""
         if self.labels and not set(self.labels) & set(request.labels):
             return False
         return all(given in wanted for wanted, given in self._pairs(request) if wanted)
