@@ -28,7 +28,7 @@ def allows(scopes: Iterable[str], wanted: Scope) -> bool:
 
 
 def scopes(given: Iterable[object]) -> tuple[Scope, ...]:
-    """Returns the scopes without repetition, in canonical order; raises InvalidAct if there are none or unknown ones."""
+    """Returns the scopes without repetition, in canonical order; raises InvalidAct if there are none, or unknown."""
     named = tuple(given)
     if unknown := [scope for scope in named if scope not in INSIDE]:
         raise InvalidAct(f"scope cannot be {unknown[0]!r}", hint="publish, read, operate or admin")
@@ -71,8 +71,6 @@ def token(text: object) -> Secret | None:
         return text
     found = str(text).strip()
     if not SHORTEST <= len(found) <= _LONGEST or not found.isascii() or not found.isprintable() or " " in found:
-        hint = (
-            f"TODOKU_TOKEN needs {SHORTEST} to {_LONGEST} visible characters; `openssl rand -hex 32` makes a good one"
-        )
+        hint = f"TODOKU_TOKEN needs {SHORTEST} to {_LONGEST} visible characters; create one with `openssl rand -hex 32`"
         raise InvalidSetting("token cannot be read", hint=hint)
     return Secret(found)
