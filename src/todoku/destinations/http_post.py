@@ -8,168 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-import aiohttp
 import msgspec
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
 
 from todoku.core.address_guard import Guard, check_url
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Response, kept_response
 from todoku.core.settings import Settings
-from todoku.destinations.aiohttp_protocol import (
-    BoundedHandler,
-    Connection,
-    HttpProcessingError,
-    RawResponseMessage,
-    StreamWriter,
-    Trace,
-    bound_answers,
-)
-from todoku.destinations.guarded_connector import LookUp, connector, is_address, looked_up, on_behalf_of, refuse
-
-_WAYS: Final = 4096
-"""So many URLs are remembered as they were read."""
-
-_AGAIN: Final = frozenset({"GET", "PUT", "DELETE"})
-"""Methods of which the second request does nothing that the first has not done."""
-
-_NO_BODY: Final = "GET"
-_UNTIMED: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)  # the sender has one deadline over everything
-_NO_TRACES: Final[list[Trace]] = []
-
-
-class RawAnswer(msgspec.Struct, frozen=True):
-    """What came back: of its body as much as was wanted."""
-
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes
-
-
-class _Way(msgspec.Struct, frozen=True):
-    """A URL as it was read: the host it is for, what is asked of it, and how the connector knows its connections."""
-
-    url: URL
-    host: str
-    said: str
-    target: str
-    key: aiohttp.ClientRequest
-
-
-class Exchange:
-    """The connections of one event loop, to where the guard lets them: no cookies, no proxy, no redirect, nothing
-    unpacked."""
-
-    def __init__(self, guard: Guard, look_up: LookUp | None = None) -> None:
-        self._guard = guard
-        self._loop = asyncio.get_running_loop()
-        self._connector = bound_answers(connector(guard, look_up or looked_up), self._loop)
-        self._ways: dict[str, _Way] = {}
-
-    async def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, most: int) -> RawAnswer:
-        """What the receiver answered, and up to `most` bytes of its body. Or whatever aiohttp raises.
-
-        A connection that was closed by then says nothing about its receiver: what can be repeated is, once.
-        """
-        way = self._ways.get(url) or self._way(url)
-        on_behalf_of(way.host)
-        try:
-            return await self._asked(method, way, headers, body, most)
-        except aiohttp.ClientConnectorError:
-            raise
-        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-            if method not in _AGAIN:
-                raise
-        return await self._asked(method, way, headers, body, most)
-
-    async def aclose(self) -> None:
-        """End the connections."""
-        await self._connector.close()
-
-    async def _asked(self, method: str, way: _Way, headers: Mapping[str, str], body: bytes, most: int) -> RawAnswer:
-        connection = await self._connector.connect(way.key, _NO_TRACES, _UNTIMED)
-        protocol = connection.protocol
-        assert isinstance(protocol, BoundedHandler)  # noqa: S101 - it has just been connected
-        try:
-            await self._write(protocol, f"{method} {way.target} HTTP/1.1", _lines(method, way, headers, body), body)
-            message, content = await _answer(protocol, method, way)
-            came = await _read(content, most)
-        except BaseException:
-            _abandon(connection)
-            connection.close()
-            raise
-        _abandon(connection)
-        protocol.end_answer()
-        connection.release()  # if there is more of the answer, this closes it, too
-        return RawAnswer(message.code, message.headers, came)
-
-    async def _write(self, protocol: BoundedHandler, line: str, headers: CIMultiDict[str], body: bytes) -> None:
-        """The whole request, which is in memory already: what does not go out now, the transport keeps."""
-        protocol.expect_answer()
-        writer = StreamWriter(protocol, self._loop)
-        await writer.write_headers(line, headers)
-        if body:
-            await writer.write(body, drain=False)
-        writer.set_eof()
-
-    def _way(self, text: str) -> _Way:
-        url = URL(text, encoded=True)  # byte for byte as it was signed
-        host = url.host or ""
-        if is_address(host):  # nobody looks it up
-            refuse(self._guard, host, host)
-        key = aiohttp.ClientRequest("GET", url, loop=self._loop)
-        way = _Way(url, host, url.host_port_subcomponent or "", url.raw_path_qs, key)
-        if len(self._ways) >= _WAYS:
-            self._ways.clear()
-        self._ways[text] = way
-        return way
-
-
-def _abandon(connection: Connection) -> None:
-    """Nobody waits for the rest of a request any more: who has not read it by now may never do it."""
-    transport = connection.transport
-    if transport is not None and transport.get_write_buffer_size():
-        transport.abort()
-        if connection.protocol is not None:
-            connection.protocol.force_close()
-
-
-def _lines(method: str, way: _Way, headers: Mapping[str, str], body: bytes) -> CIMultiDict[str]:
-    """The headers as they are sent. Of a name in two spellings the later one counts."""
-    lines = CIMultiDict(Host=way.said)
-    for name, value in headers.items():
-        lines[name] = value
-    if body or method != _NO_BODY:
-        lines["Content-Length"] = str(len(body))
-    return lines
-
-
-async def _answer(protocol: BoundedHandler, method: str, way: _Way) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
-    """The head of the answer."""
-    try:
-        return await protocol.read()
-    except HttpProcessingError as error:
-        asked = aiohttp.RequestInfo(way.url, method, CIMultiDictProxy(CIMultiDict()), way.url)
-        raise aiohttp.ClientResponseError(
-            asked, (), status=error.code, message=error.message, headers=error.headers
-        ) from error
-
-
-async def _read(content: aiohttp.StreamReader, most: int) -> bytes:
-    """The body, or as much of it as is wanted."""
-    if content.at_eof():
-        return b""
-    pieces, left = [], most
-    while left > 0 and (piece := await content.read(left)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
-
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
-    from todoku.destinations.http_post import Exchange
+    from todoku.destinations.http_exchange import Exchange
 
 READ_BYTES: Final = 64 << 10
 """So much of an answer's body is read. What it goes on to say is cut off, with its connection."""
@@ -224,7 +72,7 @@ class Poster:
             exchanges = self._exchanges[loop] = {}
         if guard not in exchanges:
             # aiohttp is an extra: loaded when the first request is sent.
-            exchanges[guard] = import_module("todoku.destinations.http_post").Exchange(guard, self._look_up)
+            exchanges[guard] = import_module("todoku.destinations.http_exchange").Exchange(guard, self._look_up)
         return exchanges[guard]
 
     def _rewritten(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:

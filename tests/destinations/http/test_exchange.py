@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from todoku.core.address_guard import Guard
-from todoku.destinations.http_post import Exchange
+from todoku.destinations.http_exchange import Exchange
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 Answering = Callable[[int, int], bytes | None]
@@ -104,7 +104,7 @@ def test_what_only_announces_an_answer_is_none() -> None:
 
 
 def test_many_urls_are_forgotten_and_asked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("todoku.destinations.http_post._WAYS", 2)
+    monkeypatch.setattr("todoku.destinations.http_exchange._WAYS", 2)
 
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, f"{url}?{number % 3}") for number in range(6)]
