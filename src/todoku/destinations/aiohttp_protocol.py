@@ -1,8 +1,8 @@
-"""The parts of aiohttp that are not its public interface: `todoku.destinations` takes them from here alone.
+"""All uses of aiohttp's private interface. Other modules of `todoku.destinations` import these names from here.
 
-Run with the lowest version that `pyproject.toml` allows (`make test-floors`) and with the one in
-`requirements/runtime.txt`. Beside the names below: `TCPConnector._factory`, which makes the protocol of a connection,
-and what `BoundedHandler` overrides.
+Tested with the lowest version that `pyproject.toml` allows (`make test-floors`) and with the one in
+`requirements/runtime.txt`. Besides the imported names, it uses `TCPConnector._factory`, which creates the protocol of a
+connection, and the methods that `BoundedHandler` overrides.
 """
 
 from __future__ import annotations
@@ -29,98 +29,98 @@ __all__ = [
 
 MAX_HEADERS: Final = 100
 MAX_FIELD: Final = 8190
-"""Of an answer: more headers, or a longer one, and it is none."""
+"""The most headers of a response, and the most bytes of one header; a response with more is invalid."""
 
 MAX_HEAD_BYTES: Final = 64 << 10
-"""All heads of an answer together: its own, and those that only announce it (1xx)."""
+"""The most bytes of the head of a response and of the interim responses (1xx) before it."""
 
-MAX_ANNOUNCED: Final = 10
-"""So many 1xx may come before an answer."""
+MAX_INTERIM: Final = 10
+"""The most interim responses (1xx)."""
 
 MAX_BODY_BYTES: Final = 1 << 20
-"""What may come behind the head of an answer: far more than is read of a body, in chunks however small."""
+"""The most bytes after the head: far more than a sender reads, even of a body in tiny chunks."""
 
 _PIECE: Final = 8 << 10
-"""So much of a head is parsed before the bounds are looked at again."""
+"""Bytes of a head that are parsed before the limits are checked again."""
 
 
 class BoundedHandler(ResponseHandler):
-    """A connection to a receiver: only what was asked for is read, and no more than an answer may have."""
+    """A connection to a receiver that reads only responses to its own requests, and only within the limits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._asked = False
-        self._head_came = False
-        self._announced = self._came = 0
+        self._expecting = False
+        self._has_head = False
+        self._interim = self._received = 0
 
     def expect_answer(self) -> None:
-        """A request is about to be written: what comes from now on is its answer."""
-        self._asked, self._head_came, self._announced, self._came = True, False, 0, 0
+        """Starts reading a response; called before a request is written."""
+        self._expecting, self._has_head, self._interim, self._received = True, False, 0, 0
         self.set_response_params(
             read_until_eof=True, auto_decompress=False, max_line_size=MAX_FIELD, max_field_size=MAX_FIELD,
             max_headers=MAX_HEADERS,
         )  # fmt: skip
 
     def end_answer(self) -> None:
-        """The answer was read as far as anybody wants it."""
-        self._asked = False
+        """Stops reading; called when the response has been read as far as the sender needs it."""
+        self._expecting = False
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes. Those without a request, or beyond a bound, end the connection."""
-        if not data:  # aiohttp's own sign that the parser may go on
+        """Parses received bytes. Bytes without a request, or beyond a limit, end the connection."""
+        if not data:  # by this aiohttp resumes the parser
             super().data_received(data)
-        elif not self._asked:
+        elif not self._expecting:
             self.force_close()
-            self._cut_off()
+            self._abort()
         else:
-            while data and not self._head_came and self.exception() is None:
+            while data and not self._has_head and self.exception() is None:
                 piece, data = data[:_PIECE], data[_PIECE:]
-                self._came += len(piece)
+                self._received += len(piece)
                 super().data_received(piece)
                 self._check_head()
             if data and self.exception() is None:
-                self._came += len(data)
+                self._received += len(data)
                 super().data_received(data)
-            if self._head_came:
+            if self._has_head:
                 self._check_body()
 
     def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
-        """The head of an answer; or an interim one (1xx), which the worker passes over."""
+        """Takes the head of a response from the parser. Interim responses (1xx) are only counted."""
         code = data[0].code
         if 100 <= code <= 199 and code != 101:
-            self._announced += 1
-        elif self._announced <= MAX_ANNOUNCED:
-            self._head_came = True
+            self._interim += 1
+        elif self._interim <= MAX_INTERIM:
+            self._has_head = True
             super().feed_data(data, size)
 
     def _check_head(self) -> None:
-        if self._announced > MAX_ANNOUNCED:
-            self._fail(f"it announced its answer more than {MAX_ANNOUNCED} times (1xx)")
-        elif not self._head_came and self._came > MAX_HEAD_BYTES:
+        if self._interim > MAX_INTERIM:
+            self._fail(f"it sent more than {MAX_INTERIM} interim responses (1xx)")
+        elif not self._has_head and self._received > MAX_HEAD_BYTES:
             self._fail(f"its head has more than {MAX_HEAD_BYTES} bytes")
 
     def _check_body(self) -> None:
-        """Fails the read of a body that cannot be read at once, instead of at the deadline."""
+        """Fails the reading of an invalid body at once, instead of at the deadline."""
         payload = self._payload
         if payload is None or payload.is_eof() or payload.exception() is not None:
             return
-        if self._came > MAX_HEAD_BYTES + MAX_BODY_BYTES:
-            payload.set_exception(aiohttp.ClientPayloadError("its body is wrapped in too many bytes"))
-            self._cut_off()
+        if self._received > MAX_HEAD_BYTES + MAX_BODY_BYTES:
+            payload.set_exception(aiohttp.ClientPayloadError("its body takes up too many bytes"))
+            self._abort()
         elif (error := self.exception()) is not None:
             payload.set_exception(aiohttp.ClientPayloadError(f"its body cannot be read: {error}"))
 
     def _fail(self, why: str) -> None:
         if self.exception() is None:
             self.set_exception(HttpProcessingError(code=502, message=why))
-            self._cut_off()
+            self._abort()
 
-    def _cut_off(self) -> None:
+    def _abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
 
 def bound_answers(connector: aiohttp.TCPConnector, loop: asyncio.AbstractEventLoop) -> aiohttp.TCPConnector:
-    """Let the connections of this connector be bounded ones."""
+    """Makes the connector create BoundedHandlers."""
     connector._factory = partial(BoundedHandler, loop=loop)  # type: ignore[assignment]  # a partial is invariant
     return connector

@@ -1,4 +1,4 @@
-"""One HTTP request over pooled connections: sent within its deadline, and what came back."""
+"""Sends one HTTP request within its deadline, over pooled connections."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from todoku.destinations.http_exchange import Exchange
 
 READ_BYTES: Final = 64 << 10
-"""So much of an answer's body is read. What it goes on to say is cut off, with its connection."""
+"""The most bytes of a response body that are read. A connection with more of it is closed."""
 
 
 class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent, complete."""
+    """A complete request, ready to be sent."""
 
     url: str
     method: str
@@ -32,37 +32,37 @@ class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     timeout: float
     only_status: bool = False
-    """Of a success nobody wants to know more."""
+    """The caller needs only the status of a successful response."""
 
 
 class ReceiverAnswer(msgspec.Struct, frozen=True):
-    """What came back: all headers, for who decides by them, and what is kept of it."""
+    """A response: all its headers, to classify it by, and the part that is stored."""
 
     headers: dict[str, str]
     kept: Response
 
 
 class Poster:
-    """Sends posts. Pooled connections an event loop, made when it is first needed."""
+    """Sends requests. Each event loop has its own pool of connections, created when it is first needed."""
 
     def __init__(self, settings: Settings, look_up: LookUp | None = None) -> None:
         self._look_up = look_up
         self._guard = Guard(settings.http_allow, settings.http_loopback)
         self._rewrites = rewrites(settings.http_rewrite)
-        self._own = Guard(settings.http_allow, loopback=True)
+        self._rewrite_guard = Guard(settings.http_allow, loopback=True)
         self._exchanges: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Guard, Exchange]] = WeakKeyDictionary()
 
     async def post(self, post: OutgoingPost) -> ReceiverAnswer:
-        """What the receiver answered. TimeoutError, or whatever aiohttp raises: it did not."""
-        to, guard, headers = self._rewritten(post) if self._rewrites else (post.url, self._guard, post.headers)
+        """Returns the receiver's response; raises TimeoutError or an error of aiohttp."""
+        url, guard, headers = self._rewrite(post) if self._rewrites else (post.url, self._guard, post.headers)
         async with asyncio.timeout(post.timeout):
-            asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=READ_BYTES)
-        if post.only_status and 200 <= asked.status < 300:
-            return ReceiverAnswer({}, Response(asked.status))
-        return ReceiverAnswer(dict(asked.headers), kept_response(asked.status, asked.headers.items(), asked.body))
+            answer = await self._exchange(guard).ask(post.method, url, headers, post.body, most=READ_BYTES)
+        if post.only_status and 200 <= answer.status < 300:
+            return ReceiverAnswer({}, Response(answer.status))
+        return ReceiverAnswer(dict(answer.headers), kept_response(answer.status, answer.headers.items(), answer.body))
 
     async def aclose(self) -> None:
-        """End the connections of this event loop."""
+        """Closes the connections of this event loop."""
         for exchange in self._exchanges.pop(asyncio.get_running_loop(), {}).values():
             await exchange.aclose()
 
@@ -71,27 +71,27 @@ class Poster:
         if exchanges is None:
             exchanges = self._exchanges[loop] = {}
         if guard not in exchanges:
-            # aiohttp is an extra: loaded when the first request is sent.
+            # aiohttp is an extra, so the module that needs it is imported when the first request is sent.
             exchanges[guard] = import_module("todoku.destinations.http_exchange").Exchange(guard, self._look_up)
         return exchanges[guard]
 
-    def _rewritten(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:
-        """For development: what is for one origin goes to another, which is asked as if it were the first."""
-        for given, instead in self._rewrites.items():
-            if post.url == given or post.url.startswith((f"{given}/", f"{given}?")):
-                host = given.partition("://")[2]
-                return instead + post.url[len(given) :], self._own, {**post.headers, "Host": host}
+    def _rewrite(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:
+        """For development: sends a request for one origin to another, with the Host header of the first."""
+        for origin, replacement in self._rewrites.items():
+            if post.url == origin or post.url.startswith((f"{origin}/", f"{origin}?")):
+                host = origin.partition("://")[2]
+                return replacement + post.url[len(origin) :], self._rewrite_guard, {**post.headers, "Host": host}
         return post.url, self._guard, post.headers
 
 
 def rewrites(given: tuple[str, ...]) -> dict[str, str]:
-    """The setting http_rewrite: from which origin to which."""
+    """Parses the setting http_rewrite into a mapping of origins; raises InvalidSetting."""
     found = {}
     for entry in given:
-        origin, equals, instead = entry.partition("=")
+        origin, equals, replacement = entry.partition("=")
         if not equals:
             raise InvalidSetting(f"http_rewrite cannot be {entry!r}", hint="https://host=http://127.0.0.1:9001")
-        found[_origin(origin)] = _origin(instead)
+        found[_origin(origin)] = _origin(replacement)
     return found
 
 

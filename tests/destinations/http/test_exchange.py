@@ -104,7 +104,7 @@ def test_what_only_announces_an_answer_is_none() -> None:
 
 
 def test_many_urls_are_forgotten_and_asked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("todoku.destinations.http_exchange._WAYS", 2)
+    monkeypatch.setattr("todoku.destinations.http_exchange._MAX_TARGETS", 2)
 
     async def asking(exchange: Exchange, url: str) -> list[int]:
         return [await ask(exchange, f"{url}?{number % 3}") for number in range(6)]
