@@ -666,8 +666,8 @@ def test_bad_input_is_refused_where_it_is_said_and_nothing_is_stored(box: todoku
         ({"cron": "0 9 * * *", "tz": "Asia/Tokio"}, "tz cannot be 'Asia/Tokio'"),
         ({"every": 0}, "every cannot be 0"),
         ({"every": -5}, "every cannot be -5"),
-        ({"every": 60, "cron": "0 9 * * *"}, "cron or every, one of them"),
-        ({}, "cron or every, one of them"),
+        ({"every": 60, "cron": "0 9 * * *"}, "needs either cron or every"),
+        ({}, "needs either cron or every"),
         ({"every": 60, "missed": "never"}, "missed cannot be 'never'"),
     ]
     for given, told in wrong:

@@ -68,11 +68,11 @@ def test_arguments_precede_the_environment_and_that_the_file() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("WEBHOOK", "ftp://host/x", "alert_webhook is no http or https URL"),
+        ("WEBHOOK", "ftp://host/x", "alert_webhook is not a URL that begins with http or https"),
         ("SENTRY", "https://", "alert_sentry"),
         ("MAIL_SMTP", "host:25", "alert_mail_smtp"),
-        ("MAIL_TO", "ops@example.com\nBcc: all@example.com", "is no mail address"),
-        ("MAIL_FROM", "nobody", "is no mail address"),
+        ("MAIL_TO", "ops@example.com\nBcc: all@example.com", "is not a mail address"),
+        ("MAIL_FROM", "nobody", "is not a mail address"),
         ("INTERVAL_SEC", "0", "alert_interval_sec"),
         ("REMIND_SEC", "soon", "alert_"),
     ],

@@ -47,7 +47,7 @@ SECRET = base64.b64encode(b"too short, and still nobody's").decode()
         (f"{TEXT},{SECRET}", "entry 3 of master_keys"),
         (f"a b:{SECRET}", "entry 1"),
         (f"k:{SECRET}", "'k' has 29 bytes, 32 are needed"),
-        (f"k:{SECRET}!", "'k' is no base64"),
+        (f"k:{SECRET}!", "'k' is not base64"),
         (f"{written('k', ONE)},{written('k', TWO)}", "two keys called 'k'"),
     ],
 )

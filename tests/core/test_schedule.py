@@ -325,10 +325,10 @@ def test_an_interval_is_at_least_a_second(duration: object) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"cron_": None, "every_": None}, "cron or every, one of them"),
-        ({"cron_": "* * * * *", "every_": 5}, "cron or every, one of them"),
-        ({"cron_": None, "every_": 5, "tz": "Asia/Tokyo"}, "tz belongs to cron"),
-        ({"cron_": "* * * * *", "every_": None, "anchor": NINE}, "anchor belongs to every"),
+        ({"cron_": None, "every_": None}, "needs either cron or every"),
+        ({"cron_": "* * * * *", "every_": 5}, "needs either cron or every"),
+        ({"cron_": None, "every_": 5, "tz": "Asia/Tokyo"}, "tz can only be used with cron"),
+        ({"cron_": "* * * * *", "every_": None, "anchor": NINE}, "anchor can only be used with every"),
         ({"cron_": None, "every_": 5, "anchor": at("2026-01-01T00:00")}, "anchor cannot be"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The pure heart: values and decisions. No I/O, no clock, no randomness."""
+"""Values and decisions without side effects: no I/O, no clock, no randomness."""

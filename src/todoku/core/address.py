@@ -1,6 +1,7 @@
-"""Where a request is to go, as it stands in the path of another: `/v2/publish/https://example.com/hook?of=7`.
+"""Parses the destination that is part of a request's path: `/v2/publish/https://example.com/hook?of=7`.
 
-The address is raw there, with its slashes and its query. Some proxies merge the slashes, some clients escape them.
+It is not escaped there: its slashes and its query are part of the path. Some proxies merge the slashes, and some
+clients escape them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from todoku.core.errors import InvalidMessage
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
 NAME_HINT: Final = "letters, digits and _ . -, at most 200 of them"
 
-TOKEN: Final = "qstash_token"  # noqa: S105 - the name of it
+TOKEN: Final = "qstash_token"  # noqa: S105 - the name of a parameter
 OPTION: Final = "upstash-"
 
 _LONGEST: Final = 3 * MAX_URL
-"""Characters of a destination, each of which may be escaped by three."""
+"""Characters of a raw destination: percent-encoding takes three characters for one."""
 
 _SCHEME: Final = re.compile(r"(https?):/{1,2}(?=[^/])", re.IGNORECASE | re.ASCII)
 _ESCAPED: Final = re.compile(r"https?%3a", re.IGNORECASE | re.ASCII)
@@ -29,7 +30,7 @@ _OTHER_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE | re.ASCI
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A URL group: what is sent to it goes to each of its endpoints."""
+    """A URL group: a request to it is sent to each of its endpoints."""
 
     name: str
 
@@ -44,22 +45,25 @@ Address = Url | Group
 
 
 def address(raw: str, query: str = "") -> Address:
-    """What `raw` names, with what is left of the query that came with it; InvalidMessage names the destination."""
+    """Parses `raw`; a URL gets the parameters of `query` that are meant for the receiver.
+
+    Raises InvalidMessage if `raw` is neither a URL nor the name of a URL group.
+    """
     if len(raw) > _LONGEST:
         raise InvalidMessage(f"the destination has {len(raw)} characters", hint=f"{_LONGEST} are allowed")
     if _ESCAPED.match(raw):
         raw = unquote(raw)
-    found = _SCHEME.match(raw)
-    if found is None:
+    scheme = _SCHEME.match(raw)
+    if scheme is None:
         return _group(raw)
-    url = f"{found[1].lower()}://{raw[found.end() :]}"
+    url = f"{scheme[1].lower()}://{raw[scheme.end() :]}"
     if rest := own_query(query):
         url += ("&" if "?" in url else "?") + rest
     return Url(check_url(url, what="destination"))
 
 
 def own_query(query: str) -> str:
-    """The part of a query that is the destination's: neither the token nor an option is sent on."""
+    """Returns the query without the parameters meant for todoku: the token and the `upstash-` options."""
     return "&".join(part for part in query.split("&") if part and not _is_ours(part))
 
 
@@ -73,10 +77,11 @@ def _group(raw: str) -> Group:
     if NAME.fullmatch(name):
         return Group(name)
     if not name:
-        raise InvalidMessage("there is no destination", hint="…/https://example.com/hook, or the name of a URL group")
+        hint = "end the path with a URL, …/https://example.com/hook, or with the name of a URL group"
+        raise InvalidMessage("there is no destination", hint=hint)
     if name.startswith("api/"):
         raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint="publish to the URL of the service instead")
     if _OTHER_SCHEME.match(name):
-        raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint="an http:// or https:// URL")
-    hint = f"a URL begins with https://, and a URL group is called by {NAME_HINT}"
+        raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint="use an http:// or https:// URL")
+    hint = f"a URL begins with http:// or https://; the name of a URL group is {NAME_HINT}"
     raise InvalidMessage(f"destination cannot be {name[:128]!r}", hint=hint)

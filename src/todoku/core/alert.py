@@ -1,7 +1,8 @@
-"""Alerts: which number is over its threshold, and when somebody is told. Pure: readings and times are arguments.
+"""Alerts: which values are over their thresholds, and when to send a notification. Readings and times are arguments.
 
-An alert that was seen is told once it has lasted (`HOLDS`), again every few hours while it lasts, and once more when
-it is over. It is over when nobody has seen it for a while: several daemons look, and each knows only its own counters.
+An alert is sent to its sinks once it has lasted for its time in `HOLDS`, again every few hours while it lasts, and once
+when it is over. It is over when no daemon has seen it for a while: several daemons check, and each knows only its own
+counters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Name = Literal[
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert is raised by a number above its threshold. None: that one never is. Ages are seconds, ratios shares."""
+    """A value above its threshold raises the alert of that name; None disables it. Ages are in seconds, ratios are
+    fractions of 1."""
 
     dead_letters: float | None = 0.0
     dead_letter_age: float | None = 86_400.0
@@ -34,7 +36,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of each alert, as one daemon sees it now. None: nothing happened that it could be read from."""
+    """The current value of each alert, as one daemon sees it. None: there was nothing to measure."""
 
     dead_letters: float | None = None
     dead_letter_age: float | None = None
@@ -55,20 +57,20 @@ HOLDS: Final[dict[Name, float]] = {
     "publish_failure_ratio": 300.0, "handler_error_ratio": 300.0, "retry_ratio": 300.0, "oldest_age": 60.0,
     "lag": 300.0, "stuck": 60.0, "e2e_p95": 300.0,
 }  # fmt: skip
-"""For so many seconds it must last before somebody is told; the others are told at once. As the Prometheus rules."""
+"""Seconds that an alert must last before it is sent, the same as in the Prometheus rules. Others are sent at once."""
 
 WINDOW: Final = 300.0
-"""Ratios, rates and the 95th percentile are of so many seconds."""
+"""Seconds over which ratios, rates and the 95th percentile are measured."""
 
 LEASE: Final = 60.0
-"""So long one daemon has to tell an alert; then another may."""
+"""Seconds that a daemon has to send an alert; after that another daemon may send it."""
 
 GIVE_UP: Final = 86_400.0
-"""An alert that could not be told, and has been over for so long, is news no more."""
+"""Seconds after which an alert that is over and could not be sent is dropped."""
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """A number above its threshold."""
+    """A value above its threshold."""
 
     name: Name
     value: float
@@ -76,7 +78,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 def raised(reading: Reading, thresholds: Thresholds) -> dict[Name, Raised]:
-    """What a reading raises."""
+    """Returns the values of a reading that are above their thresholds."""
     found: dict[Name, Raised] = {}
     for name in NAMES:
         value, threshold = getattr(reading, name), getattr(thresholds, name)
@@ -85,22 +87,22 @@ def raised(reading: Reading, thresholds: Thresholds) -> dict[Name, Raised]:
     return found
 
 
-# ---------------------------------------------------------------------------------------- when it is told
+# ------------------------------------------------------------------------------------- when it is sent
 
 
 class AlertStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What all daemons know of one alert at one sink. Times are the database's, in unix seconds."""
+    """The state of one alert at one sink, shared by all daemons. Times are the database's, in unix seconds."""
 
     name: Name
     sink: str
     since: float
     seen_at: float
     next_at: float
-    """From then on it may be told: the first time, again, or (over) for the last time."""
+    """The earliest time of the next notification: the first, a reminder, or, if `over`, the last."""
     told_at: float | None = None
     over: bool = False
     tries: int = 0
-    """How often somebody set out to tell it: the token of whoever does."""
+    """How many times a daemon leased the notification. It is the fencing token of the daemon that sends it."""
     value: float = 0.0
     threshold: float = 0.0
 
@@ -109,18 +111,18 @@ Kind = Literal["begun", "reminder", "over"]
 
 
 class Telling(msgspec.Struct, frozen=True):
-    """What one daemon is to tell at one sink."""
+    """A notification that one daemon has to send to one sink."""
 
     kind: Kind
     standing: AlertStanding
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """It is over, and there is nothing to tell."""
+    """The alert is over and nothing has to be sent: delete its state."""
 
 
 class Keep(msgspec.Struct, frozen=True):
-    """How it stands from now on. `telling`: it is the caller's to tell, for the length of a lease."""
+    """The state to store. `telling`: the notification that the caller has to send before its lease ends."""
 
     standing: AlertStanding
     telling: Telling | None = None
@@ -130,7 +132,7 @@ Step = Keep | Forget
 
 
 def begun(found: Raised, sink: str, now: float) -> AlertStanding:
-    """An alert that nobody has seen before."""
+    """Returns the state of an alert that is seen for the first time."""
     return AlertStanding(
         name=found.name, sink=sink, since=now, seen_at=now, next_at=now + HOLDS.get(found.name, 0.0),
         value=found.value, threshold=found.threshold,
@@ -138,27 +140,30 @@ def begun(found: Raised, sink: str, now: float) -> AlertStanding:
 
 
 def step(known: AlertStanding, found: Raised | None, now: float, *, quiet: float, remind: float) -> Step:
-    """What becomes of an alert that one daemon sees (`found`) or does not. It is over after `quiet` seconds unseen."""
+    """Decides what to do with a known alert that one daemon sees (`found`) or does not see (None).
+
+    It is over once no daemon has seen it for `quiet` seconds. Reminders are `remind` seconds apart.
+    """
     if found is not None:
         if known.over and known.next_at > now:
-            return Keep(known)  # somebody tells of its end this very moment; then it begins anew
+            return Keep(known)  # another daemon is sending that it is over; after that it starts anew
         seen = msgspec.structs.replace(known, seen_at=now, value=found.value, threshold=found.threshold)
-        if known.over and known.told_at is not None:  # its end was never told, so nobody need hear of either
+        if known.over and known.told_at is not None:  # its end was not sent, so it simply continues
             next_at = max(now, known.told_at + remind)
             seen = msgspec.structs.replace(seen, over=False, next_at=next_at, tries=known.tries + 1)
-        return _leased(seen, "begun" if known.told_at is None else "reminder", now)
+        return _lease_if_due(seen, "begun" if known.told_at is None else "reminder", now)
     if now - known.seen_at < quiet:
         return Keep(known)
     if now - known.seen_at >= GIVE_UP or (known.told_at is None and known.tries == 0):
         return Forget()
     if known.told_at is None:
-        return _leased(known, "begun", now)
+        return _lease_if_due(known, "begun", now)
     ended = known if known.over else msgspec.structs.replace(known, over=True, next_at=now)
-    return _leased(ended, "over", now)
+    return _lease_if_due(ended, "over", now)
 
 
-def _leased(known: AlertStanding, kind: Kind, now: float) -> Keep:
-    """To be told by the caller, if its time has come and nobody else is at it."""
+def _lease_if_due(known: AlertStanding, kind: Kind, now: float) -> Keep:
+    """Gives the notification to the caller if it is due and no other daemon has leased it."""
     if known.next_at > now:
         return Keep(known)
     leased = msgspec.structs.replace(known, next_at=now + LEASE, tries=known.tries + 1)
@@ -169,53 +174,54 @@ def _leased(known: AlertStanding, kind: Kind, now: float) -> Keep:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """A share; None of nothing."""
+    """Returns `part` divided by `whole`; None: `whole` is 0."""
     return part / whole if whole > 0 else None
 
 
 def percentile(share: float, edges: Sequence[float], up_to: Sequence[float], number: float) -> float | None:
-    """The value below which `share` of a histogram lies, straight within its bucket; beyond the last edge, that edge.
+    """Returns the value below which `share` of a histogram lies, interpolated linearly within its bucket.
 
-    `up_to[i]` of `number` values were at most `edges[i]`. None: there are no values.
+    `up_to[i]` of `number` values were at most `edges[i]`. Beyond the last edge it is that edge. None: there are no
+    values.
     """
     if number <= 0:
         return None
-    wanted, below, lower = share * number, 0.0, 0.0
+    rank, below, lower = share * number, 0.0, 0.0
     for edge, count in zip(edges, up_to, strict=True):
-        if count >= wanted:
-            return lower + (edge - lower) * (wanted - below) / (count - below) if count > below else edge
+        if count >= rank:
+            return lower + (edge - lower) * (rank - below) / (count - below) if count > below else edge
         below, lower = count, edge
     return edges[-1]
 
 
 # ------------------------------------------------------------------------------------------------- words
 
-_SAYS: Final[dict[Name, tuple[str, str]]] = {
+_TEXTS: Final[dict[Name, tuple[str, str]]] = {
     "dead_letters": ("{0:.0f} dead letters wait for a person", "todoku reasons, then todoku replay or todoku clear"),
-    "dead_letter_age": ("a dead letter has waited for {1}", "todoku reasons"),
+    "dead_letter_age": ("the oldest dead letter is {1} old", "todoku reasons"),
     "dead_letter_inflow": ("{0:.0f} deliveries became dead letters within 5 minutes", "todoku reasons"),
     "publish_failure_ratio": ("{0:.2%} of publishes fail", "does the database answer? todoku doctor"),
     "handler_error_ratio": ("{0:.2%} of deliveries end as dead letters", "todoku reasons"),
-    "retry_ratio": ("{0:.2%} of attempts fail and are made again", "todoku list --status failed"),
-    "oldest_age": ("the oldest delivery has been due for {1}", "is a worker running, a queue paused? todoku workers"),
-    "lag": ("{0:.0f} deliveries are due and wait", "more workers, or a limit to lift: todoku stats"),
-    "stuck": ("{0:.0f} deliveries are held for too long, or by nobody alive", "todoku workers, todoku release-expired"),
+    "retry_ratio": ("{0:.2%} of attempts fail and are retried", "todoku list --status failed"),
+    "oldest_age": ("the oldest delivery has been due for {1}", "is a worker running? a queue paused? todoku workers"),
+    "lag": ("{0:.0f} deliveries are due and waiting", "add workers, or raise a limit: todoku stats"),
+    "stuck": ("{0:.0f} deliveries are held too long, or by a dead worker", "todoku workers, todoku release-expired"),
     "e2e_p95": ("one delivery in twenty takes {1} or longer", "todoku stats"),
-    "queue_fallback": ("{0:.0f} messages could not be queued and took another way", "is the queue reachable?"),
+    "queue_fallback": ("{0:.0f} messages could not be queued and took the fallback", "is the queue reachable?"),
 }
 
 
 def summary(name: Name, value: float) -> str:
-    """What happened, in a sentence."""
-    return _SAYS[name][0].format(value, _long(value))
+    """Describes the alert in one sentence."""
+    return _TEXTS[name][0].format(value, _format_duration(value))
 
 
 def action(name: Name) -> str:
-    """What a person can do about it."""
-    return _SAYS[name][1]
+    """Says what the operator can do about the alert."""
+    return _TEXTS[name][1]
 
 
-def _long(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

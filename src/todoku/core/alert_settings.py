@@ -1,4 +1,4 @@
-"""The settings of alerts, `TODOKU_ALERT_…`: whom a daemon tells, and from which number on."""
+"""The settings of alerts, `TODOKU_ALERT_…`: the sinks that a daemon sends them to, and the thresholds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFF: Final = frozenset({"off", "none", "never"})
 
 
 class Alerting(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a daemon tells that something is wrong. Addresses may hold passwords: they are in no repr."""
+    """Where a daemon sends alerts, and when. Addresses may contain passwords, so the repr leaves them out."""
 
     thresholds: Thresholds = Thresholds()
     interval_sec: float = 15.0
@@ -29,8 +29,8 @@ class Alerting(msgspec.Struct, frozen=True, kw_only=True):
     mail_smtp: str = "smtp://127.0.0.1:25"
 
     def __repr__(self) -> str:
-        told = {"webhook": self.webhook, "sentry": self.sentry, "mail": self.mail_to}
-        return f"Alerting({', '.join(name for name, value in told.items() if value) or 'log only'})"
+        sinks = {"webhook": self.webhook, "sentry": self.sentry, "mail": self.mail_to}
+        return f"Alerting({', '.join(name for name, value in sinks.items() if value) or 'log only'})"
 
 
 learned(Alerting)
@@ -39,11 +39,11 @@ learned(Alerting)
 ALERT_SETTINGS: Final = tuple(f"alert_{name}" for name in (*NAMES, *Alerting.__struct_fields__) if name != "thresholds")
 
 SECRET_ALERTS: Final = ("TODOKU_ALERT_WEBHOOK", "TODOKU_ALERT_SENTRY", "TODOKU_ALERT_MAIL_SMTP")
-"""Addresses that may hold a password: each is also read from the file that NAME_FILE names."""
+"""Settings that may contain a password. Each is also read from the file named by `<NAME>_FILE`."""
 
 
 def alerting(values: dict[str, object]) -> Alerting:
-    """The settings of alerts: whatever begins with `alert_` is taken out of `values`."""
+    """Takes every `alert_…` out of `values` and returns the settings of alerts; raises InvalidSetting."""
     given = {name.removeprefix("alert_"): values.pop(name) for name in list(values) if name.startswith("alert_")}
     thresholds = Thresholds(**{name: _threshold(name, given.pop(name)) for name in NAMES if name in given})
     if isinstance(to := given.get("mail_to"), str):
@@ -53,10 +53,10 @@ def alerting(values: dict[str, object]) -> Alerting:
             f"there is no setting alert_{', alert_'.join(sorted(unknown))}", hint="names and defaults: docs/alerts.md"
         )
     try:
-        made = msgspec.convert(given, Alerting, strict=False)
+        parsed = msgspec.convert(given, Alerting, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidSetting(f"a setting alert_… cannot be read: {error}", hint="see docs/alerts.md") from None
-    return msgspec.structs.replace(_checked(made), thresholds=thresholds)
+    return msgspec.structs.replace(_check(parsed), thresholds=thresholds)
 
 
 def _threshold(name: str, value: object) -> float | None:
@@ -71,22 +71,23 @@ def _threshold(name: str, value: object) -> float | None:
     return number
 
 
-def _checked(made: Alerting) -> Alerting:
+def _check(parsed: Alerting) -> Alerting:
     for name in ("interval_sec", "remind_sec"):
-        if not 0 < (value := getattr(made, name)) < math.inf:
+        if not 0 < (value := getattr(parsed, name)) < math.inf:
             raise InvalidSetting(f"alert_{name} cannot be {value}", hint="it must be a number greater than 0")
     for name, schemes in (("webhook", ("http", "https")), ("sentry", ("http", "https")), ("mail_smtp", _SMTP)):
-        url = getattr(made, name)
+        url = getattr(parsed, name)
         if url is not None and (urlsplit(url).scheme not in schemes or not urlsplit(url).hostname):
             raise InvalidSetting(  # the address itself may be a secret
-                f"alert_{name} is no {' or '.join(schemes)} URL", hint=f"for example {schemes[-1]}://host/…"
+                f"alert_{name} is not a URL that begins with {' or '.join(schemes)}",
+                hint=f"for example {schemes[-1]}://host/…",
             )
-    for address in (*made.mail_to, made.mail_from):
+    for address in (*parsed.mail_to, parsed.mail_from):
         if "@" not in address or any(character in address for character in "\r\n<>, "):
             raise InvalidSetting(
-                f"{address!r} is no mail address", hint="alert_mail_to=ops@example.com,dev@example.com"
+                f"{address!r} is not a mail address", hint="alert_mail_to=ops@example.com,dev@example.com"
             )
-    return made
+    return parsed
 
 
 _SMTP: Final = ("smtp", "smtps")

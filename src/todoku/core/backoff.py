@@ -1,6 +1,6 @@
-"""How long to wait before the next attempt: a table, a line, or a curve with a cap.
+"""Back-off policies: how long to wait before the next attempt. A table, a linear or a capped exponential function.
 
-Chance is an argument: `jitter` in [0, 1) adds up to 10 %, and never makes an attempt earlier.
+The caller draws `jitter` in [0, 1); it adds up to 10 % to the wait and never shortens it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from todoku.core.errors import InvalidSetting
 
 JITTER_SHARE: Final = 0.1
 LONGEST: Final = 30 * 86_400.0
-"""No back-off is longer than this, whatever the policy says: a delivery must come back some day."""
+"""Upper bound of every policy, in seconds."""
 
 
 class BackoffTable(msgspec.Struct, frozen=True, tag=True):
-    """The n-th failure waits for the n-th entry; after the last one, the last one again."""
+    """The n-th failure waits for the n-th entry; the last entry repeats."""
 
     delays: tuple[float, ...]
 
@@ -55,25 +55,25 @@ def linear(*, seconds: float = 0.0, minutes: float = 0.0) -> Linear:
 def exponential(base: float = 1.0, *, factor: float = 2.0, cap: float = 60.0) -> Exponential:
     """Wait base × factor^(n-1), at most `cap`: `exponential(base=1, cap=60)` is 1, 2, 4 … 60."""
     if not 1 <= factor < math.inf:
-        raise InvalidSetting(f"a factor of {factor} would wait less each time", hint="use a factor ≥ 1")
+        raise InvalidSetting(f"factor cannot be {factor}", hint="use a factor ≥ 1, so that waits do not get shorter")
     return Exponential(_positive(base, "base", zero=False), float(factor), _positive(cap, "cap", zero=False))
 
 
 def delay(policy: Backoff, attempt: int, *, jitter: float) -> float:
-    """Seconds to wait after the `attempt`-th attempt (from 1) failed."""
+    """Returns the seconds to wait after attempt number `attempt` (from 1) failed."""
     match policy:
         case BackoffTable(delays):
             wait = delays[min(attempt, len(delays)) - 1]
         case Linear(step):
             wait = step * attempt
         case Exponential(base, factor, cap):
-            wait = _curve(base, factor, cap, attempt)
+            wait = _exponential(base, factor, cap, attempt)
         case _:
             assert_never(policy)
     return min(wait, LONGEST) * (1 + JITTER_SHARE * jitter)
 
 
-def _curve(base: float, factor: float, cap: float, attempt: int) -> float:
+def _exponential(base: float, factor: float, cap: float, attempt: int) -> float:
     try:
         return float(min(cap, base * factor ** (attempt - 1)))
     except OverflowError:

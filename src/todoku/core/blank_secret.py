@@ -1,4 +1,4 @@
-"""Secrets that are empty. A user who leaves one out by mistake (`STRIPE_SECRET=`) must not open a door by it."""
+"""Detects empty secrets. A secret left empty by mistake (`STRIPE_SECRET=`) must not make every signature valid."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _QUOTES: Final = re.compile(r"[\"'`]+")
 
 @lru_cache(maxsize=256)
 def is_blank(secret: str) -> bool:
-    """Whether there is nothing in a secret: no visible character, but for quotes and the prefix `whsec_`.
+    """Whether a secret has no visible character apart from quotes and the prefix `whsec_`.
 
-    `docker run --env-file` keeps the quotes of `SECRET=""`. A file that an editor saved empty may hold a byte order
-    mark, which editors do not show.
+    `docker run --env-file` passes on the quotes of `SECRET=""`, and a file that an editor saved empty may contain an
+    invisible byte order mark.
     """
     visible = "".join(letter for letter in secret if letter.isprintable() and not letter.isspace())
     return not _QUOTES.sub("", visible).removeprefix(_PREFIX)
 
 
 def is_blank_key(key: bytes) -> bool:
-    """Whether a key is as good as none. HMAC fills a short key up with zeros, so a key of zeros is the empty one."""
+    """Whether a key signs like the empty key: HMAC pads short keys with zeros, so a key of zeros counts as empty."""
     return not key.strip(b"\0 \t\r\n")

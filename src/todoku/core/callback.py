@@ -1,4 +1,4 @@
-"""Callbacks: when a request has ended, somebody is told what became of it, by a request like any other."""
+"""Callbacks: HTTP requests that report how another request ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from todoku.core.redaction import redacted_answer, redacted_body, redacted_heade
 
 
 class EndedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is over, and all that is known of it."""
+    """A request that succeeded or failed for good, with all that a callback reports about it."""
 
     message_id: str
     delivery_id: int
@@ -34,13 +34,13 @@ class EndedRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     created_at: float
     body: bytes | None
-    """None: it is encrypted, and nobody is told what is in it."""
+    """None: the message is encrypted, so a callback does not contain its body."""
     response: Response | None
-    """The last answer. None: there was none."""
+    """The receiver's last response; None: it never answered."""
 
 
-class _Telling(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The body of a callback. `header` and `sourceHeader` have lists for values; bytes are base64, times unix ms."""
+class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The JSON body of a callback. Values of `header` and `sourceHeader` are lists; bytes are base64, times unix ms."""
 
     status: int
     header: dict[str, list[str]]
@@ -62,17 +62,17 @@ class _Telling(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 def callback_of(request: HttpRequest, *, succeeded: bool) -> Callback | None:
-    """Who is to be told of such an end; None: nobody. A callback's own end is told to nobody."""
+    """Returns the callback of a request that ended like this, if it has one. A callback has no callback of its own."""
     if request.source is not None:
         return None
     return request.callback if succeeded else request.failure_callback
 
 
 def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str, str]) -> Draft:
-    """The message that tells of an end. It has retries of its own, and belongs to the same trace.
+    """Returns the message that sends a callback. It has its own retries, and belongs to the trace of the request.
 
-    Its secret headers stay as they were sealed when the request was published: for that message, for this
-    URL and method, and for this kind of end.
+    Its secret headers stay sealed as they were when the request was published: bound to that message, to this URL and
+    method, and to the kind of callback.
     """
     request = HttpRequest(
         url=to.url,
@@ -86,7 +86,7 @@ def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str,
         source=ended.message_id,
         kind="callback" if ended.succeeded else "failure_callback",
     )
-    closed = {} if to.sealed is None else {SECRETS: to.sealed}
+    secrets = {} if to.sealed is None else {SECRETS: to.sealed}
     leg = Leg(
         destination=origin(to.url), queue=QUEUE, max_attempts=to.retries + 1, timeout=to.timeout
     )  # fmt: skip
@@ -96,7 +96,7 @@ def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str,
         type=CALLBACK_TOPIC,
         payload_bytes=callback_body(ended),
         content_type=request.headers["Content-Type"],
-        headers=msgspec.json.encode({**trace, **closed, HTTP: carried(request)}).decode(),
+        headers=msgspec.json.encode({**trace, **secrets, HTTP: carried(request)}).decode(),
         labels=msgspec.json.encode(request.labels).decode() if request.labels else None,
         legs=(leg,),
         delay=to.delay,
@@ -104,20 +104,20 @@ def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str,
 
 
 def callback_body(ended: EndedRequest) -> bytes:
-    """What is told, as JSON. Without an answer the status is 0."""
+    """Returns the JSON body of a callback. The status is 0 if the receiver never answered."""
     request, response = ended.request, ended.response or Response(0)
     created = round(ended.created_at * 1000)
     return msgspec.json.encode(
-        _Telling(
+        _Body(
             status=response.status,
-            header=_listed(_told(redacted_answer(response.headers, request.redact))),
+            header=_as_lists(_without_secrets(redacted_answer(response.headers, request.redact))),
             body=response.body,
             retried=max(0, ended.attempts - 1),
             max_retries=request.retries,
             source_message_id=ended.message_id,
             url=request.url,
             method=request.method,
-            source_header=_listed(_told(redacted_headers(request.headers, request.redact))),
+            source_header=_as_lists(_without_secrets(redacted_headers(request.headers, request.redact))),
             created_at=created,
             not_before=created,
             source_body=None if ended.body is None else redacted_body(request, ended.body),
@@ -130,10 +130,10 @@ def callback_body(ended: EndedRequest) -> bytes:
     )
 
 
-def _told(headers: dict[str, str]) -> dict[str, str]:
-    """Headers without those that authorise at the receiver: the receiver of a callback must not learn them."""
+def _without_secrets(headers: dict[str, str]) -> dict[str, str]:
+    """Drops credentials: the receiver of the callback must not learn those for the receiver of the request."""
     return {name: value for name, value in headers.items() if not is_secret(name)}
 
 
-def _listed(headers: dict[str, str]) -> dict[str, list[str]]:
+def _as_lists(headers: dict[str, str]) -> dict[str, list[str]]:
     return {name: [value] for name, value in headers.items()}

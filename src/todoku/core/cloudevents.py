@@ -1,7 +1,7 @@
-"""The headers of a message on its way to a broker: CloudEvents 1.0 in binary mode, and todoku's own.
+"""The headers of a message to a broker: CloudEvents 1.0 in binary mode, and todoku's own.
 
-The payload travels as it is; what a consumer may want to know about it is in headers. Each broker's binding of
-CloudEvents spells the attributes its own way (`ce_id`, `ce-id`, `cloudEvents:id`): that is the prefix.
+The payload is sent unchanged; the headers describe it. Each broker's CloudEvents binding has its own prefix for the
+attributes (`ce_id`, `ce-id`, `cloudEvents:id`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
 
 MESSAGE_ID: Final = "todoku-message-id"
-"""By this a consumer knows that it has seen a message before."""
+"""Consumers use it to recognise a message that they have received before."""
 
 IDEMPOTENCY_KEY: Final = "todoku-idempotency-key"
 TOPIC: Final = "todoku-topic"
@@ -23,18 +23,18 @@ DEFAULT_SOURCE: Final = "/todoku"
 
 
 def check_source(source: str) -> str:
-    """A source names who produced an event: a URI reference, not empty."""
+    """Returns `source` if it can identify the producer of events; raises InvalidSetting."""
     if not source or any(character.isspace() for character in source):
         raise InvalidSetting(
-            f"source cannot be {source!r}", hint="give a URI reference, as https://shop.example/orders or /shop"
+            f"source cannot be {source!r}", hint="give a URI reference: https://shop.example/orders or /shop"
         )
     return source
 
 
 def attributes(message: Outgoing, *, source: str) -> dict[str, str]:
-    """The CloudEvents attributes of a message, but for `datacontenttype`: that is the broker's own content type.
+    """Returns the CloudEvents attributes of a message without `datacontenttype`, which the broker has a field for.
 
-    (source, id) is unique for an event, however often it is sent. A key is the `subject`, and the `partitionkey`.
+    (source, id) is the same each time an event is sent. The message's key is both `subject` and `partitionkey`.
     """
     found = {
         "specversion": "1.0",
@@ -49,7 +49,8 @@ def attributes(message: Outgoing, *, source: str) -> dict[str, str]:
 
 
 def headers(message: Outgoing, *, source: str, prefix: str) -> dict[str, str]:
-    """All headers: the publisher's and the trace's as they are, CloudEvents under `prefix`, then todoku's own."""
+    """Returns the headers of the publisher and of the trace, the CloudEvents attributes under `prefix`, and todoku's
+    own headers."""
     found = dict(message.headers)
     for name, value in attributes(message, source=source).items():
         found[prefix + name] = value

@@ -1,4 +1,4 @@
-"""What a destination is, and what it is given: the contract between todoku and everything it sends to."""
+"""The contract of destinations: what they implement, and the messages they get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from todoku.core.settings import Settings
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on its way out, as a destination sees it."""
+    """One message of a batch that a destination has to send."""
 
     message_id: str
     idempotency_key: str
@@ -27,25 +27,28 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Configured(Protocol):
-    """A destination that wants to know the settings of its App."""
+    """A destination that uses settings of its App."""
 
     def configure(self, settings: Settings) -> None:
-        """These are they."""
+        """Receives the App's settings, before the first `send`."""
 
 
 @runtime_checkable
 class Destination(Protocol):
-    """Where messages go, beside handlers: anything with a name and `async send(batch)`.
+    """Anything with a name and `async send(batch)`. Messages are delivered to destinations and to handlers.
 
-    `send` returns one outcome per message, in order, or None: all of them arrived. In a batch for an ordered route no
-    two messages have the same key.
+    Optional members:
 
-    It may have a `batch`: how many messages it likes at once, else 32; an `async ping()`: while that raises, deliveries
-    wait without burning attempts; a `configure(settings)`, called with the App's when it is routed to; an
-    `async aclose()`, called in the event loop of a worker that ends.
+    - `batch`: the largest number of messages in one `send`, 32 by default;
+    - `async ping()`: while it raises, deliveries wait without using up attempts;
+    - `configure(settings)`: called with the App's settings when a route to the destination is declared;
+    - `async aclose()`: called in the event loop of a worker that stops.
     """
 
     name: str
 
     def send(self, batch: Sequence[Outgoing]) -> Awaitable[Sequence[Outcome] | None]:
-        """Send a batch."""
+        """Sends a batch and returns one outcome per message, in order; None: all were delivered.
+
+        In a batch for an ordered route, no two messages have the same key.
+        """

@@ -11,31 +11,31 @@ from typing import Final
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 VERSION: Final = "1"
-"""In front of each digest, so that a later canonical form cannot be mistaken for a conflict."""
+"""Prefix of each digest, so that a digest of a later canonical form is not taken for a conflict."""
 
 _EXACT_INTEGERS: Final = 2.0**53
 
 
 def canonical(value: Json, *, excluded: Collection[str] = ()) -> str:
-    """Canonical JSON: sorted keys, no spaces, NFC strings, 1.0 as 1. `excluded`: names left out at the top."""
+    """Returns canonical JSON: sorted keys, no spaces, NFC strings, 1.0 as 1, without the top-level names `excluded`."""
     if isinstance(value, dict) and excluded:
         value = {name: item for name, item in value.items() if name not in excluded}
-    return json.dumps(_normal(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(_normalize(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def digest(value: Json, *, excluded: Collection[str] = ()) -> str:
-    """`version:sha256` of the canonical form of a body."""
+    """Returns `version:sha256` of the canonical form of a body."""
     text = canonical(value, excluded=excluded)
     return f"{VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def digest_bytes(value: bytes) -> str:
-    """`version:sha256` of a body that is not JSON."""
+    """Returns `version:sha256` of a body that is not JSON."""
     return f"{VERSION}:{hashlib.sha256(value).hexdigest()}"
 
 
 def differing_fields(one: Json, other: Json) -> list[str]:
-    """The top-level names in which two bodies differ: what an IdempotencyConflict tells."""
+    """Returns the top-level names in which two bodies differ, for the message of an IdempotencyConflict."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return [] if canonical(one) == canonical(other) else ["the body"]
     fields, others = _fields(one), _fields(other)
@@ -46,15 +46,15 @@ def _fields(body: dict[str, Json]) -> dict[str, str]:
     return {unicodedata.normalize("NFC", name): canonical(item) for name, item in body.items()}
 
 
-def _normal(value: Json) -> Json:
+def _normalize(value: Json) -> Json:
     match value:
         case str():
             return unicodedata.normalize("NFC", value)
         case float() if value.is_integer() and abs(value) < _EXACT_INTEGERS:
             return int(value)
         case list():
-            return [_normal(item) for item in value]
+            return [_normalize(item) for item in value]
         case dict():
-            return {unicodedata.normalize("NFC", name): _normal(item) for name, item in value.items()}
+            return {unicodedata.normalize("NFC", name): _normalize(item) for name, item in value.items()}
         case _:
             return value

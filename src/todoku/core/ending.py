@@ -1,4 +1,4 @@
-"""How deliveries end, and what follows: the document a hook is given, the hooks themselves, and batches."""
+"""How deliveries end, and what todoku publishes then: messages to hooks, and the drafts that follow a batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ On = Literal["finished", "succeeded"]
 """When a batch is complete: all its members have ended, or all of them have succeeded."""
 
 OWN: Final = "todoku."
-"""How the topics of todoku's own messages begin. Their deliveries fire no hook: that would go round for ever."""
+"""Prefix of the topics of todoku's own messages. Their deliveries fire no hook, which would be an endless loop."""
 
 BATCH: Final = "todoku-batch"
-"""The header by which a message belongs to a batch."""
+"""The header with the id of the batch that a message belongs to."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a delivery ended, as a hook is told: everything but the payload."""
+    """The message to a hook: how a delivery ended. It does not contain the payload."""
 
     message_id: UUID
     delivery_id: int
@@ -42,12 +42,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     attempts: int
     replay_count: int
-    """How often it was replayed: a delivery that ends again after a replay is told of again."""
+    """How often the delivery was replayed. It fires the hook again when it ends again after a replay."""
     ended_at: datetime
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is told of which endings: the destination `name`, of those that end as `event` and match the rest."""
+    """Sends an Ending to the destination `name` for each delivery that ends as `event` and matches the other fields."""
 
     name: str
     event: Event
@@ -59,7 +59,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     from_queue: str | None = None
 
     def hears(self, event: str, topic: str, destination: str, queue: str) -> bool:
-        """Whether it is told of a delivery that ended as `event`."""
+        """Whether a delivery that ended as `event` fires this hook."""
         return (
             event == self.event
             and self.destination in (None, destination)
@@ -70,7 +70,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is not stored yet. `next`: what is published when it is complete."""
+    """A batch that is not stored yet. `next` is published when it is complete."""
 
     id: UUID
     total: int
@@ -79,7 +79,7 @@ class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Following(msgspec.Struct, frozen=True):
-    """What follows a batch, exactly as it will be published: drafts, and the batch that they are the members of."""
+    """The drafts that are published when a batch is complete, and the batch that these drafts belong to."""
 
     drafts: tuple[Draft, ...]
     batch: NewBatch | None = None
@@ -89,14 +89,14 @@ learned(Following)
 
 
 def member(draft: Draft, batch: UUID) -> Draft:
-    """The draft as a member of a batch."""
+    """Returns the draft as a member of a batch."""
     headers = {} if draft.headers is None else msgspec.json.decode(draft.headers, type=dict[str, str])
     text = msgspec.json.encode(headers | {BATCH: str(batch)}).decode()
     return msgspec.structs.replace(draft, headers=text)
 
 
 def batch_of(headers: str | None) -> UUID | None:
-    """The batch a message belongs to, by its headers as they are stored. What is no id is nobody's batch."""
+    """Returns the batch of a message with these stored headers; None: it has none, or the header is not an id."""
     if headers is None or BATCH not in headers:
         return None
     try:
@@ -106,7 +106,10 @@ def batch_of(headers: str | None) -> UUID | None:
 
 
 def chained(drafts: Sequence[Draft], ids: Sequence[UUID]) -> Following:
-    """Drafts one after the other: each link but the last is a batch of one, which the next follows. `ids`: theirs."""
+    """Chains drafts: each is published when the one before has succeeded.
+
+    Every draft but the last is a batch of one, with an id of `ids`.
+    """
     following = Following((drafts[-1],))
     for draft, id in zip(reversed(drafts[:-1]), reversed(ids), strict=True):
         batch = NewBatch(id=id, total=1, on="succeeded", next=following)
@@ -115,7 +118,7 @@ def chained(drafts: Sequence[Draft], ids: Sequence[UUID]) -> Following:
 
 
 def later(batch: NewBatch) -> Iterator[Draft]:
-    """Everything that will ever follow the batch, in its order."""
+    """Yields all drafts that will follow the batch, directly and through later batches, in order."""
     following = batch.next
     while following is not None:
         yield from following.drafts
@@ -123,7 +126,7 @@ def later(batch: NewBatch) -> Iterator[Draft]:
 
 
 def without_keys(batch: NewBatch) -> NewBatch:
-    """The batch with drafts that bring no data key along."""
+    """Returns the batch with the data keys removed from its drafts."""
     if batch.next is None:
         return batch
     drafts = tuple(msgspec.structs.replace(draft, sealed_with=None) for draft in batch.next.drafts)

@@ -1,43 +1,43 @@
-"""Every error todoku raises, as one tree. Each carries a hint: what the reader can do about it.
+"""The tree of todoku's errors. Each has a hint, which says what the reader can do about it.
 
 TodokuError
-├── InvalidMessage          what was to be published is not acceptable; nothing was stored
-│   ├── NoRoute             no route takes the topic
+├── InvalidMessage          the message cannot be published; nothing was stored
+│   ├── NoRoute             no route matches the topic
 │   └── UnknownJob          the App has no job of that name
 ├── IdempotencyConflict     the key was used before, with another body
-├── InProgress              the key is being worked on by somebody else at this moment
-├── JobAborted              the job one waits for became a dead letter
-├── NoSuchMessage           there is no such message: rolled back, not committed yet, or pruned
-├── ResultNotKept           the result of a job that keeps none was asked for
-├── CannotOpen              what is encrypted cannot be read: shredded, changed, or its master key is not here
-├── IllegalTransition       a delivery was asked to make a step the state machine does not have
-├── InvalidSetting          a setting cannot be read
-├── InvalidAct              what a person asked for cannot be done as said; nothing was changed
-│   └── NotThere            what it is about does not exist
-├── CannotStart             a daemon cannot start here: its port or file is taken, or a part is not installed
-├── QueueUnavailable        a queue elsewhere gave no answer in time; whether it has the message is unknown
-├── QueueRefused            a queue elsewhere answered, and said no
-├── TransactionError        `tx=` cannot be joined as asked
+├── InProgress              another caller is working on the key at this moment
+├── JobAborted              the awaited job became a dead letter
+├── NoSuchMessage           the message was rolled back, is not committed yet, or was pruned
+├── ResultNotKept           the job does not store its results
+├── CannotOpen              encrypted data cannot be read: shredded, changed, or its master key is not configured
+├── IllegalTransition       the state machine of deliveries does not have this step
+├── InvalidSetting          a setting is invalid
+├── InvalidAct              the operation cannot be done as requested; nothing was changed
+│   └── NotThere            its object does not exist
+├── CannotStart             a daemon cannot start: its port or file is in use, or a package is not installed
+├── QueueUnavailable        a remote queue did not answer in time; whether it has the message is unknown
+├── QueueRefused            a remote queue refused the request
+├── TransactionError        the call cannot join the transaction of `tx=`
 │   ├── NoTransaction       the connection has no open transaction
 │   ├── UnsupportedConnection
 │   ├── WrongDatabase       the connection belongs to another database than the App
 │   └── BlockingCall        a blocking call inside a running event loop
-└── StoreError              the database cannot do what was asked
+└── StoreError              the database cannot do what was requested
     ├── UnknownDatabase     the URL names no supported database
     ├── DatabaseUnavailable unreachable, gone, read-only: the outcome of the call is unknown
-    ├── DatabaseBusy        a lock was not to be had in time; nothing was changed
+    ├── DatabaseBusy        a lock could not be taken in time; nothing was changed
     ├── SchemaError         not migrated, changed by hand, or newer than this program
     ├── MixedSQLite         two SQLite libraries in one process on one file
-    └── UnsafeJournal       WAL asked of a SQLite build that can lose acknowledged writes
+    └── UnsafeJournal       WAL was requested with a SQLite build that can lose acknowledged writes
 
-DurabilityWarning           a caller's connection acknowledges what is not on disk yet
+DurabilityWarning           a caller's connection acknowledges commits that are not on disk yet
 """
 
 from __future__ import annotations
 
 
 class TodokuError(Exception):
-    """Any error of todoku; `hint` says what to do about it."""
+    """Base class of todoku's errors; `hint` says what to do about it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(f"{message} ({hint})" if hint else message)
@@ -45,25 +45,25 @@ class TodokuError(Exception):
 
 
 class InvalidMessage(TodokuError, ValueError):
-    """What was to be published is not acceptable; nothing was stored."""
+    """The message cannot be published; nothing was stored."""
 
 
 class NoRoute(InvalidMessage):
-    """No route takes the topic: publishing it would deliver it to nobody."""
+    """No route matches the topic, so the message would have no delivery."""
 
 
 class UnknownJob(InvalidMessage, KeyError):
     """The App has no job of that name."""
 
-    __str__ = Exception.__str__  # a KeyError shows its message as a literal
+    __str__ = Exception.__str__  # KeyError would show the repr of its message
 
 
 class InProgress(TodokuError):
-    """The key is being worked on by somebody else at this moment; nothing was done."""
+    """Another caller is working on the key at this moment; nothing was done."""
 
 
 class JobAborted(TodokuError):
-    """The job one waits for became a dead letter; `reason` says why."""
+    """The awaited job became a dead letter; `reason` says why."""
 
     def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -71,15 +71,15 @@ class JobAborted(TodokuError):
 
 
 class NoSuchMessage(TodokuError, LookupError):
-    """There is no such message: it was rolled back, is not committed yet, or its retention has passed."""
+    """The message does not exist: it was rolled back, is not committed yet, or its retention has passed."""
 
 
 class ResultNotKept(TodokuError):
-    """The result of a job was asked for that keeps none."""
+    """The caller requested a result of a job that does not store its results."""
 
 
 class CannotOpen(TodokuError):
-    """What is encrypted cannot be read; `reason` is SHREDDED, BAD_CIPHERTEXT, UNKNOWN_MASTER_KEY or BAD_MASTER_KEY."""
+    """Encrypted data cannot be read; `reason` is SHREDDED, BAD_CIPHERTEXT, UNKNOWN_MASTER_KEY or BAD_MASTER_KEY."""
 
     def __init__(self, message: str, *, hint: str = "", reason: str = "BAD_CIPHERTEXT") -> None:
         super().__init__(message, hint=hint)
@@ -91,31 +91,31 @@ class IdempotencyConflict(TodokuError):
 
 
 class IllegalTransition(TodokuError):
-    """A delivery was asked to make a step that the state machine does not have."""
+    """The state machine of deliveries does not have this step."""
 
 
 class InvalidSetting(TodokuError, ValueError):
-    """A setting cannot be read."""
+    """A setting is invalid."""
 
 
 class InvalidAct(TodokuError, ValueError):
-    """What a person asked for cannot be done as said. Nothing was changed."""
+    """The operation cannot be done as requested. Nothing was changed."""
 
 
 class NotThere(InvalidAct, LookupError):
-    """What was asked about does not exist: no such queue, schedule, group, token. Nothing was changed."""
+    """The object of the operation (a queue, schedule, group or token) does not exist. Nothing was changed."""
 
 
 class CannotStart(TodokuError):
-    """A daemon cannot start here: its port or file is taken, or a part is not installed."""
+    """A daemon cannot start: its port or file is in use, or a package is not installed."""
 
 
 class QueueUnavailable(TodokuError):
-    """A queue elsewhere gave no answer in time. Whether it has the message is unknown: repeat it with the same id."""
+    """A remote queue did not answer in time. Whether it has the message is unknown: repeat it with the same id."""
 
 
 class QueueRefused(TodokuError):
-    """A queue elsewhere answered, and said no; `status` is that of its answer."""
+    """A remote queue refused the request; `status` is the status of its response."""
 
     def __init__(self, message: str, *, hint: str = "", status: int = 400) -> None:
         super().__init__(message, hint=hint)
@@ -123,15 +123,15 @@ class QueueRefused(TodokuError):
 
 
 class TransactionError(TodokuError):
-    """`tx=` cannot be joined as asked."""
+    """The call cannot join the transaction of `tx=`."""
 
 
 class NoTransaction(TransactionError):
-    """The connection handed in as `tx=` has no open transaction to join."""
+    """The connection passed as `tx=` has no open transaction."""
 
 
 class UnsupportedConnection(TransactionError, TypeError):
-    """`tx=` is of a kind todoku does not know."""
+    """todoku does not support the type of `tx=`."""
 
 
 class WrongDatabase(TransactionError):
@@ -143,11 +143,11 @@ class BlockingCall(TransactionError):
 
 
 class StoreError(TodokuError):
-    """The database cannot do what was asked."""
+    """The database cannot do what was requested."""
 
 
 class UnknownDatabase(StoreError, ValueError):
-    """The database URL names nothing todoku can open."""
+    """The URL names no database that todoku supports."""
 
 
 class DatabaseUnavailable(StoreError):
@@ -155,7 +155,7 @@ class DatabaseUnavailable(StoreError):
 
 
 class DatabaseBusy(StoreError):
-    """A lock was not to be had in time. Nothing was changed."""
+    """A lock could not be taken in time. Nothing was changed."""
 
 
 class SchemaError(StoreError):
@@ -167,8 +167,8 @@ class MixedSQLite(StoreError):
 
 
 class UnsafeJournal(StoreError):
-    """WAL was asked of a SQLite build that can lose acknowledged writes in WAL."""
+    """WAL was requested with a SQLite build that can lose acknowledged writes in WAL."""
 
 
 class DurabilityWarning(UserWarning):
-    """A connection handed in as `tx=` acknowledges commits that are not on disk yet."""
+    """A connection passed as `tx=` acknowledges commits that are not on disk yet."""

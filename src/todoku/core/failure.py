@@ -1,6 +1,6 @@
-"""The one classifier: what an exception or an HTTP answer means for the next attempt.
+"""The only classifier of failures: what an exception or an HTTP response means for the next attempt.
 
-Transient ⇒ Retry. Deterministic ⇒ Abort. Unknown ⇒ Retry, and visible under INTERNAL_ERROR.
+Transient ⇒ Retry. Deterministic ⇒ Abort. Unknown ⇒ Retry, with the reason INTERNAL_ERROR.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze, e
 
 NON_RETRYABLE_STATUS: Final = 489
 NON_RETRYABLE_HEADER: Final = "Upstash-NonRetryable-Error"
-"""The answer by which a receiver says: do not send this again (S4-23). Both of them, the header `true`."""
+"""A receiver that answers with this status and with this header set to `true` does not want a retry (S4-23)."""
 
 _BUSY_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 Reasons = Mapping[type[BaseException], tuple[str, bool]]
-"""What exceptions mean: the reason, and whether another attempt may succeed."""
+"""For each type of exception: the reason, and whether another attempt may succeed."""
 
-# Looked up along the exception's own ancestry, nearest first, so that the order here does not matter.
+# Looked up along the exception's MRO, so that the order here does not matter.
 _REASONS: Final[Reasons] = {
     TimeoutError: ("TIMEOUT", True),
     ConnectionError: ("NETWORK", True),
@@ -34,15 +34,15 @@ _REASONS: Final[Reasons] = {
     msgspec.DecodeError: ("BAD_PAYLOAD", False),
     json.JSONDecodeError: ("BAD_PAYLOAD", False),
     UnicodeDecodeError: ("BAD_PAYLOAD", False),
-    # A file that is not there or not ours will not be there in five seconds either: but a deploy may
-    # bring it, so these stay retryable; they are named only to keep them out of NETWORK.
+    # Retryable, because the next deploy may bring the missing file or permission. They are listed only to keep them
+    # out of NETWORK.
     FileNotFoundError: ("INTERNAL_ERROR", True),
     PermissionError: ("INTERNAL_ERROR", True),
 }
 
 
 class DeliveryError(Exception):
-    """A failure that knows itself: what destinations raise when they can tell the cause."""
+    """A failure with a known reason. Destinations raise it."""
 
     def __init__(self, reason: str, detail: str = "", *, retryable: bool = True) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -52,32 +52,32 @@ class DeliveryError(Exception):
 
 
 class Retrying(msgspec.Struct, frozen=True):
-    """Which exceptions a job retries: `only` these (None: any that may pass), and `never` these."""
+    """Which exceptions a job retries: `only` these (None: all that are transient), and `never` those."""
 
     only: tuple[type[Exception], ...] | None = None
     never: tuple[type[Exception], ...] = ()
 
     def forbids(self, error: Exception) -> bool:
-        """Whether the next attempt is ruled out, whatever the classifier says."""
+        """Whether the job is not to be retried after `error`, even if the classifier would retry it."""
         return isinstance(error, self.never) or (self.only is not None and not isinstance(error, self.only))
 
 
 def classify(
     error: Exception, retrying: Retrying | None = None, *, reasons: Reasons = _REASONS
 ) -> Retry | Abort | Snooze:
-    """What `error`, raised by a handler, means; an outcome that was raised is what it says.
+    """Returns the outcome of an attempt that raised `error`; a raised outcome is returned as it is.
 
-    `reasons`: a destination knows better what the errors of its client library mean.
+    `reasons`: a destination passes its own, which cover the errors of its client library.
     """
     if isinstance(error, Retry | Abort | Snooze):
         return error
-    outcome = _classified(error, reasons)
+    outcome = _classify(error, reasons)
     if retrying is not None and isinstance(outcome, Retry) and retrying.forbids(error):
         return Abort(outcome.reason, outcome.detail)
     return outcome
 
 
-def _classified(error: Exception, reasons: Reasons) -> Retry | Abort:
+def _classify(error: Exception, reasons: Reasons) -> Retry | Abort:
     if isinstance(error, DeliveryError):
         reason, detail = (error.reason, error.detail) if is_reason(error.reason) else ("INTERNAL_ERROR", "")
         return _failure(reason, detail or _text(error), retryable=error.retryable)
@@ -90,11 +90,11 @@ def _classified(error: Exception, reasons: Reasons) -> Retry | Abort:
 
 
 class Answering(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender's policy for answers that are client errors (4xx)."""
+    """The sender's policy for client errors (4xx)."""
 
     retry_4xx: bool = True
     final_4xx: bool = False
-    """A receiver may say with any of them, not only with 489, that the message is not to be sent again."""
+    """The header that forbids a retry counts with every 4xx, not only with 489."""
 
 
 def classify_status(
@@ -105,7 +105,7 @@ def classify_status(
     answering: Answering = Answering(),  # noqa: B008 - frozen
     response: Response | None = None,
 ) -> Outcome:
-    """What an HTTP answer means. `final`: the receiver says in a header that another attempt would fail, too."""
+    """Returns the outcome of an HTTP response. `final`: it has the header that forbids a retry."""
     if 200 <= status < 300:
         return Done(response=response)
     detail = f"HTTP {status}"
@@ -116,8 +116,8 @@ def classify_status(
         return Abort("HTTP_GONE", detail, response)
     reason = _reason(status)
     if reason is None or (reason == "HTTP_4XX" and not answering.retry_4xx):
-        return Abort(reason or "HTTP_UNEXPECTED", detail, response)  # a bare 1xx is no answer
-    # What a receiver says about the future is believed if it makes sense.
+        return Abort(reason or "HTTP_UNEXPECTED", detail, response)  # 1xx is not a final response
+    # The receiver's Retry-After counts unless it is implausible.
     after = retry_after if retry_after is not None and 0 <= retry_after <= backoff.LONGEST else None
     return Retry(after, reason, detail, response)
 
@@ -127,14 +127,14 @@ def _reason(status: int) -> str | None:
         return "HTTP_BUSY"
     if status >= 500:
         return "HTTP_5XX"
-    # Redirects are not followed: they lead where nobody checked.
+    # Redirects are not followed: their target has not passed the address guard.
     return "HTTP_4XX" if status >= 400 else "HTTP_3XX" if status >= 300 else None
 
 
 def _text(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - whatever an error does to its own text, it is classified
+    except Exception:  # noqa: BLE001 - an exception with a broken __str__ must be classified, too
         return "(its text cannot be read)"
 
 

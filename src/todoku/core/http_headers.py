@@ -1,4 +1,4 @@
-"""Headers of HTTP requests: their names in one spelling, what may stand in them, and which are nobody's to forward."""
+"""Headers of HTTP requests: their canonical names, valid values, which hold secrets, and which may be forwarded."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _FORBIDDEN: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _SPACE: Final = " \t"
 
-_OURS: Final = frozenset({
+_CONNECTION_HEADERS: Final = frozenset({
     "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "te",
     "trailer", "transfer-encoding", "upgrade", "via",
 })  # fmt: skip
-"""What describes one connection, and not the message: each connection says it for itself."""
+"""Headers that describe one connection and not the message; the HTTP client sets them."""
 
-_OUR_PREFIXES: Final = ("proxy-", "upstash-", "webhook-")
-"""Proxies' own, and what a receiver trusts because only we say it: signatures, ids, counts."""
+_RESERVED_PREFIXES: Final = ("proxy-", "upstash-", "webhook-")
+"""Headers of proxies, and those that receivers trust because only todoku sets them: signatures, ids, counts."""
 
 _SECRET_WORDS: Final = frozenset({
     "apikey", "authorization", "cookie", "cookie2", "credential", "credentials", "jwt", "passwd", "password", "secret",
     "token",
 })  # fmt: skip
-"""The last word of a header's name by which it is a secret: `Authorization`, `Set-Cookie`, `X-Vault-Token`."""
+"""A header is a secret if this is the last word of its name: `Authorization`, `Set-Cookie`, `X-Vault-Token`."""
 
-_NO_SECRETS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
-"""They end as secrets do, and are names of events: dead letters are told apart by them."""
+_NOT_SECRET: Final = frozenset({"idempotency-key", "x-idempotency-key"})
+"""Headers that end in -key and are no secrets: they identify an event, and so help to tell dead letters apart."""
 
 
 @lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
-    """Whether a header of this name holds a secret: it is forwarded, never shown, and sealed by a master key.
+    """Whether the value of this header is a secret: it is forwarded, never shown, and encrypted with a master key.
 
-    This is the only list of them. A header whose name ends in -key is a secret too. Neither case nor underscores
-    matter, because they do not to many who read headers.
+    This is the only place that decides it. A header whose name ends in -key is a secret, too. Case is ignored, and an
+    underscore counts as a dash, as for many servers.
     """
     plain = name.strip().lower().replace("_", "-")
     before, dash, last = plain.rpartition("-")
-    return plain not in _NO_SECRETS and (last in _SECRET_WORDS or (last == "key" and bool(dash and before)))
+    return plain not in _NOT_SECRET and (last in _SECRET_WORDS or (last == "key" and bool(dash and before)))
 
 
 def canonical(name: str) -> str:
-    """A checked name in the spelling that Go gives it: `test-header` is `Test-Header`; or InvalidMessage naming it."""
+    """Returns the name of a header as Go spells it, `Test-Header` for `test-header`; raises InvalidMessage."""
     if not _TOKEN.fullmatch(name) or len(name) > MAX_NAME:
         hint = f"letters, digits and !#$%&'*+-.^_`|~, at most {MAX_NAME}"
         raise InvalidMessage(f"a header cannot be called {name[:64]!r}", hint=hint)
@@ -57,17 +57,19 @@ def canonical(name: str) -> str:
 
 
 def checked_value(name: str, value: str) -> str:
-    """The value without the spaces around it, or InvalidMessage: CR, LF, NUL and other controls are not for it."""
+    """Returns the value without surrounding spaces; raises InvalidMessage if it contains control characters."""
     value = value.strip(_SPACE)
     if found := _FORBIDDEN.search(value):
-        raise InvalidMessage(f"the header {name} holds {found[0]!r}", hint="no line breaks or control characters")
+        raise InvalidMessage(
+            f"the header {name} contains {found[0]!r}", hint="remove line breaks and control characters"
+        )
     if len(value) > MAX_VALUE:
         raise InvalidMessage(f"the header {name} has {len(value)} characters", hint=f"{MAX_VALUE} are allowed")
     return value
 
 
 def checked(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers with canonical names and checked values. A name that comes again has its values joined by commas."""
+    """Returns headers with canonical names and checked values. The values of a repeated name are joined by commas."""
     found: dict[str, str] = {}
     for given, value in headers.items() if isinstance(headers, Mapping) else headers:
         name = canonical(given)
@@ -79,13 +81,13 @@ def checked(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str,
 
 
 def forwardable(name: str) -> bool:
-    """Whether a sender may have this header forwarded to a receiver. Not so: the connection's own, and ours."""
+    """Whether a publisher may set this header of the request to the receiver."""
     name = name.lower()
-    return name not in _OURS and not name.startswith(_OUR_PREFIXES)
+    return name not in _CONNECTION_HEADERS and not name.startswith(_RESERVED_PREFIXES)
 
 
 def decoded(raw: bytes) -> str:
-    """A value as it came over the wire: UTF-8, as we send it, or else one character a byte. Nothing is lost."""
+    """Decodes a received value as UTF-8, which todoku sends, or as Latin-1, which loses no byte."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""An HTTP request on its way: where to, how, and what is to happen afterwards. It travels in a header of its message.
+"""An HTTP request that todoku delivers: its URL, options and callbacks. It is stored in a header of its message.
 
-The body is the message's payload, byte for byte as it was given; everything else is here.
+The body of the request is the payload of the message, unchanged.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from todoku.core.msgspec_warmup import learned
 from todoku.core.sealed import RequestKind
 
 HTTP: Final = "todoku-http"
-"""The header of a message that is an HTTP request."""
+"""The message header that contains the request as JSON."""
 
 SECRETS: Final = "todoku-secrets"
-"""The header of a message with the values of the request's secret headers, as `core.sealed.sealed_text` writes them."""
+"""The message header that contains the request's secret headers, sealed, as `core.sealed.sealed_text` writes them."""
 
 TOPIC: Final = "http.request"
 CALLBACK_TOPIC: Final = "http.callback"
 QUEUE: Final = "http"
-"""The queue of requests that are in no queue of their own."""
+"""The queue of requests that name neither a queue nor a flow key."""
 
 RETRIES: Final = 3
 
 TRACE: Final = frozenset({"traceparent", "tracestate", "baggage", "sentry-trace"})
-"""Headers of a message that say which trace it belongs to: what follows from it belongs to the same."""
+"""Message headers of a trace. A callback inherits them."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A flow key and what it allows, all workers together: so many at once, `rate` of them a `period` (seconds)."""
+    """A flow key and its limits over all workers: `parallelism` at once, and `rate` per `period` (seconds)."""
 
     key: str
     parallelism: int | None = None
@@ -42,7 +42,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who is told how a request ended, and how that telling is sent."""
+    """The request that reports how another request ended."""
 
     url: str
     method: str = "POST"
@@ -52,20 +52,20 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_delay: str | None = None
     delay: float = 0.0
     sealed: str | None = None
-    """The values of its secret headers, sealed for the request's message, this URL and method. Empty in `headers`."""
+    """The secret headers, sealed for the request's message, this URL and method. In `headers` their values are ""."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is sent, and what is known about it. `headers` are the receiver's, names in canonical form."""
+    """A request to a receiver. `headers` are sent to the receiver; their names are canonical."""
 
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
     timeout: float | None = None
-    """Seconds for one attempt, from the look-up of the name to the last byte of the answer; None: the setting."""
+    """Seconds for one attempt, from the DNS lookup to the last byte of the response; None: the setting applies."""
     retries: int = RETRIES
     retry_delay: str | None = None
-    """An expression in milliseconds (core.expression); None: `DEFAULT_DELAY`."""
+    """An expression in milliseconds (`core.retry_expression`); None: `DEFAULT_DELAY`."""
     callback: Callback | None = None
     failure_callback: Callback | None = None
     flow: Flow | None = None
@@ -77,16 +77,16 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     redact: tuple[str, ...] = ()
     caller_ip: str | None = None
     source: str | None = None
-    """The message whose end this request tells of: it is a callback."""
+    """The id of the message whose end this request reports; only callbacks have it."""
     kind: RequestKind = "request"
-    """Whether it is a callback, and of which end. Those of 0.1 do not say so; `source` does."""
+    """Callbacks stored by todoku 0.1 have the default here; only `source` marks them."""
 
 
 learned(HttpRequest)
 
 
 def origin(url: str) -> str:
-    """The destination of a URL: scheme, host and port. Breakers, limits and bulkheads are by it."""
+    """Returns the destination of a URL: scheme, host and port. Breakers, limits and bulkheads are per destination."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
@@ -95,18 +95,18 @@ def origin(url: str) -> str:
 
 
 SCHEMES: Final = ("http://", "https://")
-"""The names under which a worker serves every host."""
+"""A worker that serves these names serves every host."""
 
 
 def served_as(destination: str) -> str:
-    """The name under which workers serve a destination: of a host its scheme, which stands for every host; else its
-    own. The queries say the same: `served`."""
+    """Returns the name under which workers serve a destination: the scheme of a URL, which stands for every host, or
+    the destination itself. The SQL of `served` does the same."""
     scheme, separator, _ = destination.partition("://")
     return scheme + separator
 
 
 def queue_name(request: HttpRequest) -> str:
-    """The queue its delivery is in: its own, its flow key's, or the one of all others."""
+    """Returns the queue of the request's delivery: the named one, that of its flow key, or `QUEUE`."""
     if request.queue is not None:
         return f"http:{request.queue}"
     if request.flow is not None:
@@ -115,23 +115,23 @@ def queue_name(request: HttpRequest) -> str:
 
 
 def dead_id(delivery_id: int, replay_count: int) -> str:
-    """What a dead letter is called over HTTP: sent again and dead again, it is another one."""
+    """Returns the id of a dead letter in the HTTP API. A delivery that dies again after a replay gets another id."""
     return f"{delivery_id}-{replay_count}"
 
 
 def dead_ref(text: str) -> tuple[int, int] | None:
-    """(delivery, replay) of the name of a dead letter; None: it is none."""
+    """Parses the id of a dead letter into (delivery id, replay count); None: it is not such an id."""
     found = re.fullmatch(r"([1-9][0-9]{0,17})-([0-9]{1,9})", text)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def carried(request: HttpRequest) -> str:
-    """The value of the header `HTTP`."""
+    """Returns the value of the header `HTTP`."""
     return msgspec.json.encode(request).decode()
 
 
 def request_of(headers: str | None) -> HttpRequest | None:
-    """The request a message carries, by its headers as they are stored; None: it is not one."""
+    """Returns the request in the stored headers of a message; None: the message is not an HTTP request."""
     if headers is None or HTTP not in headers:
         return None
     found = msgspec.json.decode(headers, type=dict[str, str]).get(HTTP)

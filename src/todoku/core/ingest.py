@@ -1,4 +1,4 @@
-"""What comes in from outside: a request that a source signed, who says it is whose, and what of it names a topic."""
+"""Ingested events: the received request, the contract of verifiers, and the templates that yield topics."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ from todoku.core.topic_pattern import check_topic
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _PATH: Final = re.compile(r"[^.\s{}]+(\.[^.\s{}]+)*")
-_OTHER: Final = re.compile(r"[^A-Za-z0-9_:\-]+")
-_BETWEEN: Final = re.compile(r"[./]+")
+_INVALID: Final = re.compile(r"[^A-Za-z0-9_:\-]+")
+_SEPARATOR: Final = re.compile(r"[./]+")
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """A request as it came: its headers (names in lower case), and its body byte for byte."""
+    """A request from a source: its headers (names in lower case), and its body, byte for byte."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a source calls one of its events: the same id each time it is sent, and its type if there is one."""
+    """The id that a source gives an event, the same each time it sends it, and the event's type, if it has one."""
 
     id: str
     type: str | None = None
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """A question of the source instead of an event: whether somebody is here. It is answered with `text`."""
+    """A request by which a source checks that the endpoint exists. The response is `text`."""
 
     text: str
 
 
 @runtime_checkable
 class ReferencedSecret(Protocol):
-    """A secret that is kept elsewhere, and asked for when it is needed."""
+    """A secret that is stored elsewhere and fetched when it is needed."""
 
     async def aget(self) -> str:
-        """The secret, now."""
+        """Fetches the secret."""
 
 
 Secret = str | ReferencedSecret
 
 
 class Verifier(Protocol):
-    """How a source signs. A value: verifying reads no clock and asks nobody."""
+    """Verifies the signatures of one source. It is a value: verifying reads no clock and does no I/O."""
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """Those in use, the newest first: while one is replaced by another, both."""
+        """The secrets in use, the newest first; during a rotation there are two."""
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Headers (in lower case) that the message takes along: what the body does not tell."""
+        """Names (in lower case) of the headers that are stored with the message."""
 
     def key(self, secret: str) -> bytes:
-        """What a secret signs with, or InvalidSetting."""
+        """Returns the HMAC key of a secret; raises InvalidSetting."""
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
-        """Which of the keys signed exactly this, at most 300 s from `now` (unix seconds); None: none did.
+        """Returns the index of the key that signed the request, at most 300 s from `now` (unix seconds), or None.
 
-        Every signature is compared with every key, in a time that tells nothing of how much was right.
+        Every signature is compared with every key, in constant time.
         """
 
     def identity(self, arrived: Arrived, event: object) -> Identity | Challenge:
-        """What the event is called, by its headers or its JSON; InvalidMessage: it has no name."""
+        """Returns the id and type of the event, from its headers or its JSON; raises InvalidMessage if it has no id."""
 
 
 def found(path: str, event: object) -> object:
-    """What is at a path of names and numbers (`data.object.id`, `items.0.sku`) in JSON; None: nothing."""
+    """Returns the value at a path of names and indexes (`data.object.id`, `items.0.sku`) in JSON, or None."""
     here: Any = event
     for part in path.split("."):
         if isinstance(here, dict):
@@ -88,7 +88,7 @@ def found(path: str, event: object) -> object:
 
 
 def text_at(path: str, event: object) -> str | None:
-    """A text or a whole number at a path, as text; None: there is none."""
+    """Returns the string or integer at a path, as text; None: there is none."""
     value = found(path, event)
     if isinstance(value, str):
         return value or None
@@ -96,37 +96,39 @@ def text_at(path: str, event: object) -> str | None:
 
 
 def checked_path(path: object, what: str) -> str:
-    """A path into JSON, or InvalidSetting naming `what`."""
+    """Returns `path` if it is a path into JSON; raises InvalidSetting, which names it as `what`."""
     if not isinstance(path, str) or not _PATH.fullmatch(path):
         raise InvalidSetting(f"{what} cannot be {path!r}", hint="names with dots between them: data.object.id")
     return path
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A topic with parts that each event fills in: `stripe.{type}`, `github.{type}.{action}`."""
+    """A topic with placeholders that are filled in from each event: `stripe.{type}`, `github.{type}.{action}`."""
 
     text: str
     paths: tuple[str, ...]
 
     def topic(self, identity: Identity, event: object) -> str:
-        """The topic of an event. `{type}` is what its source calls its type, else and otherwise a path into its JSON.
+        """Returns the topic of an event. A placeholder is a path into its JSON; `{type}` is the type in `identity`,
+        if it has one.
 
-        What a topic cannot hold becomes `_`, a slash a dot: `orders/create` is `orders.create`.
+        Characters that a topic cannot contain become `_`, and a slash becomes a dot: `orders/create` is
+        `orders.create`.
         """
         if not self.paths:
             return self.text
-        if self.paths == ("type",) and identity.type:  # as nearly all are
-            return _of_type(self.text, identity.type)
-        return _FIELD.sub(lambda field: _words(_filled(field[1], identity, event)), self.text)
+        if self.paths == ("type",) and identity.type:  # the usual case, cached
+            return _fill_in_type(self.text, identity.type)
+        return _FIELD.sub(lambda field: _segments(_fill_in(field[1], identity, event)), self.text)
 
 
 @lru_cache(maxsize=1024)
-def _of_type(text: str, type: str) -> str:
-    return text.replace("{type}", _words(type))
+def _fill_in_type(text: str, type: str) -> str:
+    return text.replace("{type}", _segments(type))
 
 
 def template(text: object) -> Template:
-    """A checked template, or InvalidSetting."""
+    """Parses a template; raises InvalidSetting."""
     if not isinstance(text, str):
         raise InvalidSetting(f"topic cannot be {text!r}", hint='a topic, or a template like "stripe.{type}"')
     paths = tuple(checked_path(path, f"{{{path}}} in the topic") for path in _FIELD.findall(text))
@@ -137,20 +139,22 @@ def template(text: object) -> Template:
     return Template(text, paths)
 
 
-def _filled(path: str, identity: Identity, event: object) -> str:
+def _fill_in(path: str, identity: Identity, event: object) -> str:
     value = identity.type if path == "type" and identity.type else text_at(path, event)
     if value is None:
-        raise InvalidMessage(f"the event has no {path!r}, and its topic needs it", hint="a text or a whole number")
+        raise InvalidMessage(
+            f"the event has no {path!r}, which its topic needs", hint="it must be a string or an integer"
+        )
     return value
 
 
-def _words(value: str) -> str:
-    return ".".join(_OTHER.sub("_", part) for part in _BETWEEN.split(value) if part) or "_"
+def _segments(value: str) -> str:
+    return ".".join(_INVALID.sub("_", part) for part in _SEPARATOR.split(value) if part) or "_"
 
 
 def checked_id(value: str | None, where: str) -> str:
-    """An event id that can be a key, or InvalidMessage naming where it was looked for."""
+    """Returns an event id that can be an idempotency key; raises InvalidMessage, which says `where` it was expected."""
     if value is None or not value.isprintable() or not 0 < len(value) <= MAX_KEY_LENGTH:
         hint = f"1 to {MAX_KEY_LENGTH} printable characters"
-        raise InvalidMessage(f"the event has no id that can be used: {where}", hint=hint)
+        raise InvalidMessage(f"the event has no usable id: {where}", hint=hint)
     return value

@@ -1,4 +1,4 @@
-"""What nobody may read over somebody's shoulder: values of telling field names become stars, in logs and previews."""
+"""Masks values in logs and previews: the values of fields with sensitive names are replaced by `***`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def mask(value: object, fields: frozenset[str]) -> object:
-    """`value` with stars in place of whatever a field holds whose name has one of `fields` in it, word by word.
+    """Replaces, at every depth, the values of fields whose names contain one of `fields` as whole words.
 
-    `token` covers `Access-Token`, `accessToken` and `tokens`; `card` does not cover `discard`. Mappings and sequences
-    are gone through at every depth; whatever else is there is left as it is.
+    `token` covers `Access-Token`, `accessToken` and `tokens`; `card` does not cover `discard`.
     """
     if isinstance(value, Mapping):
         return {
@@ -37,21 +36,21 @@ def mask(value: object, fields: frozenset[str]) -> object:
 
 @lru_cache(maxsize=4096)
 def telling(name: str, fields: frozenset[str]) -> bool:
-    """Whether a field called `name` holds what is to be masked: by its words, or as the secret header it may be.
+    """Whether the value of a field called `name` is masked: `fields` has its words, or it is a secret header.
 
-    Only headers have dashes in their names. So a field `primary_key` is shown, and a header `X-Signing-Key` is not.
+    A name with a dash is taken for a header. So a field `primary_key` is shown, and a header `X-Signing-Key` is not.
     """
     if "-" in name and is_secret(name):
         return True
-    words = _words(name)
-    return any(f"-{field}-" in words for field in (_words(field)[1:-1] for field in fields) if field)
+    joined = _joined_words(name)
+    return any(f"-{field}-" in joined for field in (_joined_words(field)[1:-1] for field in fields) if field)
 
 
 def words(name: str) -> list[str]:
-    """The words of a name, without case and plural: `userEmails` is `user`, `email`."""
+    """Splits a name into lower-case words in the singular: `userEmails` is `user`, `email`."""
     return [word.lower().removesuffix("s") for word in _WORD.findall(name)]
 
 
-def _words(name: str) -> str:
-    """Its words between dashes: `userEmails` is `-user-email-`."""
+def _joined_words(name: str) -> str:
+    """Returns the words of a name between dashes: `userEmails` is `-user-email-`."""
     return "-" + "".join(f"{word}-" for word in words(name))

@@ -1,4 +1,4 @@
-"""Master keys: `id:base64, id:base64`, the first of them the current one. Their bytes are never shown."""
+"""Master keys, written as `id:base64, id:base64`, the current one first. No repr and no error contains their bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from todoku.core.errors import InvalidSetting
 KEY_BYTES: Final = 32
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HINT: Final = "TODOKU_MASTER_KEYS is id:base64,id:base64, the current one first; `todoku encryption-keys generate`"
-NO_KEY_HINT: Final = "make one: `todoku encryption-keys generate`, and set it as TODOKU_MASTER_KEYS"
+NO_KEY_HINT: Final = "create one with `todoku encryption-keys generate`, and set it as TODOKU_MASTER_KEYS"
 
 
 class MasterKey:
-    """A key that wraps data keys, and the id by which a wrapped one names it."""
+    """A key that wraps data keys. Each wrapped key is stored with the id of its master key."""
 
     __slots__ = ("id", "key")
 
@@ -37,13 +37,13 @@ class MasterKey:
         return hash(self.id)
 
     def digest(self, digest: str) -> str:
-        """A digest that only who has this key can make, of one that anybody could guess: `k1:id:…`."""
+        """Returns a keyed digest of a plain one, `k1:id:…`, so that bodies cannot be guessed from their digests."""
         derived = hmac.digest(self.key, b"todoku digest 1", hashlib.sha256)
         return f"k1:{self.id}:{hmac.digest(derived, digest.encode(), hashlib.sha256).hex()}"
 
 
 class MasterKeys:
-    """The master keys of an installation, the current one first. Falsy: there are none."""
+    """The master keys of an installation, the current one first. Falsy if there are none."""
 
     __slots__ = ("_keys",)
 
@@ -67,49 +67,50 @@ class MasterKeys:
 
     @property
     def current(self) -> MasterKey:
-        """The one that wraps what is new."""
+        """The key that wraps new data keys."""
         if not self._keys:
             raise InvalidSetting("there is no master key", hint=NO_KEY_HINT)
         return self._keys[0]
 
     @property
     def oldest(self) -> MasterKey:
-        """The last one: digests are made with it, so that they stay the same until it is taken away."""
+        """The last key. It makes the digests, so that they stay the same until it is removed."""
         return self._keys[-1]
 
     def get(self, id: str) -> MasterKey | None:
-        """The key of that id, if it is configured."""
+        """Returns the key with this id, if it is configured."""
         return next((key for key in self._keys if key.id == id), None)
 
 
 def master_keys(text: object) -> MasterKeys:
-    """Master keys as they are written in a setting: text, or a list of `id:base64`."""
+    """Parses the setting: text, or a list of `id:base64`. Raises InvalidSetting."""
     if isinstance(text, MasterKeys):
         return text
     entries = text if isinstance(text, list | tuple) else str(text).replace(",", " ").split()
-    keys = tuple(_parsed(place, str(entry).strip()) for place, entry in enumerate(entries, 1))
+    keys = tuple(_parse_entry(place, str(entry).strip()) for place, entry in enumerate(entries, 1))
     ids = [key.id for key in keys]
-    if twice := sorted({id for id in ids if ids.count(id) > 1}):
-        raise InvalidSetting(f"master_keys has two keys called {twice[0]!r}", hint="an id stands for one key, for ever")
+    if repeated := sorted({id for id in ids if ids.count(id) > 1}):
+        hint = "give each key its own id, and never reuse an id"
+        raise InvalidSetting(f"master_keys has two keys called {repeated[0]!r}", hint=hint)
     return MasterKeys(*keys)
 
 
-def _parsed(place: int, entry: str) -> MasterKey:
-    """One entry; what is wrong with it is said without quoting it."""
+def _parse_entry(place: int, entry: str) -> MasterKey:
+    """Parses one entry; errors do not quote it."""
     id, colon, encoded = entry.partition(":")
     if not colon or not _ID.fullmatch(id):
         raise InvalidSetting(f"entry {place} of master_keys does not begin with an id and a colon", hint=_HINT)
     try:
         key = base64.b64decode(encoded.replace("-", "+").replace("_", "/"), validate=True)
     except binascii.Error:
-        raise InvalidSetting(f"master key {id!r} is no base64", hint=_HINT) from None
+        raise InvalidSetting(f"master key {id!r} is not base64", hint=_HINT) from None
     if len(key) != KEY_BYTES:
         raise InvalidSetting(f"master key {id!r} has {len(key)} bytes, {KEY_BYTES} are needed", hint=_HINT)
     return MasterKey(id, key)
 
 
 def written(id: str, key: bytes) -> str:
-    """A master key as a setting has it."""
+    """Formats a master key for the setting."""
     if not _ID.fullmatch(id):
         raise InvalidSetting(f"a master key cannot be called {id!r}", hint="1 to 64 letters, digits, dots and dashes")
     return f"{id}:{base64.b64encode(key).decode()}"

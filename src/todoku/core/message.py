@@ -1,7 +1,7 @@
-"""The frozen values that travel the line: Draft → Message → Claimed → Settlement.
+"""The values of a message on its way: Draft when it is published, Message when it is stored, Claimed by a worker.
 
-Times in values of the hot path are unix seconds, because a datetime per field and row costs more than the
-rest of a claim; what people read (`store.values`) has datetimes.
+Times in Claimed are unix seconds, because creating datetimes for each row costs more than the rest of a claim. Values
+for people (`store.values`) have datetimes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 from todoku.core.sealed import WrappedKey
 
 PRIORITIES: Final = range(16)
-"""Whole numbers; larger is sooner. Few, because claim looks into each by equality (H20)."""
+"""Larger is sooner. There are few, because a claim queries each priority by equality (H20)."""
 
 MAX_KEY_LENGTH: Final = 512
 MAX_TOPIC_LENGTH: Final = 255
 USUAL_ATTEMPTS: Final = 6
-"""How often a delivery is tried by default. Recorded with a delivery, it means that the publisher gave no number."""
+"""The default number of attempts. Stored with a delivery, it means that the publisher gave no number."""
 
 
 class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One delivery of a draft: where to, and how."""
+    """One delivery of a draft: its destination and options."""
 
     destination: str
     queue: str = "default"
@@ -34,23 +34,23 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_attempts: int = USUAL_ATTEMPTS
     timeout: float | None = None
     dead: str | None = None
-    """A reason: the delivery is born a dead letter (NO_ROUTE)."""
+    """The reason (NO_ROUTE) if the delivery is stored as a dead letter from the start."""
 
 
 class Idempotency(msgspec.Struct, frozen=True):
-    """The publish entry a draft reserves: (scope, hash of the key) → digest."""
+    """The ledger entry that publishing a draft creates: (scope, hash of the key) → digest."""
 
     scope: str
     key: str
     key_hash: str
     digest: str
     reopen: bool = False
-    """A duplicate of an aborted message replays it (by the publisher, audited)."""
+    """Publishing a duplicate of an aborted message replays it (audited as an act of the publisher)."""
     lasts: float | None = None
-    """Seconds after which the key is free again, whatever became of the message; None: as long as the ledger keeps it.
-    Such an entry deduplicates publishes only: the message carries no key, so none of its effects is ever skipped."""
+    """Seconds after which the key can be used again; None: as long as the ledger retains it. With a number, the entry
+    deduplicates publishes only: the message has no key, so its effects are never skipped."""
     alike: tuple[str, ...] = ()
-    """Other digests of the same body: of an encrypted one, those that other master keys would make."""
+    """Other digests of the same body: those of an encrypted body under the other master keys."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +71,11 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime | None = None
     expires: float | None = None
     sealed_with: WrappedKey | None = None
-    """The data key that the payload is sealed with, to be stored with it unless it is there; None: it is not sealed."""
+    """The data key that seals the payload, stored with the message unless it exists already; None: not sealed."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored message, as its publisher sees it. `duplicate`: it was there already, nothing new was queued."""
+    """A stored message, as its publisher sees it. `duplicate`: it existed already, and nothing was queued."""
 
     id: UUID
     topic: str
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A delivery that a worker owns, with all it takes to execute it. (id, epoch, worker) is the token."""
+    """A delivery that a worker owns, with everything needed to execute it. (id, epoch, worker) is the fencing token."""
 
     id: int
     epoch: int
@@ -117,4 +117,4 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     effect_digest: str | None
     worker: UUID
     secrets: dict[str, str] | None = None
-    """The secret headers of a request, once they were opened. Only in memory: what is stored stays sealed."""
+    """The decrypted secret headers of a request. They exist only in memory; the database has them sealed."""

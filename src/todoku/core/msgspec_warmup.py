@@ -1,8 +1,8 @@
-"""Types that msgspec has to know before threads use them.
+"""Makes msgspec inspect Struct types at import, before threads decode them.
 
-It learns a Struct when it first decodes one, and keeps what it has learned so far with the class: a second thread that
-decodes one meanwhile meets half of it, and the process dies (a segmentation fault; seen with 0.22). So whatever is
-decoded while threads run is learned where it is defined, when its module is imported.
+msgspec inspects a Struct when it first decodes one, and stores the result with the class step by step. A second thread
+that decodes the same type meanwhile finds half of it, and the process dies of a segmentation fault (seen with 0.22).
+So each module warms up the types that it defines and that threads decode.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import msgspec
 
 
 def learned(*kinds: type[msgspec.Struct]) -> None:
-    """Let msgspec learn these, and what is in them."""
+    """Makes msgspec inspect these types and the types of their fields."""
     for kind in kinds:
         msgspec.json.Decoder(kind)

@@ -1,7 +1,7 @@
-"""What an attempt came to: Done, Retry, Abort or Snooze. Handlers return one of them, or raise it.
+"""The outcome of an attempt: Done, Retry, Abort or Snooze. Handlers return or raise it.
 
-The three that can be raised are exceptions for that reason alone; they are values all the same:
-compared by content, never changed after they were made.
+Retry, Abort and Snooze are exceptions only so that they can be raised. They are values: compared by content, and never
+changed.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ Duration = float | timedelta
 """Seconds, or a timedelta."""
 
 ERROR_LENGTH: Final = 512
-"""The readable text of a failure is cut here (S0-53)."""
+"""Error texts are cut to this many characters (S0-53)."""
 
 KEPT_BODY_BYTES: Final = 16 << 10
 KEPT_HEADER_BYTES: Final = 8 << 10
 
 LONGEST: Final = 10 * 365 * 86_400.0
-"""Nobody waits longer than ten years: what overflows a timestamp would fail the settle of a whole batch."""
+"""Ten years. A longer wait could overflow a timestamp, and so fail the settle of a whole batch."""
 
 _LOOKED_AT: Final = 16 * ERROR_LENGTH
-"""A longer text is cut here before it is searched for URLs."""
+"""Characters of an error text that are searched for URLs; the rest is cut before."""
 
 _USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^\s/?#'\"<>]*@", re.IGNORECASE)
 _WORD: Final = re.compile(r"(?:[^\s'\"<>]|'(?=[\w%&=]))+")
-"""What may hold a URL: up to a space or a quote. An apostrophe within a query does not end it."""
+"""Text that may contain a URL: up to a space or a quote. An apostrophe within a query does not end it."""
 
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
 def seconds(duration: Duration, *, what: str = "a duration") -> float:
-    """`duration` in seconds; refuses what is negative, longer than ten years, or not a number."""
+    """Returns `duration` in seconds; raises InvalidMessage if it is negative, over ten years, or not a number."""
     try:
         value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
     except (TypeError, ValueError, OverflowError):
@@ -51,12 +51,12 @@ def seconds(duration: Duration, *, what: str = "a duration") -> float:
 
 
 def is_reason(reason: object) -> bool:
-    """Whether this can be a reason: one of few, not a sentence, because it becomes a metric label."""
+    """Whether this can be a reason: a code and not a sentence, because it becomes a metric label."""
     return isinstance(reason, str) and _REASON.fullmatch(reason) is not None
 
 
 def reason_code(reason: str) -> str:
-    """`reason`, having checked that it can be one."""
+    """Returns `reason` if it can be one; raises InvalidMessage."""
     if not is_reason(reason):
         raise InvalidMessage(
             f"{reason!r} is not a reason",
@@ -66,28 +66,29 @@ def reason_code(reason: str) -> str:
 
 
 def error_text(text: str) -> str:
-    """`text` as it is stored: no NUL (PostgreSQL has none), no broken surrogates, no secrets of a URL, cut at 512."""
+    """Returns `text` as it is stored: without NUL (PostgreSQL cannot store it), lone surrogates and secrets in URLs,
+    and at most 512 characters long."""
     clean = without_url_secrets(_storable(text[:_LOOKED_AT]))
     return clean if len(clean) <= ERROR_LENGTH else clean[: ERROR_LENGTH - 1] + "…"
 
 
 def without_url_secrets(text: str) -> str:
-    """`text` without the queries of URLs, and without the users and passwords in them: clients quote the URL they asked
-    for in their errors, and tokens are in both places. Costs as much as the text is long."""
+    """Removes queries, user names and passwords from the URLs in `text`: HTTP clients quote URLs in their errors, and
+    both places may contain tokens. Takes linear time."""
     if "/" not in text:
         return text
     return _WORD.sub(_without_query, _USER.sub(r"\1", text))
 
 
 def _without_query(word: re.Match[str]) -> str:
-    """A word of a text, cut behind the path if it holds a URL, or a path alone: `requests` says "Max retries exceeded
-    with url: /hook?token=…"."""
-    found = word[0]
-    begins = found.find("/")
-    ends = found.find("?", begins) if begins >= 0 else -1
-    if "://" in found and (fragment := found.find("#", begins)) >= 0:
-        ends = fragment if ends < 0 else min(ends, fragment)
-    return found if ends < 0 or ends == len(found) - 1 else f"{found[:ends]}?…"
+    """Cuts a word after the path if it contains a URL or only a path: `requests` reports "Max retries exceeded with
+    url: /hook?token=…"."""
+    text = word[0]
+    start = text.find("/")
+    end = text.find("?", start) if start >= 0 else -1
+    if "://" in text and (fragment := text.find("#", start)) >= 0:
+        end = fragment if end < 0 else min(end, fragment)
+    return text if end < 0 or end == len(text) - 1 else f"{text[:end]}?…"
 
 
 def _storable(text: str) -> str:
@@ -95,7 +96,7 @@ def _storable(text: str) -> str:
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What a receiver answered over HTTP, cut to what is kept of it (`kept_response`)."""
+    """A receiver's HTTP response, cut to the part that is stored (`kept_response`)."""
 
     status: int
     headers: dict[str, str] = {}
@@ -105,7 +106,7 @@ class Response(msgspec.Struct, frozen=True):
         return hash((self.status, self.body))
 
     def without_content(self) -> Response:
-        """What may be kept of an answer to a sealed message."""
+        """Returns the part that may be stored if the message is encrypted: only the status."""
         return Response(self.status)
 
 
@@ -113,8 +114,10 @@ learned(Response)
 
 
 def kept_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
-    """An answer as it is kept: of its body the first 16 KiB, of its headers those that fit into 8 KiB; values of one
-    name are joined."""
+    """Returns the part of a response that is stored: the first 16 KiB of the body, and the headers that fit into 8 KiB.
+
+    The values of a repeated header are joined by commas.
+    """
     kept: dict[str, str] = {}
     left = KEPT_HEADER_BYTES
     for name, value in headers:
@@ -126,18 +129,18 @@ def kept_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) 
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The attempt succeeded. `result` is JSON text, kept if it is not None; `response` is told to a callback."""
+    """The attempt succeeded. `result` is JSON text, stored if it is not None; `response` is sent in a callback."""
 
     result: str | None = None
     response: Response | None = None
 
 
 DONE: Final = Done()
-"""Most attempts end so. The engine knows it by its identity, and asks nothing more about it."""
+"""The outcome of most attempts. The engine recognises it by identity and takes a shorter path."""
 
 
 class _Raisable(Exception):
-    """An outcome that can be raised. Equal when the content is."""
+    """An outcome that can be raised. Two with the same content are equal."""
 
     def _content(self) -> tuple[object, ...]:
         return tuple(sorted(vars(self).items()))
@@ -150,9 +153,9 @@ class _Raisable(Exception):
 
 
 class Retry(_Raisable):
-    """The attempt failed and may be made again: after `after` seconds, or after the policy's back-off.
+    """The attempt failed and is retried: after `after` seconds, or after the policy's back-off.
 
-    `response`: what the receiver answered, if it is one that answers over HTTP.
+    `response`: that of an HTTP receiver.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class Retry(_Raisable):
 
 
 class Abort(_Raisable):
-    """The attempt failed and another would fail too: a dead letter, now. `response`: as in Retry."""
+    """The attempt failed and a retry would fail, too: the delivery becomes a dead letter. `response`: as in Retry."""
 
     def __init__(self, reason: str, detail: str = "", response: Response | None = None) -> None:
         super().__init__(reason, detail, *(() if response is None else (response,)))
@@ -180,7 +183,7 @@ class Abort(_Raisable):
 
 
 class Snooze(_Raisable):
-    """Not now: run again after `for_` seconds, without counting this attempt (capped)."""
+    """Runs the delivery again after `for_` seconds, without counting this attempt (a limited number of times)."""
 
     def __init__(self, for_: Duration) -> None:
         super().__init__(for_)

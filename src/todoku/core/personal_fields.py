@@ -1,4 +1,4 @@
-"""Which field names look personal: a guess from the name alone, never from a value."""
+"""Guesses which fields contain personal data, from their names only, never from values."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _PERSONAL: Final = (
 )  # fmt: skip
 _WORDS: Final = frozenset(word.removesuffix("s") for word in _PERSONAL)
 
-_WHOSE: Final = (
+_BEFORE_NAME: Final = (
     "first", "last", "full", "given", "family", "middle", "maiden", "nick", "user", "customer", "client", "person",
     "contact", "sender", "recipient", "member", "patient", "employee", "owner", "display", "legal", "holder",
 )  # fmt: skip
-"""What makes somebody's `name` of a name; a bare `name` is taken for one, a `file_name` is not."""
+"""Words before `name` that make it a person's name. A bare `name` counts as one, too; `file_name` does not."""
 
-_KANJI: Final = re.compile(
+_JAPANESE: Final = re.compile(
     "氏名|名前|姓|住所|電話|携帯|生年月日|誕生日|郵便番号|メール|パスワード|口座|カード番号|マイナンバー|"
     "フリガナ|ふりがな|性別|個人|暗証番号|保険証"
 )
-_DEEPEST: Final = 20
+_MAX_DEPTH: Final = 20
 
 
 def personal_fields(value: object) -> list[str]:
-    """The names in a JSON value that look personal, at every depth, sorted and once each."""
-    return sorted({name for name in _names(value, _DEEPEST) if looks_personal(name)})
+    """Returns the field names in a JSON value that look personal, at every depth, sorted and without repetition."""
+    return sorted({name for name in _names(value, _MAX_DEPTH) if looks_personal(name)})
 
 
 @lru_cache(maxsize=4096)
 def looks_personal(name: str) -> bool:
-    """Whether a field called so holds something about a person."""
+    """Whether a field of this name probably contains personal data."""
     parts = words(name)
-    if any(part in _WORDS for part in parts) or _KANJI.search(name):
+    if any(part in _WORDS for part in parts) or _JAPANESE.search(name):
         return True
-    return any(part == "name" and (place == 0 or parts[place - 1] in _WHOSE) for place, part in enumerate(parts))
+    return any(part == "name" and (place == 0 or parts[place - 1] in _BEFORE_NAME) for place, part in enumerate(parts))
 
 
 def _names(value: object, depth: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whose request it is behind proxies: what `X-Forwarded-For` says, as far as trusted proxies wrote it."""
+"""Finds the caller's address behind proxies: the part of `X-Forwarded-For` that trusted proxies wrote."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from todoku.core.errors import InvalidSetting
 
 
 class Proxies(msgspec.Struct, frozen=True):
-    """The networks of proxies that are believed."""
+    """The networks of trusted proxies."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def caller(self, peer: str, forwarded: Iterable[str]) -> str:
-        """The address of the caller, given that of the connection and the values of `X-Forwarded-For`.
+        """Returns the caller's address, given that of the connection and the values of `X-Forwarded-For`.
 
-        Each proxy appends the address that it was asked from. So the list is read from its end, as long as the proxy
-        that wrote an entry is trusted: what the caller itself put in front of the list is never reached.
+        Each proxy appends the address that its request came from. The list is read from its end, as long as the proxy
+        that wrote an entry is trusted, so that entries forged by the caller are never reached.
         """
         entries = [entry for value in forwarded for entry in value.split(",")] if self.networks else []
         found = peer
@@ -39,7 +39,7 @@ NO_PROXIES: Final = Proxies()
 
 
 def proxies(networks: Iterable[str]) -> Proxies:
-    """Proxies in these networks, or with these addresses. InvalidSetting: one of them is none."""
+    """Parses the networks and addresses of trusted proxies; raises InvalidSetting."""
     return Proxies(tuple(map(_network, networks)))
 
 
@@ -53,7 +53,7 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in an entry, which some proxies write with a port: 192.0.2.1:4711, [2001:db8::1]:4711."""
+    """Parses an entry, to which some proxies add a port: 192.0.2.1:4711, [2001:db8::1]:4711."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,6 +1,6 @@
-"""Redaction: what a publisher does not want to be seen is shown as its digest, wherever a request is read.
+"""Redaction: values that the publisher wants hidden are shown as digests wherever a request is displayed.
 
-Where there is a master key, the same headers are not even stored in plain: they are parted from the request and sealed.
+With a master key, the same headers are not stored as plain text either: they are removed from the request and sealed.
 """
 
 from __future__ import annotations
@@ -15,90 +15,93 @@ from todoku.core.http_headers import is_secret
 from todoku.core.http_request import Callback, HttpRequest
 from todoku.core.sealed import kept_in
 
-_KIND: Final = "Content-Type"
+_CONTENT_TYPE: Final = "Content-Type"
 _FIELD: Final = re.compile(r"body|header|header\[([^\[\]\s]{1,256})\]", re.IGNORECASE)
 
 
 REDACTED: Final = "REDACTED"
-"""What every value begins with that is shown in place of another."""
+"""Prefix of every redacted value."""
 
 
 def hidden(value: bytes) -> str:
-    """What is shown instead: two that are equal can be told to be equal, and nothing else."""
+    """Returns the text to show instead of a value. It reveals only whether two values are equal."""
     return f"{REDACTED}:{hashlib.sha256(value).hexdigest()}"
 
 
 def redacted(request: HttpRequest) -> HttpRequest:
-    """The request as people may see it. Headers that are secrets by their name are never seen."""
+    """Returns the request as it may be displayed. Headers that are secret by their names are always redacted."""
     return msgspec.structs.replace(
         request,
         headers=redacted_headers(request.headers, request.redact),
-        callback=_callback(request.callback, request.redact),
-        failure_callback=_callback(request.failure_callback, request.redact),
+        callback=_redact_callback(request.callback, request.redact),
+        failure_callback=_redact_callback(request.failure_callback, request.redact),
     )
 
 
 def parted(headers: dict[str, str], redact: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
-    """Headers with nothing in those that nobody may see, and what was in those. The type of the body is no secret."""
-    unseen = _unseen(headers, redact)
-    secrets = {name: value for name, value in headers.items() if name in unseen and value and name != _KIND}
+    """Splits headers into those to store, with empty values for secret ones, and the values of the secret ones.
+
+    The content type is never secret.
+    """
+    names = _redacted_names(headers, redact) - {_CONTENT_TYPE}
+    secrets = {name: value for name, value in headers.items() if name in names and value}
     return headers | dict.fromkeys(secrets, ""), secrets
 
 
 def bared(request: HttpRequest) -> HttpRequest:
-    """The request without what nobody may see in its headers."""
+    """Returns the request with empty values for the secret headers, also in its callbacks."""
     return msgspec.structs.replace(
         request,
         headers=parted(request.headers, request.redact)[0],
-        callback=_bared(request.callback, request.redact),
-        failure_callback=_bared(request.failure_callback, request.redact),
+        callback=_strip_callback(request.callback, request.redact),
+        failure_callback=_strip_callback(request.failure_callback, request.redact),
     )
 
 
-def _bared(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
+def _strip_callback(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
     if callback is None:
         return None
     return msgspec.structs.replace(callback, headers=parted(callback.headers, redact)[0])
 
 
-def _callback(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
+def _redact_callback(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
     if callback is None or not callback.headers:
         return callback
     return msgspec.structs.replace(callback, headers=redacted_headers(callback.headers, redact), sealed=None)
 
 
 def redacted_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
-    """Headers as people may see them."""
-    unseen = _unseen(headers, redact)
-    return {name: _digest(value) if name in unseen else value for name, value in headers.items()}
+    """Returns headers as they may be displayed."""
+    redacted_names = _redacted_names(headers, redact)
+    return {name: _redact_value(value) if name in redacted_names else value for name, value in headers.items()}
 
 
-def _digest(value: str) -> str:
-    """Of what is sealed there is none here."""
+def _redact_value(value: str) -> str:
+    """Returns the text to show instead of a header. A sealed or empty value has no digest."""
     return hidden(value.encode()) if value and kept_in(value) is None else REDACTED
 
 
-def _unseen(headers: dict[str, str], redact: tuple[str, ...]) -> set[str]:
+def _redacted_names(headers: dict[str, str], redact: tuple[str, ...]) -> set[str]:
     names = {found[1].lower() for field in redact if (found := _FIELD.fullmatch(field)) and found[1]}
     everything = any(field.lower() == "header" for field in redact)
     return {name for name in headers if everything or is_secret(name) or name.lower() in names}
 
 
 def redacted_answer(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
-    """Headers of an answer as people may see them. `header`, for all, means those of the request."""
+    """Returns headers of a response as they may be displayed. The field `header` means only those of the request."""
     return redacted_headers(headers, tuple(field for field in redact if field.lower() != "header"))
 
 
 def is_redacted(value: str) -> bool:
-    """Whether this is shown in place of a value, and not the value itself."""
+    """Whether this text was shown instead of a value."""
     return value == REDACTED or value.startswith(f"{REDACTED}:")
 
 
 def redacted_body(request: HttpRequest, body: bytes) -> bytes:
-    """The body as people may see it."""
+    """Returns the body as it may be displayed."""
     return hidden(body).encode() if redacts_body(request) else body
 
 
 def redacts_body(request: HttpRequest) -> bool:
-    """Whether its publisher wants nobody to see the body."""
+    """Whether the publisher wants the body redacted."""
     return any(field.lower() == "body" for field in request.redact)

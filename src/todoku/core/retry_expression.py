@@ -1,9 +1,9 @@
-"""How long a request waits before it is tried again, as its sender wrote it: `Upstash-Retry-Delay`, in milliseconds.
+"""The expression of `Upstash-Retry-Delay`: the milliseconds that a request waits before it is retried.
 
     min(86400000, 1000 * pow(2, retried))
 
-Numbers, `+ - * / ( )`, the variable `retried` (0 before the first retry) and a few functions. Nothing of Python is
-evaluated: the text is parsed here into steps over a stack, so that neither its length nor its depth can hurt.
+It has numbers, `+ - * / ( )`, the variable `retried` (0 before the first retry) and a few functions. It is not
+evaluated as Python: it is parsed into steps of a stack machine, with limits on its length and depth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from todoku.core.errors import InvalidMessage
 
 LONGEST_MS: Final = 86_400_000.0
-"""No delay is longer than a day. What overflows or has no value (0/0) is a day too."""
+"""No delay is longer than a day. A value that overflows or is undefined (0/0) counts as a day, too."""
 
 MAX_LENGTH: Final = 500
 MAX_DEPTH: Final = 32
@@ -31,25 +31,25 @@ _NEGATE: Final = "negate"
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Take so many values from the stack, put back what the function makes of them."""
+    """Takes `arguments` values from the stack and pushes the result of the function."""
 
     function: str
     arguments: int
 
 
 Step = float | str | Apply
-"""A number, the variable, or a function of the values before."""
+"""A number to push, the name of the variable, or a function to apply."""
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """A checked expression: its text, and its steps in the order in which they are taken. Made by `parse`."""
+    """A parsed expression: its text, and its steps in the order of evaluation. Create it with `parse`."""
 
     text: str
     steps: tuple[Step, ...]
 
 
 def parse(text: str) -> Expression:
-    """The expression of a text, or InvalidMessage naming Upstash-Retry-Delay and the place."""
+    """Parses an expression; raises InvalidMessage, which names Upstash-Retry-Delay and the part that is wrong."""
     if len(text) > MAX_LENGTH:
         raise InvalidMessage(f"{_FIELD} has {len(text)} characters", hint=f"{MAX_LENGTH} are allowed")
     parser = _Parser(text)
@@ -59,7 +59,7 @@ def parse(text: str) -> Expression:
 
 
 def evaluate(expression: Expression, retried: int) -> float:
-    """Milliseconds to wait after `retried` retries, 0 … LONGEST_MS. It never raises, whatever the numbers are."""
+    """Returns the milliseconds to wait after `retried` retries, 0 to LONGEST_MS. It never raises."""
     stack: list[float] = []
     for step in expression.steps:
         if isinstance(step, Apply):
@@ -76,7 +76,7 @@ def evaluate(expression: Expression, retried: int) -> float:
 
 
 class _Parser:
-    """Recursive descent: a sum of products of factors. Each appends its steps after those of its parts."""
+    """A recursive-descent parser: a sum of products of factors. Each appends its steps after those of its operands."""
 
     def __init__(self, text: str) -> None:
         self.steps: list[Step] = []
@@ -125,30 +125,30 @@ class _Parser:
             self.sum(depth + 1)
             number += 1
         self._expect(")")
-        wanted = _ARGUMENTS[function]
-        if number != (wanted or number):
-            raise self._wrong(f"{function} takes {wanted}, not {number}")
+        expected = _ARGUMENTS[function]
+        if number != (expected or number):
+            raise self._invalid(f"{function} takes {expected}, not {number}")
         self.steps.append(Apply(function, number))
 
     def _number(self, token: str) -> None:
         if token == "" or token[0] not in ".0123456789":
-            raise self._wrong(f"{token!r} is not known" if token else "something is missing at the end")
+            raise self._invalid(f"{token!r} is not known" if token else "it is incomplete")
         value = float(token)
         if value > MAX_NUMBER:
-            raise self._wrong(f"{token} is too large a number")
+            raise self._invalid(f"{token} is too large a number")
         self.steps.append(value)
 
     def end(self) -> None:
         if token := self._next():
-            raise self._wrong(f"{token!r} is not expected there")
+            raise self._invalid(f"{token!r} is not expected there")
 
     def _expect(self, token: str) -> None:
         if self._next() != token:
-            raise self._wrong(f"{token!r} is missing" + (f" before {self._next()!r}" if self._next() else ""))
+            raise self._invalid(f"{token!r} is missing" + (f" before {self._next()!r}" if self._next() else ""))
         self._take()
 
     def _next(self) -> str:
-        """The token that comes, or nothing at the end."""
+        """Returns the next token; "" at the end."""
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self) -> str:
@@ -156,8 +156,8 @@ class _Parser:
         self._at += 1
         return token
 
-    def _wrong(self, what: str) -> InvalidMessage:
-        return _wrong(self._text, what)
+    def _invalid(self, what: str) -> InvalidMessage:
+        return _invalid(self._text, what)
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -165,12 +165,12 @@ def _tokens(text: str) -> Iterator[str]:
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None:
-            raise _wrong(text, f"{text[at:].lstrip(_SPACE)[0]!r} is not known")
+            raise _invalid(text, f"{text[at:].lstrip(_SPACE)[0]!r} is not known")
         yield found[found.lastindex or 0]
         at = found.end()
 
 
-def _wrong(text: str, what: str) -> InvalidMessage:
+def _invalid(text: str, what: str) -> InvalidMessage:
     return InvalidMessage(f"{_FIELD} cannot be {text!r}: {what}", hint=_GRAMMAR)
 
 
@@ -179,24 +179,24 @@ def _wrong(text: str, what: str) -> InvalidMessage:
 _ARGUMENTS: Final = {
     "pow": 2, "sqrt": 1, "abs": 1, "exp": 1, "floor": 1, "ceil": 1, "round": 1, "min": None, "max": None,
 }  # fmt: skip
-"""How many values each function takes; None: one or more."""
+"""The number of arguments of each function; None: one or more."""
 
 
 def _apply(function: str, values: list[float]) -> float:
-    """As processors compute: what is too large is infinite, and min(…) can still cap it; what has no value is NaN."""
+    """Computes as IEEE 754 does: overflow is infinity, which min(…) can still cap, and an undefined result is NaN."""
     try:
         return _FUNCTIONS[function](values)
     except OverflowError:
         return math.inf
-    except ValueError:  # sqrt(-1), pow(-1, 0.5), floor of what is no number
+    except ValueError:  # sqrt(-1), pow(-1, 0.5)
         return math.nan
 
 
 def _divide(values: list[float]) -> float:
-    over, under = values
-    if under == 0:
-        return math.nan if over == 0 or math.isnan(over) else math.copysign(math.inf, over)
-    return over / under
+    dividend, divisor = values
+    if divisor == 0:
+        return math.nan if dividend == 0 or math.isnan(dividend) else math.copysign(math.inf, dividend)
+    return dividend / divisor
 
 
 def _power(values: list[float]) -> float:
@@ -209,16 +209,16 @@ def _power(values: list[float]) -> float:
         return -math.inf if number < 0 and math.fmod(exponent, 2) else math.inf
 
 
-def _whole(rounded: Callable[[float], int], value: float) -> float:
-    return float(rounded(value)) if math.isfinite(value) else value
+def _to_integer(rounding: Callable[[float], int], value: float) -> float:
+    return float(rounding(value)) if math.isfinite(value) else value
 
 
-def _nearest(value: float) -> int:
-    """Halves go away from zero, as people round."""
+def _round_half_away(value: float) -> int:
+    """Rounds halves away from zero, unlike `round`."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
-def _chosen(choose: Callable[[list[float]], float], values: list[float]) -> float:
+def _choose(choose: Callable[[list[float]], float], values: list[float]) -> float:
     return math.nan if any(map(math.isnan, values)) else choose(values)
 
 
@@ -232,12 +232,12 @@ _FUNCTIONS: Final[dict[str, Callable[[list[float]], float]]] = {
     "sqrt": lambda values: math.sqrt(values[0]),
     "abs": lambda values: abs(values[0]),
     "exp": lambda values: math.exp(values[0]),
-    "floor": lambda values: _whole(math.floor, values[0]),
-    "ceil": lambda values: _whole(math.ceil, values[0]),
-    "round": lambda values: _whole(_nearest, values[0]),
-    "min": lambda values: _chosen(min, values),
-    "max": lambda values: _chosen(max, values),
+    "floor": lambda values: _to_integer(math.floor, values[0]),
+    "ceil": lambda values: _to_integer(math.ceil, values[0]),
+    "round": lambda values: _to_integer(_round_half_away, values[0]),
+    "min": lambda values: _choose(min, values),
+    "max": lambda values: _choose(max, values),
 }
 
 DEFAULT_DELAY: Final = parse("min(86400000, 1000 * exp(2.5 * (retried + 1)))")
-"""QStash's: 12 s, 2 min 28 s, 30 min, 6 h, then a day."""
+"""The default of QStash: 12 s, 2 min 28 s, 30 min, 6 h, then a day."""

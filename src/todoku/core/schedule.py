@@ -1,12 +1,12 @@
-"""When a schedule fires: by cron in a time zone, or at an interval; and which slots are fired when some were missed.
+"""When a schedule fires: by cron in a time zone, or at an interval; and which slots fire after some were missed.
 
-A slot is one moment at which a schedule is due. Cron expressions speak of the wall clock, which a change to or from
-summer time turns forward and back (decision 13):
+A slot is one moment at which a schedule is due. A cron expression describes local time, which daylight saving time
+moves forward and back (decision 13):
 
-- Minute and hour are both named (`30 2 * * *`): each of these times comes once a day. One that the clock jumps over is
-  fired at the end of the gap; one that comes twice is fired the first time.
-- One of them begins with `*` (`*/15 * * * *`): every moment at which the clock on the wall matches. What the clock
-  jumps over is not fired; what it shows twice is fired twice, so that the distances stay as they are.
+- Minute and hour are both named (`30 2 * * *`): each of these times fires once a day. A time that the clock skips fires
+  at the end of the gap; a time that occurs twice fires the first time.
+- One of them begins with `*` (`*/15 * * * *`): every moment whose local time matches fires. Times that the clock skips
+  do not fire; times that occur twice fire twice, so that the intervals stay the same.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from todoku.core.outcome import seconds
 from todoku.core.sealed import MasterSealed
 
 Missed = Literal["skip", "once", "all"]
-"""What becomes of slots that nobody fired in time: none of them is fired, one for all of them, or each."""
+"""The policy for slots that no worker fired in time: fire none of them, one for all, or each."""
 
 LATE: Final = timedelta(seconds=10)
-"""A slot that is fired this late is still in time: a busy database, a restart. Later than that it was missed."""
+"""A slot that fires at most this late is in time, as after a restart or with a busy database. After that it is
+missed."""
 
 MOST: Final = 1000
-"""Slots that are fired at once; what is left is fired in the next round."""
+"""The most slots of a schedule that fire in one round; the others fire in the next."""
 
 SHORTEST: Final = 1.0
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,12 +44,12 @@ _SECOND: Final = timedelta(seconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DAY: Final = timedelta(days=1)
 _YEARS: Final = 50
-"""A slot comes within so many years, or never."""
+"""The search for a slot ends after this many years."""
 _FIELDS: Final = "five fields: minute hour day month weekday; or six, with the second in front"
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """A cron expression, read on the clocks of a time zone. Make it with `cron`, which checks both."""
+    """A cron expression in a time zone. Create it with `cron`, which checks both."""
 
     expression: str
     tz: str = "UTC"
@@ -58,7 +59,8 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """So many seconds apart, counted from `anchor`: the same slots in every process. Make it with `every`."""
+    """An interval. Slots are counted from `anchor`, so that they are the same in every process. Create it with
+    `every`."""
 
     seconds: float
     anchor: datetime = EPOCH
@@ -71,24 +73,24 @@ When = Cron | Every
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a schedule is: when, what becomes of missed slots, and the message of each slot but for its id."""
+    """A schedule: when it fires, what happens to missed slots, and the message of each slot (its id is replaced)."""
 
     when: When
     missed: Missed
     message: Draft
     sealed: bool = False
-    """Its messages are encrypted at rest: they are sealed when they are fired, and here they have nothing inside."""
+    """Its messages are encrypted at rest: they are sealed when the schedule fires, and `message` has no payload."""
     created_at: datetime | None = None
-    """When somebody made it over HTTP; None: it was not made there."""
+    """When the schedule was created over HTTP; None: it was created in another way."""
     kept: MasterSealed | None = None
-    """The request with what is secret in it, encrypted by a master key; `message` is without it. None: nothing is."""
+    """The request with its secret headers, encrypted with a master key; `message` lacks them. None: it has none."""
 
 
 learned(Plan)
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What is to be done now: the slots to fire, how many are passed over (at least), and the slot after them."""
+    """The slots to fire now, how many are skipped (at least), and the next slot."""
 
     fire: tuple[datetime, ...]
     passed: int
@@ -96,23 +98,23 @@ class Due(msgspec.Struct, frozen=True):
 
 
 def cron(expression: object, tz: object = "UTC") -> Cron:
-    """A checked cron expression, or InvalidSetting naming `cron` or `tz`."""
+    """Parses a cron expression; raises InvalidSetting, which names `cron` or `tz`."""
     zone = _zone(tz)
     if not isinstance(expression, str) or len(expression) > _LONGEST_EXPRESSION:
         raise InvalidSetting(f"cron cannot be {expression!r}", hint=_FIELDS)
-    made = Cron(" ".join(expression.split()), zone.key)
+    parsed = Cron(" ".join(expression.split()), zone.key)
     try:
-        _check_comes(CronSim(made.expression, EPOCH.replace(tzinfo=None)))
-        next_after(made, EPOCH)
+        _check_fires(CronSim(parsed.expression, EPOCH.replace(tzinfo=None)))
+        next_after(parsed, EPOCH)
     except CronSimError as error:
         raise InvalidSetting(f"cron cannot be {expression!r}: {str(error).lower()}", hint=_FIELDS) from None
-    return made
+    return parsed
 
 
 def every(duration: object, anchor: object = None) -> Every:
-    """A checked interval, or InvalidSetting naming `every` or `anchor`."""
+    """Returns a checked interval; raises InvalidSetting, which names `every` or `anchor`."""
     try:
-        value = seconds(duration, what="every")  # type: ignore[arg-type]  # it refuses what is no duration
+        value = seconds(duration, what="every")  # type: ignore[arg-type]  # seconds() checks the type
     except InvalidMessage:
         value = 0.0
     if value < SHORTEST:
@@ -125,20 +127,20 @@ def every(duration: object, anchor: object = None) -> Every:
 
 
 def timing(cron_: object, every_: object, tz: object = "UTC", anchor: object = None) -> When:
-    """The one of both that was given: `cron` in its zone, or `every`. InvalidSetting names what is wrong."""
+    """Returns the timing of a schedule: `cron_` in its time zone, or `every_`; raises InvalidSetting."""
     if (cron_ is None) == (every_ is None):
-        raise InvalidSetting("a schedule has cron or every, one of them", hint='cron="0 9 * * *", or every=3600')
+        raise InvalidSetting("a schedule needs either cron or every", hint='cron="0 9 * * *", or every=3600')
     if every_ is None:
         if anchor is not None:
-            raise InvalidSetting("anchor belongs to every", hint="leave it out: a cron expression says when")
+            raise InvalidSetting("anchor can only be used with every", hint="leave it out: cron does not need it")
         return cron(cron_, tz)
     if tz not in ("UTC", None):
-        raise InvalidSetting("tz belongs to cron", hint="an interval is the same in every time zone")
+        raise InvalidSetting("tz can only be used with cron", hint="an interval is the same in every time zone")
     return every(every_, anchor)
 
 
 def policy(missed: object) -> Missed:
-    """A policy for missed slots, or InvalidSetting naming `missed`."""
+    """Returns `missed` if it is a policy for missed slots; raises InvalidSetting."""
     if missed not in get_args(Missed):
         raise InvalidSetting(f"missed cannot be {missed!r}", hint="skip, once or all")
     return missed  # type: ignore[return-value]
@@ -146,9 +148,9 @@ def policy(missed: object) -> Missed:
 
 def _zone(tz: object) -> ZoneInfo:
     try:
-        return ZoneInfo(tz)  # type: ignore[arg-type]  # what is no text raises TypeError
+        return ZoneInfo(tz)  # type: ignore[arg-type]  # other types raise TypeError
     except (KeyError, ValueError, OSError, TypeError, AttributeError):
-        hint = "a name of the IANA database, such as Asia/Tokyo or UTC"
+        hint = "use a name of the IANA database, such as Asia/Tokyo or UTC"
         raise InvalidSetting(f"tz cannot be {tz!r}: there is no such time zone", hint=hint) from None
 
 
@@ -156,7 +158,7 @@ def _zone(tz: object) -> ZoneInfo:
 
 
 def next_after(when: When, moment: datetime) -> datetime:
-    """The first slot after `moment`, in UTC."""
+    """Returns the first slot after `moment`, in UTC."""
     match when:
         case Every():
             step = round(when.seconds * 1e6)
@@ -166,12 +168,14 @@ def next_after(when: When, moment: datetime) -> datetime:
             zone = _zone(when.tz)
             minute_and_hour = when.expression.split()[-5:-3]
             named = not any(field.startswith("*") for field in minute_and_hour)
-            return (_next_named if named else _next_shown)(when.expression, zone, moment)
+            return (_next_named if named else _next_matching)(when.expression, zone, moment)
 
 
-def _check_comes(expression: CronSim) -> None:
-    """CronSimError if no day matches. Months are of 28 kinds, by their length and their first weekday: not every day
-    of many years must be looked at. All kinds come within 28 years.
+def _check_fires(expression: CronSim) -> None:
+    """Raises CronSimError if no day ever matches.
+
+    Months differ only in their length and first weekday, which makes 28 kinds. All kinds occur within 28 years, and
+    each is checked once.
     """
     kinds: set[tuple[int, int]] = set()
     for year in range(2000, 2028):
@@ -181,45 +185,45 @@ def _check_comes(expression: CronSim) -> None:
                 kinds.add(kind)
                 if any(expression.match_day(date(year, month, day)) for day in range(1, kind[1] + 1)):
                     return
-    raise CronSimError("it never comes")
+    raise CronSimError("it never fires")
 
 
 def _next_wall(expression: str, wall: datetime) -> datetime:
-    """The next time after `wall` that matches, on a clock that nobody turns."""
+    """Returns the next matching local time after `wall`, regardless of changes of the clock."""
     try:
         return next(CronSim(expression, wall))
     except StopIteration:
-        raise CronSimError("it never comes") from None
+        raise CronSimError("it never fires") from None
 
 
 def _next_named(expression: str, zone: ZoneInfo, moment: datetime) -> datetime:
-    """Named times: each once a day, whatever the clock does."""
+    """Returns the next slot of named times: each fires once a day, also on days when the clock changes."""
     wall = _wall(zone, moment)
     while True:
         wall = _next_wall(expression, wall)
         slot = _first(zone, wall)
-        if slot > moment:  # not so where the clock shows a time again whose first showing was the slot
+        if slot > moment:  # false for the second occurrence of a local time that fired at its first
             return slot
 
 
-def _next_shown(expression: str, zone: ZoneInfo, moment: datetime) -> datetime:
-    """Every moment at which the clock matches: from one turn of the clock to the next its offset is one number."""
+def _next_matching(expression: str, zone: ZoneInfo, moment: datetime) -> datetime:
+    """Returns the next moment whose local time matches. Between two changes of the clock its offset is constant."""
     wall = _wall(zone, moment)
     last = wall.year + _YEARS
     while wall.year <= last:
         matching = _next_wall(expression, wall)
-        # Nothing matches before. No clock is two days from UTC, so turns before that day do not matter.
+        # No offset is as large as two days, so changes of the clock before that do not matter.
         moment = max(moment, (matching - 2 * _DAY).replace(tzinfo=UTC))
         slot = (matching - _offset(zone, moment)).replace(tzinfo=UTC)
-        turn = _turn(zone, moment, slot)
-        if turn is None:
+        change = _clock_change(zone, moment, slot)
+        if change is None:
             return slot
-        moment, wall = turn, _wall(zone, turn) - _SECOND  # the moment of the turn can be a slot itself
-    raise CronSimError("it never comes: the clock jumps over it")
+        moment, wall = change, _wall(zone, change) - _SECOND  # the moment of the change can be a slot itself
+    raise CronSimError("it never fires: the clock always skips it")
 
 
 def _wall(zone: ZoneInfo, moment: datetime) -> datetime:
-    """What a clock there shows: naive, so that nothing corrects it."""
+    """Returns the local time as a naive datetime, which arithmetic does not adjust."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
@@ -228,16 +232,19 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
 
 
 def _first(zone: ZoneInfo, wall: datetime) -> datetime:
-    """The first moment at which a clock there shows `wall`; if it never does, the moment at which it jumps over it."""
+    """Returns the first moment at which the local time is `wall`; if the clock skips it, the moment when it does."""
     slot = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, slot) == wall:
         return slot
     before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    return _turn(zone, before, slot) or slot
+    return _clock_change(zone, before, slot) or slot
 
 
-def _turn(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """When the clocks there are first turned, after one moment and not after another. Nobody does it twice a day."""
+def _clock_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """Returns the first change of the UTC offset after `after` and not after `until`; None: there is none.
+
+    It assumes that no time zone changes its offset twice within a day.
+    """
     offset, low, high = _offset(zone, after), after, after
     while high < until and _offset(zone, high) == offset:
         low, high = high, min(high + _DAY, until)
@@ -250,23 +257,23 @@ def _turn(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
 
 
 def slots(when: When, first: datetime, until: datetime) -> Iterator[datetime]:
-    """`first`, and every slot after it that is not after `until`."""
+    """Yields `first` and every slot after it, up to and including `until`."""
     while first <= until:
         yield first
         first = next_after(when, first)
 
 
 def due_slots(when: When, next_run_at: datetime, now: datetime, missed: Missed) -> Due:
-    """What to do at `now`, when the slot at `next_run_at` and those after it have not been fired.
+    """Returns the slots to fire at `now`, if the slot at `next_run_at` and all later ones have not fired.
 
-    Slots up to LATE ago are in time and always fired. Of older ones `skip` fires none, `once` the last, unless one that
-    is in time is fired anyway, `all` each of them, at most MOST at once.
+    Slots at most LATE ago are in time and always fire. Of older ones, `skip` fires none; `once` fires the last, unless
+    a slot that is in time fires anyway; `all` fires each, at most MOST at once.
     """
     due = list(islice(slots(when, next_run_at, now), MOST))
     following = next_after(when, due[-1]) if due else next_run_at
     if missed == "all" or not due:
         return Due(tuple(due), 0, following)
-    if following <= now:  # so many that nobody counts them: only the last ones matter
+    if following <= now:  # more than MOST: they are not counted, only the last ones matter
         due = [*due, *_last(when, now)]
         following = next_after(when, due[-1])
     in_time = tuple(slot for slot in due if slot >= now - LATE)
@@ -275,7 +282,7 @@ def due_slots(when: When, next_run_at: datetime, now: datetime, missed: Missed) 
 
 
 def _last(when: When, now: datetime) -> list[datetime]:
-    """The last slots until now, those in time among them; there are some, it was looked."""
+    """Returns the last slots up to `now`, including those that are in time. The caller knows that there are some."""
     span = LATE
     while True:
         if found := list(slots(when, next_after(when, now - span - _MICROSECOND), now)):

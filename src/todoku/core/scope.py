@@ -1,4 +1,4 @@
-"""What a token may do. admin may everything, operate also reads, publish is by itself."""
+"""The scopes of API tokens. `admin` includes all others, `operate` includes `read`, `publish` includes no other."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ INSIDE: Final[dict[str, frozenset[str]]] = {
     "operate": frozenset({"operate", "read"}),
     "admin": frozenset(get_args(Scope)),
 }
-"""What each scope contains."""
+"""The scopes that each scope includes, itself among them."""
 
 SHORTEST: Final = 16
 _LONGEST: Final = 512
 
 
 def allows(scopes: Iterable[str], wanted: Scope) -> bool:
-    """Whether a token with these scopes may do what `wanted` names."""
+    """Whether a token with these scopes has the scope `wanted`."""
     return any(wanted in INSIDE.get(scope, ()) for scope in scopes)
 
 
 def scopes(given: Iterable[object]) -> tuple[Scope, ...]:
-    """Checked scopes, each once and in their order, or InvalidAct."""
+    """Returns the scopes without repetition, in canonical order; raises InvalidAct if there are none, or unknown."""
     named = tuple(given)
     if unknown := [scope for scope in named if scope not in INSIDE]:
         raise InvalidAct(f"scope cannot be {unknown[0]!r}", hint="publish, read, operate or admin")
     if not named:
-        raise InvalidAct("a token without a scope opens nothing", hint="--scope publish, read, operate or admin")
+        raise InvalidAct("a token needs a scope", hint="--scope publish, read, operate or admin")
     return known(named)
 
 
 def known(given: Iterable[object]) -> tuple[Scope, ...]:
-    """Those of some words that are scopes, each once and in their order."""
+    """Returns the words that are scopes, without repetition, in canonical order."""
     named = frozenset(given)
     return tuple(scope for scope in get_args(Scope) if scope in named)
 
@@ -62,11 +62,11 @@ class Secret:
 
 
 def token(text: object) -> Secret | None:
-    """A token as it is written in a setting, or InvalidSetting. None: nothing was said."""
+    """Parses the setting `token`; raises InvalidSetting. None: it is not set."""
     if text is None or isinstance(text, Secret):
         return text
     found = str(text).strip()
     if not SHORTEST <= len(found) <= _LONGEST or not found.isascii() or not found.isprintable() or " " in found:
-        hint = f"TODOKU_TOKEN has {SHORTEST} to {_LONGEST} visible characters; `openssl rand -hex 32` makes a good one"
+        hint = f"TODOKU_TOKEN needs {SHORTEST} to {_LONGEST} visible characters; create one with `openssl rand -hex 32`"
         raise InvalidSetting("token cannot be read", hint=hint)
     return Secret(found)

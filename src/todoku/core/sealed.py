@@ -1,8 +1,8 @@
-"""What is encrypted at rest: how sealed bytes are laid out, what they are bound to, and how they are named and shown.
+"""Data that is encrypted at rest ("sealed"): its format, the place it is bound to, and its text forms.
 
-Sealed bytes are: a version, the id of the data key, a nonce, then ciphertext with its tag. A sealed message says so in
-its content type; a claim that was opened in memory still does, together with the key that opened it, so that whatever
-its attempt leaves behind is sealed with the same key, or not left at all.
+Sealed bytes are: a version, the id of the data key, a nonce, then ciphertext with its tag. The content type of a
+message says that it is sealed. After a worker has decrypted a claim in memory, the content type also names the data
+key, so that a result of the attempt is sealed with the same key, or not stored at all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import msgspec
 SEALED: Final = "application/vnd.todoku.sealed"
 VERSION: Final = 1
 HEADERS_VERSION: Final = 2
-"""That of secret headers. Those of version 1 were bound to their message and URL, not to their kind and method."""
+"""The version of sealed headers. In version 1 they were bound to message and URL, but not to kind and method."""
 
 _BINDING: Final = 8
-"""The version of the UUIDs of data keys that seal headers by version 2 alone; older data keys have random ones (4)."""
+"""The UUID version of data keys that seal headers only in version 2; older data keys have UUIDs of version 4."""
 
 NONCE_BYTES: Final = 12
 
@@ -33,11 +33,11 @@ _RESULT: Final = re.compile(r'\{"todoku\.sealed":"(?P<box>[A-Za-z0-9+/=]+)"\}')
 
 
 RequestKind = Literal["request", "callback", "failure_callback"]
-"""Which request of a message: the request itself, or the callback that reports its end."""
+"""Which request of a message it is: the request itself, or the callback that reports its success or failure."""
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
-    """A data key as it is stored: encrypted by a master key. `day` is the UTC day on which it seals (ISO)."""
+    """A data key as it is stored: encrypted with a master key. It seals on one UTC day, `day` (ISO)."""
 
     id: UUID
     day: str
@@ -55,14 +55,15 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class MasterSealed(msgspec.Struct, frozen=True):
-    """Something encrypted by a master key itself, because it outlives every day: nonce, ciphertext and tag."""
+    """Data encrypted with a master key directly, because it outlives data keys: nonce, ciphertext and tag."""
 
     master_key_id: str
     box: bytes
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What a content type says of something sealed: what is inside, and the key that opened it (None: it is closed)."""
+    """The content type of a sealed message: that of the plain text, and the key that decrypted it (None: not decrypted
+    yet)."""
 
     inner: str
     key_id: UUID | None = None
@@ -73,8 +74,11 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class SealedPlace(msgspec.Struct, frozen=True):
-    """Where sealed bytes belong: they open nowhere else. `name` is the topic, the destination of a result, or the URL
-    that secret headers are for; of those also which request of the message sends them, and by which method."""
+    """The place that sealed bytes are bound to: they cannot be decrypted for another.
+
+    `name` is the topic of a payload, the destination of a result, or the URL that secret headers are sent to. Secret
+    headers are also bound to the kind and the method of their request.
+    """
 
     what: Literal["payload", "result", "headers"]
     message_id: str
@@ -85,11 +89,11 @@ class SealedPlace(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> int:
-        """The version by which something is sealed for this place."""
+        """The version in which new data is sealed for this place."""
         return HEADERS_VERSION if self.what == "headers" else VERSION
 
     def associated(self, version: int) -> bytes:
-        """The data that is authenticated with the ciphertext: each part with its length, so that none can shift."""
+        """Returns the associated data of the encryption: each part with its length, so that parts cannot shift."""
         parts = [f"todoku sealed {version}", self.what, self.message_id, self.name, self.content_type]
         if version >= HEADERS_VERSION:
             parts += [self.kind or "", self.method]
@@ -97,52 +101,52 @@ class SealedPlace(msgspec.Struct, frozen=True):
 
 
 def data_key_id(raw: bytes) -> UUID:
-    """The id of a new data key, of 16 random bytes. It is bound to the wrapped key, and says what that may open."""
+    """Returns the id of a new data key, from 16 random bytes: a UUID of the version that `is_binding` checks."""
     number = int.from_bytes(raw) & ~(0xF << 76) & ~(0x3 << 62)
     return UUID(int=number | _BINDING << 76 | 0x2 << 62)
 
 
 def is_binding(key_id: UUID) -> bool:
-    """Whether a data key has sealed headers by version 2 alone, so that whatever claims to be older is forged."""
+    """Whether a data key seals headers only in version 2, so that headers of version 1 under this key are forged."""
     return key_id.version == _BINDING
 
 
 def kind_of(content_type: str) -> Kind | None:
-    """What a content type says of something sealed; None: it is not."""
+    """Parses the content type of a sealed message; None: it is not sealed."""
     if not content_type.startswith(SEALED) or (found := _KIND.fullmatch(content_type)) is None:
         return None
     return Kind(found["inner"], UUID(found["key"]) if found["key"] else None)
 
 
 def inner_type(content_type: str) -> str:
-    """The content type of what is inside; of something that is not sealed, its own."""
+    """Returns the content type of the plain text, whether the message is sealed or not."""
     return content_type if (kind := kind_of(content_type)) is None else kind.inner
 
 
 def packed(sealed: Sealed) -> bytes:
-    """The parts as they are stored."""
+    """Returns the bytes to store."""
     return bytes([sealed.version]) + sealed.key_id.bytes + sealed.nonce + sealed.box
 
 
 def unpacked(raw: bytes) -> Sealed | None:
-    """The parts of what is stored; None: these are no sealed bytes."""
+    """Parses stored bytes; None: they are not sealed bytes."""
     if len(raw) < _HEADER + _TAG or raw[0] not in (VERSION, HEADERS_VERSION):
         return None
     return Sealed(UUID(bytes=raw[1:17]), raw[17:_HEADER], raw[_HEADER:], raw[0])
 
 
 def key_associated(key_id: UUID, day: str, master_key_id: str) -> bytes:
-    """What a wrapped data key is bound to: it cannot pass for that of another day or master key."""
+    """Returns the associated data of a wrapped data key, which binds it to its id, day and master key."""
     return f"todoku data key {VERSION}\0{key_id}\0{day}\0{master_key_id}".encode()
 
 
 def result_text(raw: bytes) -> str:
-    """A sealed result as JSON, which is what a result is stored as."""
+    """Encodes a sealed result as JSON, because results are stored as JSON."""
     return f'{{"todoku.sealed":"{base64.b64encode(raw).decode()}"}}'
 
 
 def sealed_result(text: str) -> bytes | None:
-    """The sealed bytes of a result; None: it is a plain one."""
+    """Returns the sealed bytes in a result; None: it is not sealed."""
     if (found := _RESULT.fullmatch(text)) is None:
         return None
     try:
@@ -152,12 +156,12 @@ def sealed_result(text: str) -> bytes | None:
 
 
 def sealed_text(raw: bytes) -> str:
-    """Sealed bytes as text, for a header. The id of the data key is in front: queries look for it there."""
+    """Encodes sealed bytes as text, for a header. The id of the data key comes first, because queries search for it."""
     return f"{UUID(bytes=raw[1:17])}.{base64.b64encode(raw).decode()}"
 
 
 def sealed_in(text: str) -> bytes:
-    """The sealed bytes of such a text; of any other text, none."""
+    """Returns the sealed bytes in a text of `sealed_text`; of any other text, b""."""
     try:
         return base64.b64decode(text.partition(".")[2], validate=True)
     except (binascii.Error, ValueError):
@@ -165,12 +169,12 @@ def sealed_in(text: str) -> bytes:
 
 
 def kept_text(kept: MasterSealed) -> str:
-    """Something kept, as text."""
+    """Encodes data encrypted with a master key as text."""
     return f"{_KEPT}{kept.master_key_id}:{base64.b64encode(kept.box).decode()}"
 
 
 def kept_in(text: str) -> MasterSealed | None:
-    """What such a text keeps; None: it is another."""
+    """Returns the data in a text of `kept_text`; None: it is another text."""
     if not text.startswith(_KEPT):
         return None
     id, _, box = text.removeprefix(_KEPT).partition(":")
@@ -181,5 +185,5 @@ def kept_in(text: str) -> MasterSealed | None:
 
 
 def shown(content_type: str, size: int) -> str:
-    """What people are shown instead of a payload that is not JSON."""
+    """Returns the text to show instead of a payload that is not JSON."""
     return f"encrypted ({size} bytes)" if content_type.startswith(SEALED) else f"({size} bytes of {content_type})"

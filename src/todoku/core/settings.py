@@ -1,7 +1,7 @@
-"""Settings: frozen, validated, read once at the edge and handed down.
+"""Settings: read and validated once, then passed on as a frozen value.
 
-Each setting is read from `TODOKU_<NAME>`, then from the names the source documents used, then from
-`todoku.toml`, then it has its default. Here is only the pure part: mappings in, `Settings` out.
+Each setting is taken from `TODOKU_<NAME>`, else from the variables of `ALSO_READ_FROM`, else from `todoku.toml`, else
+it has its default. This module only converts mappings to `Settings`; callers read the environment and the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch: int | None = None
     poll_interval_sec: float = 0.5
     notify: bool = True
-    """Publishers wake sleeping workers. Polling is always on and always enough."""
+    """Publishers wake idle workers. Workers always poll as well, so deliveries do not depend on it."""
     lease_sec: float = 120.0
     reclaim_interval_sec: float = 5.0
     max_processing_sec: float = 600.0
@@ -50,35 +50,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_concurrency: int = 64
     http_per_host: int = 8
     http_allow: tuple[str, ...] = ()
-    """Networks and host names that may be sent to although they are private."""
+    """Private networks and host names that requests may be sent to."""
     http_retry_4xx: bool = True
     http_nonretryable_4xx: bool = False
     """The header Upstash-NonRetryable-Error counts with every 4xx, not only with 489."""
     http_rewrite: tuple[str, ...] = ()
-    """For development: origin=origin, what is for the first is sent to the second, which may be on this machine."""
+    """For development: `origin=origin`. Requests to the first are sent to the second, which may be this machine."""
     http_loopback: bool = False
     drain_grace_sec: float = 25.0
     stats_interval_sec: float = 30.0
     span_ratio: float = 1.0
-    """Of the attempts whose message carries no trace, the share that OpenTelemetry's own sampler is asked about."""
+    """The share of attempts without a trace in their message for which OpenTelemetry's sampler is consulted."""
     host: str = "127.0.0.1"
     port: int = 8320
     app: str | None = None
     """`module:attribute` of the App that a daemon runs."""
     api_rate: float = 1000.0
-    """Requests a second with one token, twice as many at once; more are told to wait (429)."""
+    """Requests per second and token, with bursts of twice as many; others get status 429."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of proxies whose `X-Forwarded-For` says whose a request is."""
+    """Networks of proxies whose `X-Forwarded-For` names the caller."""
     metrics_open: bool = False
-    """`/metrics` asks no client for a token."""
+    """`/metrics` needs no token."""
     api_idle_sec: float = 5.0
-    """How long a connection to the HTTP API may wait between two requests."""
+    """How long a connection to the HTTP API may be idle between two requests."""
     api_receive_sec: float = 10.0
-    """How long the head of a request may take, its body, and a client that has stopped reading its answer."""
+    """How long a client may take to send the head of a request, to send its body, and to go on reading the response."""
     api_connections: int | None = None
-    """Connections to the HTTP API at once. None: half of the files that the process may open."""
+    """The most concurrent connections to the HTTP API. None: half of the process's limit of open files."""
     api_connections_per_address: int | None = None
-    """Of them, from one address (IPv6: from one /64). None: half of them."""
+    """The most of them from one address (IPv6: from one /64). None: half of `api_connections`."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -90,19 +90,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connections: int = 5
     prepare_statements: bool = True
     sqlite_wal: bool | None = None
-    """None: WAL where the linked SQLite is safe in it. True insists on WAL; False forbids it."""
+    """None: WAL if the linked SQLite is safe with it. True requires WAL; False disables it."""
     mask_fields: tuple[str, ...] = MASKED
     master_keys: MasterKeys = MasterKeys()
-    """Wrap the data keys of encrypted messages, the current one first. Their bytes are in no repr."""
+    """The keys that wrap data keys of encrypted messages, the current one first. No repr contains their bytes."""
     token: Secret | None = None
-    """The first admin token of the HTTP API. None: those in the database."""
+    """The first admin token of the HTTP API. None: only the tokens in the database are valid."""
     signing_keys: SigningKeys | None = None
-    """What HTTP deliveries are signed with. None: keys that todoku keeps in the database."""
+    """The keys that sign HTTP deliveries. None: todoku creates keys and stores them in the database."""
     encrypt: Literal["declared", "all"] = "declared"
     secrets_dir: str | None = None
-    """Where `Ref("file:…")` finds its files."""
+    """The directory of the files of `Ref("file:…")`."""
     alerts: Alerting = Alerting()
-    """Whom a daemon tells, and from which number on (`TODOKU_ALERT_…`)."""
+    """Where a daemon sends alerts, and their thresholds (`TODOKU_ALERT_…`)."""
 
 
 learned(Settings)
@@ -145,11 +145,11 @@ _BOOLEAN: Final = frozenset(
     | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback", "metrics_open"}
 )
 _LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite", "trusted_proxies"})
-"""Settings that may be given as text, separated by commas."""
+"""Settings that may be given as text with commas."""
 
 
 def read_settings(environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object) -> Settings:
-    """Settings from arguments (first), the environment, and a parsed `todoku.toml` (last)."""
+    """Returns the settings from arguments, the environment and a parsed `todoku.toml`, in this order of precedence."""
     values: dict[str, object] = dict(file or {})
     for name in (*Settings.__struct_fields__, *ALERT_SETTINGS):
         if name not in ("backoff", "alerts") and (found := _from_environment(environ, name)) is not None:
@@ -158,7 +158,7 @@ def read_settings(environ: Mapping[str, str], file: Mapping[str, object] | None 
         values["backoff"] = policy
     values |= {name: value for name, value in given.items() if value is not None}
     alerts = alerting(values)
-    return msgspec.structs.replace(_checked(values), alerts=alerts)
+    return msgspec.structs.replace(_check(values), alerts=alerts)
 
 
 def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
@@ -169,7 +169,7 @@ def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff | None:
-    """A table from BACKOFF_SEC (`[5,10]` or `5,10`), or a curve from BASE/MAX_BACKOFF_SECONDS."""
+    """Returns a table from BACKOFF_SEC (`[5,10]` or `5,10`), or an exponential one from BASE/MAX_BACKOFF_SECONDS."""
     in_file = values.pop("backoff_sec", None)
     listed = _from_environment(environ, "backoff_sec")
     base, cap = (environ.get(f"OUTBOX_{which}_BACKOFF_SECONDS", "").strip() for which in ("BASE", "MAX"))
@@ -193,9 +193,9 @@ def _numbers(listed: object) -> list[float]:
     return [float(item) for item in listed]
 
 
-def _checked(values: dict[str, object]) -> Settings:
-    fields = {name: _said(name, value) for name, value in values.items()}
-    hidden = _hidden(fields)
+def _check(values: dict[str, object]) -> Settings:
+    fields = {name: _parse_text(name, value) for name, value in values.items()}
+    secrets = _take_secrets(fields)
     policy = fields.pop("backoff", DEFAULT)
     if not isinstance(policy, Backoff):
         raise InvalidSetting("`backoff` must be a back-off policy", hint="use todoku.table, linear or exponential")
@@ -212,17 +212,17 @@ def _checked(values: dict[str, object]) -> Settings:
     if not 0 <= settings.drain_grace_sec < math.inf:
         raise InvalidSetting(f"drain_grace_sec cannot be {settings.drain_grace_sec}", hint="give seconds ≥ 0")
     if not 0 <= settings.port <= 65_535:
-        raise InvalidSetting(f"port cannot be {settings.port}", hint="0 to 65535; 0 takes any free one")
+        raise InvalidSetting(f"port cannot be {settings.port}", hint="0 to 65535; 0 means any free port")
     if not 0 <= settings.span_ratio <= 1:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
     proxies(settings.trusted_proxies)
     if settings.lease_sec < 1:
-        raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease is at least a second")
-    return msgspec.structs.replace(settings, backoff=policy, **hidden)
+        raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease must be at least one second")
+    return msgspec.structs.replace(settings, backoff=policy, **secrets)
 
 
-def _hidden(fields: dict[str, object]) -> dict[str, object]:
-    """What is in no repr, taken out of the fields and read by its own rules: no error may quote it."""
+def _take_secrets(fields: dict[str, object]) -> dict[str, object]:
+    """Takes secrets out of `fields` and parses them separately, because msgspec's errors could quote them."""
     return {
         "master_keys": master_keys(fields.pop("master_keys", "")),
         "token": token(fields.pop("token", None)),
@@ -230,8 +230,8 @@ def _hidden(fields: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _said(name: str, value: object) -> object:
-    """What a text means for this setting, where texts are read in a way of their own."""
+def _parse_text(name: str, value: object) -> object:
+    """Converts the text of a list or a boolean; returns other values as they are."""
     if name in _LISTS and isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     return _boolean(value) if name in _BOOLEAN else value

@@ -1,4 +1,4 @@
-"""Signing keys: the one that signs now, and the one that will. Receivers try both. Their text is in no repr."""
+"""Signing keys: the current one, and the next one. Receivers try both. No repr contains them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import msgspec
 from todoku.core.errors import InvalidSetting
 
 _KEY: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]{16,256}")
-_HINT: Final = "TODOKU_SIGNING_KEYS is current,next: two keys of 16 to 256 characters; leave it out to have some made"
+_HINT: Final = "TODOKU_SIGNING_KEYS is current,next: two keys of 16 to 256 characters; without it todoku creates them"
 
 
 class SigningKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """`current` signs; `next` will, after the next rotation. `old` ones signed until then, and are nearly forgotten."""
+    """`current` signs now, `next` signs after the next rotation. `old` keys signed before the last rotation."""
 
     current: str
     next: str
     old: tuple[str, ...] = ()
     made: bool = False
-    """They were made just now, by this call: whoever shows them shows them for the first time."""
+    """Whether this call created them, so that they have not been shown before."""
 
     def __repr__(self) -> str:
         return "<SigningKeys>"
 
 
 def signing_keys(text: object) -> SigningKeys | None:
-    """Signing keys as they are written in a setting: `current,next`, or a list of both. None: nothing was said."""
+    """Parses the setting: `current,next`, or a list of both; raises InvalidSetting. None: it is not set."""
     if text is None or isinstance(text, SigningKeys):
         return text
     parts = text if isinstance(text, list | tuple) else str(text).split(",")

@@ -9,7 +9,7 @@ from todoku.core.errors import IllegalTransition
 
 
 class Status(StrEnum):
-    """Where a delivery is on its way."""
+    """The state of a delivery."""
 
     PENDING = "pending"
     SENDING = "sending"
@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 
 class Step(StrEnum):
-    """What can happen to a delivery."""
+    """An event in the life of a delivery."""
 
     CLAIM = "claim"
     DONE = "done"
@@ -43,7 +43,7 @@ TRANSITIONS: Final[dict[tuple[Status, Step], frozenset[Status]]] = {
     (Status.SENDING, Step.SNOOZE): frozenset({Status.PENDING, Status.ABORTED}),
     (Status.SENDING, Step.RELEASE): frozenset({Status.PENDING}),
     (Status.SENDING, Step.LOSE): frozenset({Status.PENDING, Status.ABORTED}),
-    # A running delivery is only asked: its owner settles it, and a Done that came first wins.
+    # Cancelling a running delivery only sets a flag: its worker settles it, and a Done before that wins.
     (Status.SENDING, Step.CANCEL): frozenset({Status.SENDING}),
     (Status.PENDING, Step.CANCEL): frozenset({Status.ABORTED}),
     (Status.FAILED, Step.CANCEL): frozenset({Status.ABORTED}),
@@ -57,18 +57,18 @@ TRANSITIONS: Final[dict[tuple[Status, Step], frozenset[Status]]] = {
 
 
 def reachable(status: Status, step: Step) -> frozenset[Status]:
-    """Where `step` may lead from `status`; empty if it may not be made at all."""
+    """Returns the states that `step` may lead to from `status`; empty if it is not allowed."""
     return TRANSITIONS.get((status, step), frozenset())
 
 
 def advance(status: Status, step: Step, to: Status) -> Status:
-    """Return `to`, having checked that `step` may lead there from `status`; else raise."""
+    """Returns `to` if `step` may lead to it from `status`; raises IllegalTransition."""
     allowed = reachable(status, step)
     if to in allowed:
         return to
     if allowed:
         hint = f"{step} leads from {status} to {' or '.join(sorted(allowed))}"
     else:
-        makers = sorted(source for source, made in TRANSITIONS if made is step)
-        hint = f"{step} is possible from {' or '.join(makers)} only"
+        sources = sorted(source for source, known in TRANSITIONS if known is step)
+        hint = f"{step} is possible from {' or '.join(sources)} only"
     raise IllegalTransition(f"a delivery cannot go from {status} to {to} by {step}", hint=hint)

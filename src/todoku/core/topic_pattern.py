@@ -1,4 +1,4 @@
-"""Topic patterns: `*` is one segment, `**` any number of them (also none)."""
+"""Topic patterns: `*` matches one segment, `**` any number of segments, including none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_:\-]+")
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """What matches `pattern` goes to `destination`, through `queue`; `ordered` by key, or each key with its limit."""
+    """Messages that match `pattern` go to `destination` through `queue`, `ordered` by key or with a limit per key."""
 
     pattern: str
     destination: str
@@ -28,7 +28,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_topic(topic: str) -> str:
-    """A topic is dot-separated words: `order.created`."""
+    """Returns `topic` if it is words separated by dots, `order.created`; raises InvalidMessage."""
     if not all(_SEGMENT.fullmatch(part) for part in topic.split(".")):
         raise InvalidMessage(
             f"{topic!r} is not a topic", hint="use words of letters, digits, - _ : with dots between them"
@@ -38,7 +38,7 @@ def check_topic(topic: str) -> str:
 
 @lru_cache(maxsize=1024)
 def pattern(text: str) -> re.Pattern[str]:
-    """The compiled form of a topic pattern; refuses what could never match."""
+    """Compiles a topic pattern; raises InvalidMessage if it could never match."""
     expression = ""
     for part in text.split("."):
         if part == "**":
@@ -51,14 +51,14 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def matches(text: str, topic: str) -> bool:
-    """Whether `topic` fits the pattern `text`."""
+    """Whether `topic` matches the pattern `text`."""
     return pattern(text).fullmatch("." + topic) is not None
 
 
 def resolve(routes: Iterable[Route], topic: str) -> list[Route]:
-    """Every route that takes `topic`, each destination once, in the order they were declared."""
-    taken: dict[str, Route] = {}
+    """Returns the first route to each destination that matches `topic`, in the order of declaration."""
+    matching: dict[str, Route] = {}
     for route in routes:
         if matches(route.pattern, topic):
-            taken.setdefault(route.destination, route)
-    return list(taken.values())
+            matching.setdefault(route.destination, route)
+    return list(matching.values())

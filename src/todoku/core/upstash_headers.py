@@ -1,6 +1,6 @@
-"""What the `Upstash-*` headers of a publish ask for; they also come as query parameters and in batches, in any case.
+"""Parses the `Upstash-*` headers of a publish, which may also be query parameters or fields of a batch, in any case.
 
-Every refusal names its header. What todoku does not know (`Upstash-Telemetry-*`) is ignored, and never forwarded.
+Every error names its header. Unknown options (`Upstash-Telemetry-*`) are ignored, and never forwarded.
 """
 
 from __future__ import annotations
@@ -29,35 +29,40 @@ LONGEST_DEDUPLICATED: Final = 90 * 86_400
 MOST_LABELS: Final = 20
 LONGEST_NAME: Final = 200
 _FURTHEST: Final = timedelta(days=3660)
-_MOST: Final = 1_000_000
+_MAX_FLOW: Final = 1_000_000
 _DIGITS: Final = 12
 
 _UPSTASH: Final = "upstash-"
 _FORWARD: Final = "forward-"
-_NEVER: Final = frozenset({"authorization", "content-length", "x-forwarded-for", "x-forwarded-proto", "forwarded"})
-"""What `Upstash-Header-Forward` does not take along: it was meant for us, or is about the way here."""
+_NEVER_FORWARDED: Final = frozenset(
+    {"authorization", "content-length", "x-forwarded-for", "x-forwarded-proto", "forwarded"}
+)
+"""Headers that `Upstash-Header-Forward` does not forward: they are meant for todoku, or describe the way to it."""
 
 
 class UpstashOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. `request` has no URL yet: the destination is not a header."""
+    """The parsed options. `request` has no URL yet, because the destination is not a header."""
 
     request: HttpRequest
     delay: float = 0.0
     at: datetime | None = None
     deduplication_id: str | None = None
     deduplicated_for: float | None = None
-    """Seconds during which its id deduplicates; None: as the server has it."""
+    """Seconds during which `deduplication_id` is effective; None: the server's setting applies."""
     by_content: bool = False
     when: Cron | None = None
     schedule_id: str | None = None
 
 
 def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """Headers by their lower-case names, those that come again joined by commas; below them the options of a query."""
+    """Returns the headers, and the options in the query, by their lower-case names. A header overrides an option of the
+    same name; the values of a repeated header are joined by commas."""
     found: dict[str, str] = {}
     for number, (given, text) in enumerate(headers):
         if number >= MOST_FIELDS:
-            raise InvalidMessage(f"there are more than {MOST_FIELDS} headers", hint="send what the receiver needs")
+            raise InvalidMessage(
+                f"there are more than {MOST_FIELDS} headers", hint="send only those that the receiver needs"
+            )
         name = given.lower()
         value = checked_value(shown(name[:64]), text)
         found[name] = f"{found[name]}, {value}" if name in found else value
@@ -71,7 +76,10 @@ def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] 
 def asked(
     given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False
 ) -> UpstashOptions:
-    """What `fields` ask for, or InvalidMessage naming the header. `Upstash-Cron` is read where it is `scheduled`."""
+    """Parses the options in `fields`; raises InvalidMessage, which names the header.
+
+    `Upstash-Cron` is parsed only if `scheduled`.
+    """
     at = _not_before(given, now)
     return UpstashOptions(
         request=HttpRequest(
@@ -99,25 +107,25 @@ def asked(
 
 
 def shown(name: str) -> str:
-    """A field as its header is written: `upstash-retry-delay` is `Upstash-Retry-Delay`."""
+    """Returns a field's name as its header is written: `upstash-retry-delay` is `Upstash-Retry-Delay`."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
-# ------------------------------------------------------------------------------------------ what is sent
+# ------------------------------------------------------------------------------------- request and callbacks
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of the receiver: what is forwarded by name goes before what is forwarded with everything else."""
+    """Returns the headers to send to the receiver. `Upstash-Forward-X` overrides `Upstash-Header-Forward`."""
     found: dict[str, str] = {}
     if _flag(given, "upstash-header-forward"):
-        found |= {name: value for name, value in given.items() if forwardable(name) and name not in _NEVER}
+        found |= {name: value for name, value in given.items() if forwardable(name) and name not in _NEVER_FORWARDED}
     if "content-type" in given:
         found["content-type"] = given["content-type"]
     return checked(found | _forwarded(given, _UPSTASH + _FORWARD))
 
 
 def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What begins with the prefix, without it."""
+    """Returns the fields that begin with the prefix, without it."""
     found: dict[str, str] = {}
     for field, value in given.items():
         name = field.removeprefix(prefix)
@@ -125,7 +133,7 @@ def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
             continue
         if not forwardable(name):
             raise InvalidMessage(
-                f"{shown(field)} cannot be forwarded", hint="the connection's own, or todoku's, to say"
+                f"{shown(field)} cannot be forwarded", hint="todoku or the HTTP client sets this header"
             )
         found[name] = value
     return found
@@ -150,7 +158,8 @@ _OPTIONS: Final = frozenset({"method", "timeout", "retries", "retry-delay", "del
 
 
 def _callback_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """`Upstash-Callback-Forward-X` is X; so is `Upstash-Callback-X`, as Python's client writes it, but for options."""
+    """Returns the headers of a callback: `Upstash-Callback-Forward-X` is X, and so is `Upstash-Callback-X`, which the
+    Python client sends, unless X is an option."""
     plain = {
         field: value
         for field, value in given.items()
@@ -168,14 +177,15 @@ def _flow(given: Mapping[str, str]) -> Flow | None:
             raise InvalidMessage(f"{shown(name)} has no key", hint="send Upstash-Flow-Control-Key, too")
         return None
     parts = [part.partition("=") for part in given.get(name, "").split(",") if part.strip()]
-    said = {part.strip().lower(): value.strip() for part, _, value in parts}
-    if unknown := said.keys() - {"parallelism", "rate", "period"}:
+    options = {part.strip().lower(): value.strip() for part, _, value in parts}
+    if unknown := options.keys() - {"parallelism", "rate", "period"}:
         hint = "parallelism=3, rate=4, period=2s"
         raise InvalidMessage(f"{shown(name)} cannot have {sorted(unknown)[0][:64]!r}", hint=hint)
-    parallelism, rate = (_number(said, part, f"{part} of {shown(name)}", 1, _MOST) for part in ("parallelism", "rate"))
+    what = shown(name)
+    parallelism, rate = (_number(options, part, f"{part} of {what}", 1, _MAX_FLOW) for part in ("parallelism", "rate"))
     if parallelism is None and rate is None:
-        raise InvalidMessage(f"{shown(name)} says nothing", hint="parallelism=3, or rate=4, period=2s, or both")
-    return Flow(key=key, parallelism=parallelism, rate=rate, period=_period(said.get("period"), shown(name)))
+        raise InvalidMessage(f"{what} has no limit", hint="parallelism=3, or rate=4, period=2s, or both")
+    return Flow(key=key, parallelism=parallelism, rate=rate, period=_period(options.get("period"), what))
 
 
 def _period(given: str | None, what: str) -> float:
@@ -192,15 +202,17 @@ def _labels(given: Mapping[str, str]) -> tuple[str, ...]:
     labels = tuple(dict.fromkeys(label for part in given.get(name, "").split(",") if (label := part.strip())))
     if len(labels) > MOST_LABELS or any(len(label) > LONGEST_NAME for label in labels):
         hint = f"at most {MOST_LABELS}, of {LONGEST_NAME} characters each"
-        raise InvalidMessage(f"{shown(name)} has too much in it", hint=hint)
+        raise InvalidMessage(f"{shown(name)} has too many labels or too long ones", hint=hint)
     return labels
 
 
 def _redact(given: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(_redacted(part.strip()) for part in given.get("upstash-redact-fields", "").split(",") if part.strip())
+    return tuple(
+        _redact_field(part.strip()) for part in given.get("upstash-redact-fields", "").split(",") if part.strip()
+    )
 
 
-def _redacted(part: str) -> str:
+def _redact_field(part: str) -> str:
     word, bracket, name = part.partition("[")
     if word.lower() in ("body", "header") and not bracket:
         return word.lower()
@@ -243,7 +255,7 @@ def _cron(given: Mapping[str, str]) -> Cron | None:
 
 
 def _deduplicated_for(given: Mapping[str, str]) -> float | None:
-    """QStash has no such header; todoku's own client sends it."""
+    """QStash does not have this header; todoku's client sends it."""
     name = "todoku-deduplicated-for"
     return _number(given, name, shown(name), 1, LONGEST_DEDUPLICATED)
 
@@ -257,11 +269,13 @@ def _timeout(given: Mapping[str, str], name: str) -> float | None:
         return None
     found = interval(with_unit(given[name]), what=shown(name), longest=LONGEST_TIMEOUT)
     if found <= 0:
-        raise InvalidMessage(f"{shown(name)} cannot be {given[name]!r}", hint="leave it out, or say 30s")
+        raise InvalidMessage(
+            f"{shown(name)} cannot be {given[name]!r}", hint="leave it out, or use a duration such as 30s"
+        )
     return found
 
 
-# --------------------------------------------------------------------------------------------- of one kind
+# -------------------------------------------------------------------------------------------- single values
 
 
 def _method(given: Mapping[str, str], name: str) -> str:
@@ -314,5 +328,5 @@ def _number(given: Mapping[str, str], name: str, what: str, least: int, most: in
 
 
 def with_unit(text: str) -> str:
-    """Bare numbers are seconds."""
+    """Adds the unit to a bare number, which means seconds."""
     return f"{text}s" if text.isascii() and text.isdecimal() else text

@@ -1,1 +1,1 @@
-"""Where messages go, beside handlers: each module is one kind of destination."""
+"""Destinations: each public module sends messages to one kind of receiver."""

@@ -1,8 +1,8 @@
-"""What broker destinations share: one connection for all their sends, a time limit, and one outcome a message.
+"""Shared by all broker destinations: one connection for all sends, a time limit, and one outcome per message.
 
-A broker is asked to confirm every message. A whole batch is in flight at once, then its confirmations are gathered; so
-one bad message costs its neighbours nothing (I13). Whatever is not confirmed when the time is over is a Retry: it may
-have arrived, and a consumer tells by the message id.
+The broker confirms every message. All messages of a batch are sent before the confirmations are awaited, and one bad
+message does not fail the others (I13). A message without a confirmation within the time limit is retried. It may have
+been delivered; consumers recognise the duplicate by the message id.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ REASONS: Final[Reasons] = {
     ConnectionError: ("BROKER_DOWN", True),
     OSError: ("BROKER_DOWN", True),
 }
-"""What is the same for every client. Each adds what its own library raises."""
+"""The reasons that are the same for every client. Each destination adds those of its library's exceptions."""
 
 _SMALL: Final = 16 << 10
-"""Nobody's limit is below this, so that what is smaller need not be counted exactly."""
+"""No broker's limit is below this, so the size of a smaller message need not be exact."""
 
 
 class BrokerOptions(TypedDict, total=False):
-    """What every broker destination can be told, beside where it sends to.
+    """The options of every broker destination, besides its address.
 
-    `name` of the destination; `source` of the events, after CloudEvents; `send_timeout_ms` for a batch (default: the
-    setting); `max_bytes` of a message with its headers; `client`: further arguments of the client library's own.
+    `name` of the destination; `source` of the events (CloudEvents); `send_timeout_ms` for a batch (default: the
+    setting); `max_bytes` of a message with its headers; `client`: further arguments for the client library.
     """
 
     name: str
@@ -52,7 +52,7 @@ class BrokerOptions(TypedDict, total=False):
 
 
 class CheckedBrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, checked and complete."""
+    """BrokerOptions, checked and with defaults."""
 
     name: str
     max_bytes: int
@@ -69,44 +69,44 @@ class CheckedBrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parcel:
-    """A message as it leaves, with its headers; and what became of it. None: not known yet."""
+    """A message with its broker headers and its outcome (None: not known yet)."""
 
     __slots__ = ("headers", "message", "outcome")
 
-    def __init__(self, message: Outgoing, found: dict[str, str]) -> None:
+    def __init__(self, message: Outgoing, headers: dict[str, str]) -> None:
         self.message = message
-        self.headers = found
+        self.headers = headers
         self.outcome: Outcome | None = None
 
     def arrived(self) -> None:
-        """The broker has confirmed it."""
+        """Records that the broker has confirmed the message."""
         self.outcome = DONE
 
     @property
     def size(self) -> int:
-        """Bytes of payload and headers: exactly, or more where that is far below what any broker minds."""
-        found = self.headers
-        characters = sum(map(len, found)) + sum(map(len, found.values()))
-        if (most := len(self.message.payload) + 4 * (characters + len(found))) < _SMALL:
-            return most
+        """Bytes of payload and headers. It may be too high if it is far below every broker's limit."""
+        characters = sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
+        if (upper_bound := len(self.message.payload) + 4 * (characters + len(self.headers))) < _SMALL:
+            return upper_bound
         return len(self.message.payload) + sum(_bytes(name) + _bytes(value) + 4 for name, value in self.headers.items())
 
 
 class Broker(ABC, Generic[C]):
-    """A destination on a broker. Connections are made when first needed, shared by all sends, and made again when lost.
+    """A destination on a broker. Its connection is opened when needed, shared by all sends, and reopened when lost.
 
-    They belong to the event loop they were made in: a destination may be sent to by workers in several.
+    Each event loop has its own connection, because workers in several loops may use the same destination.
     """
 
     module: ClassVar[str]
     """The client library, imported when it is needed."""
     extra: ClassVar[str]
     batch: ClassVar[int] = 100
-    """So many messages at once: more in flight for each wait, and not more at stake in a crash than in one claim."""
+    """The most messages in one send: large enough to share the wait for confirmations, and no larger than a claim, so
+    that a crash repeats no more than one claim."""
     prefix: ClassVar[str] = "ce-"
-    """How the broker's binding of CloudEvents begins the names of attributes."""
+    """The prefix of attributes in the broker's CloudEvents binding."""
     has_content_type: ClassVar[bool] = False
-    """Whether a content type is a property of its own there; else it is a header."""
+    """Whether the broker has a field for the content type; otherwise it is a header."""
 
     def __init__(self, options: CheckedBrokerOptions) -> None:
         if not _is_installed(self.module):
@@ -120,77 +120,78 @@ class Broker(ABC, Generic[C]):
         self._ending: set[asyncio.Future[None]] = set()
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line[C]] = WeakKeyDictionary()
 
-    # ------------------------------------------------------------------------------- what each broker has of its own
+    # ------------------------------------------------------------------------------- implemented by each broker
 
     @abstractmethod
     async def _connect(self) -> C:
-        """A new connection, good until `_is_lost` says otherwise."""
+        """Opens a connection, which is used until `_is_lost`."""
 
     @abstractmethod
     def _is_lost(self, connection: C) -> bool:
-        """Whether nothing more can be sent through it."""
+        """Whether nothing more can be sent through the connection."""
 
     @abstractmethod
     async def _publish(self, connection: C, parcels: Sequence[Parcel]) -> None:
-        """Send them, and set the outcome of each as it is known. What is raised is for all that have none yet."""
+        """Sends the messages and sets the outcome of each. An exception applies to all that have no outcome yet."""
 
     @abstractmethod
     async def _ping(self, connection: C) -> None:
-        """Ask the broker whether it is there."""
+        """Makes one round trip to the broker."""
 
     @abstractmethod
     async def _close(self, connection: C) -> None:
-        """End the connection; what is still in it is dropped."""
+        """Closes the connection and drops messages that it has not sent yet."""
 
     @abstractmethod
-    def _raised(self) -> Reasons:
-        """What the errors of the client library mean."""
+    def _client_reasons(self) -> Reasons:
+        """Returns the reasons for the exceptions of the client library."""
 
     def _headers(self, message: Outgoing) -> dict[str, str]:
-        """All headers of a message, as the broker is given them."""
+        """Returns all headers of a message."""
         found = headers(message, source=self._options.source, prefix=self.prefix)
         if not self.has_content_type:
             found["content-type"] = message.content_type
         return found
 
     def _size(self, _connection: C, parcel: Parcel) -> tuple[int, int]:
-        """How large a parcel is, as the broker counts, and how large it may be."""
+        """Returns the size of a message as the broker counts it, and the largest allowed size."""
         return parcel.size, self._options.max_bytes
 
     # --------------------------------------------------------------------------------------------- as a destination
 
     def configure(self, settings: Settings) -> None:
-        """The App that routes to this destination has these settings; what the destination was told itself stays."""
+        """Takes the timeout from the App's settings, unless the destination has its own."""
         self._seconds = (self._options.send_timeout_ms or settings.send_timeout_ms) / 1000
 
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
-        """Send a batch, in its order. One outcome a message; one for all of them if the broker is not there."""
+        """Sends a batch, in order, and returns one outcome per message. If the broker is down, all have the same."""
         parcels = [Parcel(message, self._headers(message)) for message in batch]
         line = self._line()
 
         async def publish() -> None:
             connection = await line.connected()
-            await self._publish(connection, self._fitting(connection, parcels))
+            await self._publish(connection, self._refuse_too_large(connection, parcels))
 
         try:
             await within(self._seconds, publish())
-        except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
+        except Exception as error:  # noqa: BLE001 - every exception of a client becomes an outcome
             self._give_up(line)
-            await self._failed([parcel for parcel in parcels if parcel.outcome is None], error, of=len(batch))
-        return [parcel.outcome or Retry(reason="INTERNAL_ERROR", detail="no answer was noted") for parcel in parcels]
+            unconfirmed = [parcel for parcel in parcels if parcel.outcome is None]
+            await self._fail(unconfirmed, error, batch_size=len(batch))
+        return [parcel.outcome or Retry(reason="INTERNAL_ERROR", detail="it has no outcome") for parcel in parcels]
 
-    async def _failed(self, parcels: Sequence[Parcel], error: Exception, *, of: int) -> None:
-        """These, of so many, had no answer. If one of them broke the connection, each is sent alone (I13)."""
+    async def _fail(self, parcels: Sequence[Parcel], error: Exception, *, batch_size: int) -> None:
+        """Sets the outcome of unconfirmed messages. If one message broke the connection, each is sent alone (I13)."""
         outcome: Outcome = self.meaning(error)
-        alone = of > 1 and self._broken_by_one(error)
+        alone = batch_size > 1 and self._broken_by_one(error)
         for parcel in parcels:
             if alone:
                 (outcome,) = await self.send([parcel.message])
-                alone = not isinstance(outcome, Retry)  # it is not there at all: so it is for the rest of them
+                alone = not isinstance(outcome, Retry)  # the broker is down: the others have the same outcome
             parcel.outcome = outcome
 
     async def ping(self) -> None:
-        """Whether the broker answers; DeliveryError if it does not."""
+        """Raises DeliveryError if the broker does not answer."""
         line = self._line()
 
         async def ping() -> None:
@@ -203,26 +204,26 @@ class Broker(ABC, Generic[C]):
             raise DeliveryError("BROKER_DOWN", f"{type(error).__name__}: {error}") from error
 
     async def aclose(self) -> None:
-        """End the connection of this event loop. The next send makes another."""
+        """Closes the connection of this event loop. The next send opens another."""
         loop = asyncio.get_running_loop()
         if (line := self._lines.pop(loop, None)) is not None:
             line.give_up()
-        if ending := [goodbye for goodbye in self._ending if goodbye.get_loop() is loop]:
+        if ending := [closing for closing in self._ending if closing.get_loop() is loop]:
             await asyncio.wait(ending, timeout=2 * CLOSING)
 
     def meaning(self, error: Exception) -> Retry | Abort | Snooze:
-        """What an error of the client library means for the next attempt: the one place that says so."""
+        """Returns the outcome of an attempt that ended with this exception of the client library."""
         if self._reasons is None:
-            self._reasons = {**REASONS, **self._raised()}
+            self._reasons = {**REASONS, **self._client_reasons()}
         return classify(error, reasons=self._reasons)
 
-    # -------------------------------------------------------------------------------------------------------- inside
+    # -------------------------------------------------------------------------------------------------------- private
 
-    async def _gathered(self, waiting: Sequence[tuple[Parcel, asyncio.Future[Any]]]) -> None:
-        """Note each confirmation when it comes, whichever comes first. What all have in common is raised at the end."""
+    async def _await_confirmations(self, waiting: Sequence[tuple[Parcel, asyncio.Future[Any]]]) -> None:
+        """Sets the outcome of each message when its confirmation arrives; raises an error that applies to all."""
         common: list[Exception] = []
 
-        def noted(parcel: Parcel, confirmed: asyncio.Future[Any]) -> None:
+        def set_outcome(parcel: Parcel, confirmed: asyncio.Future[Any]) -> None:
             if confirmed.cancelled():
                 return
             if not isinstance(error := confirmed.exception(), Exception):
@@ -233,12 +234,12 @@ class Broker(ABC, Generic[C]):
                 parcel.outcome = self.meaning(error)
 
         for parcel, confirmed in waiting:
-            confirmed.add_done_callback(partial(noted, parcel))
+            confirmed.add_done_callback(partial(set_outcome, parcel))
         if not waiting:
             return
         try:
             await asyncio.wait([confirmed for _, confirmed in waiting])
-            await asyncio.sleep(0)  # the last of them is being noted
+            await asyncio.sleep(0)  # lets the callback of the last one run
         finally:
             for _, confirmed in waiting:
                 confirmed.cancel()
@@ -246,16 +247,16 @@ class Broker(ABC, Generic[C]):
             raise max(common, key=self._broken_by_one)
 
     def _is_common(self, error: Exception) -> bool:
-        """Whether an error speaks about the connection, and not about the one message it came for."""
+        """Whether an error concerns the connection, and not only one message."""
         return isinstance(error, ConnectionError)
 
     def _broken_by_one(self, error: Exception) -> bool:
-        """Whether one message may have broken the connection for all of them."""
+        """Whether one message may have broken the connection for the whole batch."""
         return isinstance(self.meaning(error), Abort)
 
     @classmethod
     def library(cls, part: str = "") -> Any:
-        """The client library, or a part of it."""
+        """Imports the client library, or a module of it."""
         return import_module(f"{cls.module}.{part}" if part else cls.module)
 
     def _line(self) -> Line[C]:
@@ -265,31 +266,31 @@ class Broker(ABC, Generic[C]):
         return line
 
     def _give_up(self, line: Line[C]) -> None:
-        """Something failed on this line: the next send makes a new one, and nothing waits in the old any more."""
+        """Closes a connection after a failure. The next send opens a new one."""
         line.give_up()
         if self._lines.get(loop := asyncio.get_running_loop()) is line:
             del self._lines[loop]
 
-    def _fitting(self, connection: C, parcels: list[Parcel]) -> list[Parcel]:
-        """Those that the broker can take. A message that is too large would cost the connection, and its neighbours."""
+    def _refuse_too_large(self, connection: C, parcels: list[Parcel]) -> list[Parcel]:
+        """Returns the messages that fit. Sending one that is too large would break the connection for all of them."""
         for parcel in parcels:
-            size, most = self._size(connection, parcel)
-            if size > most:
-                parcel.outcome = Abort("TOO_LARGE", f"{size} bytes, {self.name} takes {most}")
+            size, limit = self._size(connection, parcel)
+            if size > limit:
+                parcel.outcome = Abort("TOO_LARGE", f"{size} bytes, {self.name} accepts {limit}")
         return [parcel for parcel in parcels if parcel.outcome is None]
 
 
 async def together(sendings: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Several at once, each to its end; then the first error is raised, if there was one."""
-    for ended in await asyncio.gather(*sendings, return_exceptions=True):
-        if isinstance(ended, BaseException):
-            raise ended
+    """Awaits all sendings concurrently, each to its end; then raises the first error, if there was one."""
+    for result in await asyncio.gather(*sendings, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package it is in
+    except ModuleNotFoundError:  # its parent package is not installed
         return False
 
 
@@ -298,12 +299,12 @@ def _bytes(text: str) -> int:
 
 
 def addressed(address: str, message: Outgoing) -> str:
-    """Where a message goes: `{topic}` in an address stands for the message's topic."""
+    """Returns the address of a message: `{topic}` in it is replaced by the message's topic."""
     return address.replace("{topic}", message.topic) if "{" in address else address
 
 
 def options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> CheckedBrokerOptions:
-    """Options as given; a destination without a name is called after its address."""
+    """Returns checked options. By default a destination is named after its address."""
     name = kind if address in ("", "{topic}") else f"{kind}:{address}"
     complete: BrokerOptions = {"name": name, "max_bytes": max_bytes, **given}
     try:

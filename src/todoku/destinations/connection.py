@@ -1,4 +1,4 @@
-"""The line to a broker: one connection for an event loop, and a time limit that holds whatever a client does."""
+"""The connection of an event loop to a broker, and a time limit that holds even if a client library ignores it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 C = TypeVar("C")
-"""What a broker's client calls its connection."""
+"""The client library's type of a connection."""
 
 CLOSING: Final = 2.0
-"""Seconds a connection has to say goodbye."""
+"""Seconds that closing a connection may take."""
 
 
 class Line(Generic[C]):
-    """A connection that is made when it is first needed, by one for all, and made again when it was lost.
+    """A connection that is opened when it is first needed, shared by all sends, and reopened when it was lost.
 
-    `ending` is where connections are that say goodbye.
+    `ending` receives the tasks that close connections.
     """
 
     def __init__(
@@ -36,33 +36,33 @@ class Line(Generic[C]):
         self._ending = ending
 
     async def connected(self) -> C:
-        """The connection. Whoever comes first makes it; the others wait."""
+        """Returns the connection. The first caller opens it; others wait for that."""
         async with self._lock:
             if self._connection is not None and self._is_lost(self._connection):
-                self._end(self._connection)
+                self._close_later(self._connection)
                 self._connection = None
             if self._connection is None:
-                made = await self._connect()
+                opened = await self._connect()
                 if self._given_up:
-                    self._end(made)
-                    raise ConnectionResetError("this connection came too late")
-                self._connection = made
+                    self._close_later(opened)
+                    raise ConnectionResetError("the connection was opened too late")
+                self._connection = opened
             return self._connection
 
     def give_up(self) -> None:
-        """Something failed on it, perhaps while connecting: nothing is sent through it any more."""
+        """Closes the connection after a failure. If it is being opened, it is closed as soon as it is open."""
         self._given_up = True
         if self._connection is not None:
-            self._end(self._connection)
+            self._close_later(self._connection)
             self._connection = None
 
-    def _end(self, connection: C) -> None:
-        ending = asyncio.ensure_future(self._closed(connection))
+    def _close_later(self, connection: C) -> None:
+        ending = asyncio.ensure_future(self._close_quietly(connection))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _closed(self, connection: C) -> None:
-        with suppress(Exception):  # it is given up in any case, and why it was has been said
+    async def _close_quietly(self, connection: C) -> None:
+        with suppress(Exception):  # the connection is not used any more, and the first error was reported
             await within(CLOSING, self._close(connection))
 
 
@@ -70,10 +70,10 @@ _abandoned: Final[set[asyncio.Task[Any]]] = set()
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do this, or raise TimeoutError when the time is over.
+    """Awaits `work`; raises TimeoutError after `seconds`.
 
-    The work is a task of its own, and who is cancelled is not waited for: client libraries are known to lose a
-    cancellation (`asyncio.wait_for` before Python 3.12 does), and then to go on for ever.
+    It runs as a task of its own and is cancelled without waiting for it: client libraries are known to lose a
+    cancellation (`asyncio.wait_for` before Python 3.12 does), and then to run for ever.
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
@@ -91,4 +91,4 @@ async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
 def _forget(task: asyncio.Task[Any]) -> None:
     _abandoned.discard(task)
     if not task.cancelled():
-        task.exception()  # looked at, so that nobody is told of it twice
+        task.exception()  # retrieved, so that asyncio does not log it

@@ -1,6 +1,6 @@
-"""Connections that lead only where they may: an address is judged when a name is looked up, and when a socket is made.
+"""Connections that pass the address guard, which checks an address after the DNS lookup and when a socket is created.
 
-The socket goes to the judged address; Host and TLS are those of the name.
+The socket connects to the checked address; the Host header and TLS use the name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from todoku.core.address_guard import Guard
 
 _LOOKUPS: Final = 16
-"""Names looked up at once: one that is slow to fail holds one thread, and never those of anybody else."""
+"""The most concurrent DNS lookups. They have their own threads, so that slow ones do not block other work."""
 
 _IDLE: Final = 3.0
-"""Seconds an idle connection is kept. Many receivers close theirs after five, and a request that meets that is lost."""
+"""Seconds that an idle connection stays open. Many receivers close theirs after five, and a request that is sent at
+that moment fails."""
 
 _DNS_TTL: Final = 10
 
@@ -32,27 +33,27 @@ _host: ContextVar[str] = ContextVar("todoku_host")
 
 
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Gives the addresses of a host (and port)."""
+"""Returns the addresses of a host (and port)."""
 
 
 class Forbidden(OSError):
-    """No connection is made to this address."""
+    """The guard refuses connections to this address."""
 
 
 def on_behalf_of(host: str) -> None:
-    """What this task connects to from now on is for this host: the guard is asked about both, name and address."""
+    """Sets the host that this task connects to from now on. The guard checks both the name and the address."""
     _host.set(host)
 
 
 async def looked_up(host: str, port: int) -> list[str]:
-    """The addresses of a name, as this machine knows them."""
+    """Returns the addresses of a name, as the system's resolver finds them."""
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_lookups, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return [str(address[0]) for *_, address in found]
 
 
 class GuardedResolver(AbstractResolver):
-    """Looks names up; one that leads to any forbidden address leads nowhere."""
+    """Resolves names. A name with any forbidden address is refused altogether."""
 
     def __init__(self, guard: Guard, look_up: LookUp) -> None:
         self._guard = guard
@@ -61,7 +62,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Every address of a name. Forbidden: one of them is."""
+        """Returns every address of a name; raises Forbidden if one of them is."""
         addresses = list(dict.fromkeys(await self._look_up(host, port)))
         for address in addresses:
             refuse(self._guard, address, host)
@@ -76,34 +77,34 @@ class GuardedResolver(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: a resolver holds no resources."""
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address, and no name."""
+    """Whether a host is an address and not a name."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
 def refuse(guard: Guard, address: str, host: str) -> None:
-    """Forbidden, if no connection to the address may be made on behalf of the host."""
-    if (why := _judged(guard, address, host)) is not None:
+    """Raises Forbidden if the guard refuses connections to the address for this host."""
+    if (why := _why_refused(guard, address, host)) is not None:
         raise Forbidden(why)
 
 
 @lru_cache(maxsize=4096)
-def _judged(guard: Guard, address: str, host: str) -> str | None:
-    return guard.refuses(address, host)  # which depends on nothing else
+def _why_refused(guard: Guard, address: str, host: str) -> str | None:
+    return guard.refuses(address, host)
 
 
 def connector(guard: Guard, look_up: LookUp = looked_up) -> aiohttp.TCPConnector:
-    """Pooled connections of this event loop, as many as are wanted at once."""
+    """Creates the pooled connections of this event loop, without a limit on their number."""
 
-    def judged(info: tuple[Any, ...]) -> socket.socket:
+    def guarded_socket(info: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, address = info
         refuse(guard, str(address[0]), _host.get())
         return socket.socket(family=family, type=kind, proto=proto)
 
     return aiohttp.TCPConnector(
-        resolver=GuardedResolver(guard, look_up), socket_factory=judged, ttl_dns_cache=_DNS_TTL,
+        resolver=GuardedResolver(guard, look_up), socket_factory=guarded_socket, ttl_dns_cache=_DNS_TTL,
         keepalive_timeout=_IDLE, limit=0, ssl=ssl.create_default_context(),
     )  # fmt: skip

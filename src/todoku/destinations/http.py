@@ -1,4 +1,4 @@
-"""Events of your own to an endpoint: `box.route("order.*", to=todoku.http("https://…"))`."""
+"""The HTTP destination of an App's own events: `box.route("order.*", to=todoku.http("https://…"))`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from todoku.destinations.http_sender import ALWAYS, Sender, known_of
 
 
 class Endpoint(Sender):
-    """Sends messages to one URL: the payload as it is, CloudEvents in headers, signed after Standard Webhooks."""
+    """Sends messages to one URL: the payload unchanged, CloudEvents in headers, signed as Standard Webhooks."""
 
     batch = 1
 
@@ -38,14 +38,14 @@ class Endpoint(Sender):
 
     @property
     def at_once(self) -> int:
-        """So many requests at once, from one worker."""
+        """The most concurrent requests of one worker."""
         return self._settings.http_per_host
 
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
-        """Each by itself."""
-        return [await self._one(message) for message in batch]
+        """Sends each message as one request."""
+        return [await self._send_one(message) for message in batch]
 
-    async def _one(self, message: Outgoing) -> Outcome:
+    async def _send_one(self, message: Outgoing) -> Outcome:
         headers = {
             "Content-Type": message.content_type,
             **ALWAYS,
@@ -65,7 +65,7 @@ class Endpoint(Sender):
 
 
 def _ascii(value: str) -> str:
-    """As the HTTP binding of CloudEvents wants it: percent-encoded where it is not printable ASCII."""
+    """Percent-encodes all but printable ASCII, as the HTTP binding of CloudEvents requires."""
     plain = value.isascii() and value.isprintable() and not {*'"%'} & {*value}
     return value if plain else quote(value, safe=" !#$&'()*+,/:;=?@[]")
 
@@ -80,11 +80,11 @@ def http(
     secret: str | Sequence[str] | None = None,
     source: str = DEFAULT_SOURCE,
 ) -> Endpoint:
-    """A destination over HTTP: each message is a request to `url`, and an answer 2xx means that it has arrived.
+    """Creates a destination over HTTP: each message is a request to `url`, and is delivered if the response is 2xx.
 
-    `secret`, or several of them while one is changed for the next: `whsec_…`, signed after Standard Webhooks. `timeout`
-    of one attempt, from the look-up of the name to the last byte of the answer (default: the setting). Private
-    addresses are refused unless TODOKU_HTTP_ALLOW names them.
+    `secret`: `whsec_…`, for signatures of Standard Webhooks; during a rotation, several. `timeout`: of one attempt,
+    from the DNS lookup to the last byte of the response (default: the setting). Private addresses are refused unless
+    TODOKU_HTTP_ALLOW lists them.
     """
     checked_url = check_url(url, what="url")
     parts = urlsplit(checked_url)
@@ -101,7 +101,7 @@ def http(
 
 
 def _secrets(given: str | Sequence[str]) -> tuple[str, ...]:
-    """What a destination signs with. An empty list is a mistake: it would send everything unsigned."""
+    """Returns the secrets to sign with. An empty list is refused, because everything would be sent unsigned."""
     secrets = (given,) if isinstance(given, str) else tuple(given)
     if not secrets:
         raise InvalidSetting(

@@ -1,4 +1,4 @@
-"""The requests that messages carry: one message each, to any host, each as its publisher wanted it."""
+"""The destination of messages that are HTTP requests themselves, to any host."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from todoku.destinations.http_sender import ALWAYS, Sender, known_of
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
 
-_KEYS_FOR: Final = 5.0
-"""Seconds the signing keys are kept: asking for them may ask the database."""
+_KEYS_TTL: Final = 5.0
+"""Seconds for which the signing keys are cached, because fetching them may query the database."""
 
 Keys = Callable[[], SigningKeys]
-"""Gives the keys in force. May block."""
+"""Returns the current signing keys. May block."""
 
 
 class Requests(Sender):
-    """Sends the requests that messages carry, each as its publisher wanted it, signed anew for each attempt."""
+    """Sends each message's request as its publisher specified it, with new signatures for each attempt."""
 
     name = "https://"
     batch = 1
@@ -50,19 +50,19 @@ class Requests(Sender):
         super().__init__(settings, look_up)
         self._chance = chance
         self._keys = keys
-        self._known: SigningKeys | None = None
-        self._known_until = 0.0
+        self._cached_keys: SigningKeys | None = None
+        self._cached_until = 0.0
 
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
-        """Each by itself."""
-        return [await self._one(message) for message in batch]
+        """Sends each message as one request."""
+        return [await self._send_one(message) for message in batch]
 
-    async def _one(self, message: Outgoing) -> Outcome:
+    async def _send_one(self, message: Outgoing) -> Outcome:
         try:
             request = msgspec.json.decode(message.headers.get(HTTP, ""), type=HttpRequest)
         except msgspec.DecodeError as error:
             return Abort("BAD_REQUEST", f"the header {HTTP} cannot be read: {error}")
-        keys, now = await self._signing(), time.time()
+        keys, now = await self._signing_keys(), time.time()
         post = OutgoingPost(
             url=request.url, method=request.method, body=message.payload,
             headers=headers_of(request, message, keys, now),
@@ -76,15 +76,15 @@ class Requests(Sender):
         return outcome
 
     def _delay(self, request: HttpRequest, attempt: int) -> float:
-        """Seconds until the next attempt: the request's own expression, or the usual curve. Never earlier."""
+        """Returns the seconds until the next attempt: by the request's expression or the default, plus jitter."""
         wait = evaluate(_expression(request.retry_delay), attempt - 1) / 1000
         return wait * (1 + JITTER_SHARE * self._chance())
 
-    async def _signing(self) -> SigningKeys:
-        if self._known is None or time.monotonic() >= self._known_until:
-            self._known = await asyncio.to_thread(self._keys)
-            self._known_until = time.monotonic() + _KEYS_FOR
-        return self._known
+    async def _signing_keys(self) -> SigningKeys:
+        if self._cached_keys is None or time.monotonic() >= self._cached_until:
+            self._cached_keys = await asyncio.to_thread(self._keys)
+            self._cached_until = time.monotonic() + _KEYS_TTL
+        return self._cached_keys
 
 
 _forwardable = lru_cache(maxsize=1024)(forwardable)
@@ -96,7 +96,7 @@ def _expression(text: str | None) -> Expression:
 
 
 def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: float) -> dict[str, str]:
-    """All headers of one attempt: the forwarded ones, then ours, which nobody else can set."""
+    """Returns all headers of one attempt. Those of todoku override the publisher's."""
     found = {
         "Content-Type": message.content_type,
         **ALWAYS,
@@ -120,5 +120,5 @@ def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: 
 
 @lru_cache(maxsize=16)
 def _secrets(keys: SigningKeys) -> tuple[str, str]:
-    """What Standard Webhooks are signed with: who knows either key believes it."""
+    """Returns the secrets of Standard Webhooks. A receiver that knows either key accepts the signature."""
     return webhook_secret(keys.current), webhook_secret(keys.next)

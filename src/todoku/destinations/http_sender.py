@@ -1,4 +1,4 @@
-"""What all that is sent over HTTP has in common: the answers, and what they mean."""
+"""Shared by both HTTP destinations: sending a request, and classifying the response."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
 
 ALWAYS: Final = {"Accept": "*/*", "User-Agent": "todoku"}
-"""Headers of every request, unless its publisher says otherwise."""
+"""Default headers of every request."""
 
 
 def is_installed() -> bool:
-    """Whether what HTTP is sent with is here."""
+    """Whether aiohttp, which is an extra, is installed."""
     return find_spec("aiohttp") is not None
 
 
 class Sender:
-    """What all that is sent over HTTP has in common: the sessions, the answers and what they mean."""
+    """Sends HTTP requests and turns responses and errors into outcomes."""
 
     def __init__(self, settings: Settings, look_up: LookUp | None = None) -> None:
         if not is_installed():
@@ -40,41 +40,41 @@ class Sender:
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """These are the settings of the App."""
+        """Takes over the settings of the App."""
         self._settings = settings
         self._poster = Poster(settings, self._look_up)
         self._answering = Answering(retry_4xx=settings.http_retry_4xx, final_4xx=settings.http_nonretryable_4xx)
 
     async def aclose(self) -> None:
-        """End the connections of this event loop. The next send makes others."""
+        """Closes the connections of this event loop. The next send opens others."""
         await self._poster.aclose()
 
     async def sent(self, post: OutgoingPost) -> Outcome:
-        """What one attempt comes to. Of a Retry only the receiver's own wish says when."""
+        """Sends a request and returns the outcome. A Retry has a delay only if the receiver asked for one."""
         try:
             answer = await self._poster.post(post)
-        except Exception as error:  # noqa: BLE001 - whatever a client raises is an outcome
-            return self._meaning(error, post)
+        except Exception as error:  # noqa: BLE001 - every exception of the client becomes an outcome
+            return self._classify(error, post)
         if 200 <= answer.kept.status < 300:
             return classify_status(answer.kept.status, response=answer.kept)
         return classify_status(
             answer.kept.status,
             retry_after=retry_after(answer.headers, time.time()),
-            final=_says_final(answer.headers),
+            final=_is_final(answer.headers),
             answering=self._answering,
             response=answer.kept,
         )
 
-    def seconds(self, wanted: float | None) -> float:
-        """How long one attempt may take, from the look-up of the name to the last byte of the answer."""
-        return min(wanted or self._settings.http_timeout_sec, self._settings.max_processing_sec)
+    def seconds(self, timeout: float | None) -> float:
+        """Returns the time limit of one attempt, from the DNS lookup to the last byte of the response."""
+        return min(timeout or self._settings.http_timeout_sec, self._settings.max_processing_sec)
 
-    def _meaning(self, error: Exception, post: OutgoingPost) -> Outcome:
+    def _classify(self, error: Exception, post: OutgoingPost) -> Outcome:
         if self._reasons is None:
-            self._reasons = _raised()
+            self._reasons = _client_reasons()
         if isinstance(error, TimeoutError):
-            return Retry(reason="HTTP_TIMEOUT", detail=f"no complete answer within {post.timeout:g} s")
-        # aiohttp puts what the guard raised inside of its own.
+            return Retry(reason="HTTP_TIMEOUT", detail=f"no complete response within {post.timeout:g} s")
+        # aiohttp wraps the guard's exception in its own.
         return classify(_innermost(error), reasons=self._reasons)
 
 
@@ -85,8 +85,8 @@ def _innermost(error: Exception) -> Exception:
     return inner if isinstance(inner, Forbidden) else error
 
 
-def _raised() -> Reasons:
-    """What the errors of the client mean, nearest ancestor first."""
+def _client_reasons() -> Reasons:
+    """Returns the reasons for the exceptions of aiohttp and of the guard."""
     import aiohttp  # noqa: PLC0415 - an extra
 
     from todoku.destinations.guarded_connector import Forbidden  # noqa: PLC0415 - the same
@@ -106,12 +106,12 @@ def _raised() -> Reasons:
     }
 
 
-def _says_final(headers: Mapping[str, str]) -> bool:
-    wanted = NON_RETRYABLE_HEADER.lower()
-    return any(name.lower() == wanted and value.lower() == "true" for name, value in headers.items())
+def _is_final(headers: Mapping[str, str]) -> bool:
+    header = NON_RETRYABLE_HEADER.lower()
+    return any(name.lower() == header and value.lower() == "true" for name, value in headers.items())
 
 
-_TELLING: Final = {
+_TRACE_HEADERS: Final = {
     "x-request-id": "X-Request-Id",
     "x-correlation-id": "X-Correlation-Id",
     "x-event-id": "X-Event-Id",
@@ -120,8 +120,10 @@ _TELLING: Final = {
 
 
 def known_of(message: Outgoing) -> dict[str, str]:
-    """Of a message's own headers those by which the receiver's trace and log go on."""
-    found = {_TELLING[name.lower()]: value for name, value in message.headers.items() if name.lower() in _TELLING}
+    """Returns the message's headers that continue its trace and its request ids at the receiver."""
+    found = {
+        _TRACE_HEADERS[name.lower()]: value for name, value in message.headers.items() if name.lower() in _TRACE_HEADERS
+    }
     if "X-Correlation-Id" in found:
         found.setdefault("X-Request-Id", found["X-Correlation-Id"])
     return found

@@ -13,7 +13,7 @@ from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptio
 
 
 class Kafka(Broker[Any]):
-    """Produces to a topic. What the producer repeats by itself is stored once; what we send again is a duplicate."""
+    """Produces to a topic. The broker drops what the producer repeats; a retry of the worker is a duplicate."""
 
     module = "aiokafka"
     extra = "kafka"
@@ -47,36 +47,36 @@ class Kafka(Broker[Any]):
         topics: dict[str, list[Parcel]] = {}
         for parcel in parcels:
             topics.setdefault(addressed(self._topic, parcel.message), []).append(parcel)
-        # A topic that is not there is waited for; the others need not wait with it.
-        await together(self._to_topic(connection, topic, some) for topic, some in topics.items())
+        # The client waits for a topic that does not exist; the other topics need not wait for it.
+        await together(self._to_topic(connection, topic, group) for topic, group in topics.items())
 
     async def _to_topic(self, connection: Any, topic: str, parcels: Sequence[Parcel]) -> None:
         waiting: list[tuple[Parcel, asyncio.Future[Any]]] = []
         for parcel in parcels:
             message = parcel.message
             key = None if message.key is None else message.key.encode()
-            found = [(name, value.encode()) for name, value in parcel.headers.items()]
+            headers = [(name, value.encode()) for name, value in parcel.headers.items()]
             try:
-                confirmed = await connection.send(topic, message.payload, key=key, headers=found)
+                confirmed = await connection.send(topic, message.payload, key=key, headers=headers)
             except Exception as error:
                 if self._is_common(error):
                     raise
                 parcel.outcome = self.meaning(error)
             else:
                 waiting.append((parcel, confirmed))
-        await self._gathered(waiting)
+        await self._await_confirmations(waiting)
         if any(isinstance(parcel.outcome, Retry | Abort) for parcel, _ in waiting):
-            # What the broker refused has a number in the producer's sequence: after such a gap it takes nothing more.
-            raise ConnectionResetError("a message was refused: the producer begins anew")
+            # A refused message leaves a gap in the producer's sequence numbers, after which the broker accepts no more.
+            raise ConnectionResetError("a message was refused: the producer has to be restarted")
 
     def _is_common(self, error: Exception) -> bool:
         errors = self.library("errors")
-        of_a_message = (
+        message_errors = (
             errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.UnknownTopicOrPartitionError,
             errors.InvalidTopicError, errors.TopicAuthorizationFailedError, errors.CorruptRecordException,
             errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError,
         )  # fmt: skip
-        return not isinstance(error, of_a_message)
+        return not isinstance(error, message_errors)
 
     def _broken_by_one(self, error: Exception) -> bool:
         return isinstance(error, self.library("errors").OutOfOrderSequenceNumber)
@@ -85,9 +85,9 @@ class Kafka(Broker[Any]):
         await connection.client.fetch_all_metadata()
 
     async def _close(self, connection: Any) -> None:
-        await stop(connection)  # what waits must not be sent any more: its outcome was "not sent"
+        await stop(connection)  # waiting messages must not be sent any more, because their outcome is already a Retry
 
-    def _raised(self) -> Reasons:
+    def _client_reasons(self) -> Reasons:
         errors = self.library("errors")
         down, denied = ("BROKER_DOWN", True), ("BROKER_DENIED", True)
         return {
@@ -116,7 +116,8 @@ def kafka(
     servers: str | Sequence[str] = "localhost:9092",
     **given: Unpack[BrokerOptions],
 ) -> Kafka:
-    """A destination on a Kafka topic. `{topic}` in its name is the message's topic; the key chooses the partition.
+    """Creates a destination on a Kafka topic. `{topic}` in its name is the message's topic; the key chooses the
+    partition.
 
     `client`: further arguments of `aiokafka.AIOKafkaProducer`.
     """

@@ -1,4 +1,4 @@
-"""Destinations by name: todoku's own, and those that other packages bring by an entry point."""
+"""Creates destinations by name: todoku's own, and those that other packages provide by an entry point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from todoku.destinations.redis import redis
 from todoku.destinations.sqs import sqs
 
 GROUP: Final = "todoku.destinations"
-"""The group of entry points: each names a function that makes a destination of keyword options."""
+"""The group of entry points. Each names a function that creates a destination from keyword options."""
 
 _OWN: Final[Mapping[str, Callable[..., Destination]]] = {
     "http": http,
@@ -33,15 +33,16 @@ _OWN: Final[Mapping[str, Callable[..., Destination]]] = {
 
 
 def destination(kind: str, /, **options: Any) -> Destination:
-    """Make a destination of a kind: todoku's own, or an entry point of the group `todoku.destinations`."""
+    """Creates a destination of a kind: todoku's own, or an entry point of the group `todoku.destinations`."""
     factory = _OWN.get(kind) or _entry_point(kind)
     try:
-        made = factory(**options)
+        created = factory(**options)
     except TypeError as error:
-        raise InvalidSetting(f"destination {kind!r}: {error}", hint="look at its options") from error
-    if not isinstance(made, Destination):
-        raise InvalidSetting(f"{kind!r} made {made!r}", hint="a destination has a name and async send(batch)")
-    return made
+        raise InvalidSetting(f"destination {kind!r}: {error}", hint="see the parameters of its function") from error
+    if not isinstance(created, Destination):
+        hint = "a destination has a name and async send(batch)"
+        raise InvalidSetting(f"{kind!r} created {created!r}, which is not a destination", hint=hint)
+    return created
 
 
 def _entry_point(kind: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The destination that prints: one line a message, to see what would be sent."""
+"""A destination that prints one line per message, for development."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.core.destination import Outgoing
 
 
 class Printer:
-    """Prints `PUBLISH topic key id`, and the payload if that was asked for."""
+    """Prints `PUBLISH topic key id`, and the payload if `payload` is set."""
 
     def __init__(self, name: str, *, payload: bool, stream: TextIO | None) -> None:
         self.name = name
@@ -19,9 +19,9 @@ class Printer:
         self._stream = stream
 
     async def send(self, batch: Sequence[Outgoing]) -> None:
-        """Print each message; all of them have arrived then."""
+        """Prints each message; all of them count as delivered."""
         lines = [self._line(message) for message in batch]
-        stream = self._stream or sys.stdout  # looked up now: it may have been redirected since
+        stream = self._stream or sys.stdout  # looked up on each send, because stdout may be redirected
         stream.write("".join(lines))
         stream.flush()
 
@@ -31,5 +31,6 @@ class Printer:
 
 
 def log(name: str = "log", *, payload: bool = False, stream: TextIO | None = None) -> Printer:
-    """A destination that prints one line a message: `PUBLISH topic key id`. Payloads may be secret: ask for them."""
+    """Creates a destination that prints one line per message: `PUBLISH topic key id`. Payloads, which may be secret,
+    are printed only with `payload=True`."""
     return Printer(name, payload=payload, stream=stream)

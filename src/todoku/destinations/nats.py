@@ -17,9 +17,9 @@ from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptio
 
 _STATUS_LINE: Final = len("NATS/1.0\r\n\r\n")
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What the binding of CloudEvents leaves as it is in a header."""
+"""Characters that the CloudEvents binding does not percent-encode in a header."""
 
-_PLAIN: Final = re.compile(f"[{re.escape(_PRINTABLE)}]*")
+_UNRESERVED: Final = re.compile(f"[{re.escape(_PRINTABLE)}]*")
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -29,13 +29,13 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Ack(msgspec.Struct, frozen=True):
-    """A stream's answer; a duplicate is acknowledged too."""
+    """A stream's response. It acknowledges duplicates, too."""
 
     error: _Refusal | None = None
 
 
 class Jet:
-    """A connection, the inbox its acknowledgements come to, and who waits for them."""
+    """A connection, the inbox of its acknowledgements, and the messages that wait for one."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -45,7 +45,7 @@ class Jet:
         self._decoder = msgspec.json.Decoder(_Ack)
 
     def expect(self, parcel: Parcel) -> tuple[str, asyncio.Future[None]]:
-        """Where the stream shall answer about a parcel, and what is done when it has."""
+        """Returns the reply subject for a message, and the future of its acknowledgement."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         token = str(next(self._numbers))
         self._waiting[token] = (parcel, answered)
@@ -53,7 +53,7 @@ class Jet:
         return self.inbox + token, answered
 
     async def answered(self, answer: Any) -> None:
-        """A stream has answered, or nobody listens on the subject."""
+        """Handles a reply: from a stream, or from the server if no stream has the subject."""
         parcel, waiting = self._waiting.get(answer.subject.removeprefix(self.inbox), (None, None))
         if parcel is None or waiting is None or waiting.done():
             return
@@ -63,22 +63,22 @@ class Jet:
         try:
             refusal = self._decoder.decode(answer.data).error
         except msgspec.MsgspecError as error:
-            waiting.set_exception(DeliveryError("BROKER_REJECTED", f"an answer that is no acknowledgement: {error}"))
+            waiting.set_exception(DeliveryError("BROKER_REJECTED", f"the reply is not an acknowledgement: {error}"))
             return
         if refusal is None:
             waiting.set_result(None)
         else:
-            waiting.set_exception(_meant(refusal))
+            waiting.set_exception(_refused(refusal))
 
     async def lost(self) -> None:
-        """The connection is gone: nobody will answer any more."""
+        """Fails all waiting messages after the connection was lost."""
         for _, waiting in list(self._waiting.values()):
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("the connection was lost"))
 
 
 class Nats(Broker[Jet]):
-    """Publishes to JetStream. The stream drops what it has seen within its duplicate window, by `Nats-Msg-Id`."""
+    """Publishes to JetStream. The stream drops duplicates within its duplicate window, by `Nats-Msg-Id`."""
 
     module = "nats"
     extra = "nats"
@@ -98,15 +98,15 @@ class Nats(Broker[Jet]):
             for jet in jets:
                 await jet.lost()
 
-        async def nothing(_error: Exception) -> None:
-            """What goes wrong is told by the sends it concerns."""
+        async def ignore(_error: Exception) -> None:
+            """Does nothing: the sends that fail report the error."""
 
-        # Not reconnecting by itself: what waits in a lost connection must not be sent after we said that it was not.
+        # The client must not reconnect: it would then send messages whose outcome is already a Retry.
         once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
-        told = {"disconnected_cb": lost, "closed_cb": lost, "error_cb": nothing}
+        callbacks = {"disconnected_cb": lost, "closed_cb": lost, "error_cb": ignore}
         limit = {"connect_timeout": max(1, int(self._seconds))}
-        given = {"servers": self._servers, **once, **told, **limit, **self._options.client}
-        client = await self.library().connect(**given)
+        arguments = {"servers": self._servers, **once, **callbacks, **limit, **self._options.client}
+        client = await self.library().connect(**arguments)
         jets.append(Jet(client))
         await client.subscribe(f"{jets[0].inbox}*", cb=jets[0].answered, pending_msgs_limit=0, pending_bytes_limit=0)
         return jets[0]
@@ -118,8 +118,8 @@ class Nats(Broker[Jet]):
         found = super()._headers(message)
         for name, value in found.items():
             if name.startswith("ce-"):
-                found[name] = _encoded(value)
-        found["Nats-Msg-Id"] = _encoded(message.idempotency_key)
+                found[name] = _encode(value)
+        found["Nats-Msg-Id"] = _encode(message.idempotency_key)
         if self._stream is not None:
             found["Nats-Expected-Stream"] = self._stream
         return found
@@ -128,7 +128,7 @@ class Nats(Broker[Jet]):
         return parcel.size + _STATUS_LINE, min(self._options.max_bytes, connection.client.max_payload)
 
     async def _publish(self, connection: Jet, parcels: Sequence[Parcel]) -> None:
-        await self._gathered([(parcel, await self._put(connection, parcel)) for parcel in parcels])
+        await self._await_confirmations([(parcel, await self._put(connection, parcel)) for parcel in parcels])
 
     async def _put(self, connection: Jet, parcel: Parcel) -> asyncio.Future[None]:
         reply, answered = connection.expect(parcel)
@@ -146,7 +146,7 @@ class Nats(Broker[Jet]):
         await connection.lost()
         await connection.client.close()
 
-    def _raised(self) -> Reasons:
+    def _client_reasons(self) -> Reasons:
         errors = self.library("errors")
         return {
             errors.Error: ("BROKER_DOWN", True),
@@ -156,13 +156,15 @@ class Nats(Broker[Jet]):
         }
 
 
-def _encoded(value: str) -> str:
-    """Percent-encoded, as the binding says of attributes. Most need nothing, and looking is faster than encoding."""
-    return value if _PLAIN.fullmatch(value) else quote(value, safe=_PRINTABLE)
+def _encode(value: str) -> str:
+    """Percent-encodes an attribute as the CloudEvents binding requires. Most values need none, and the check is faster
+    than `quote`."""
+    return value if _UNRESERVED.fullmatch(value) else quote(value, safe=_PRINTABLE)
 
 
-def _meant(refusal: _Refusal) -> DeliveryError:
-    """A stream that is full or has no leader now may take it later; what it calls a bad request it never will."""
+def _refused(refusal: _Refusal) -> DeliveryError:
+    """Returns the error for a refusal. A stream that is full or has no leader may accept the message later; a bad
+    request (400) is never accepted."""
     return DeliveryError(
         "BROKER_REJECTED", f"{refusal.description} ({refusal.err_code})", retryable=refusal.code != 400
     )
@@ -175,8 +177,9 @@ def nats(
     stream: str | None = None,
     **given: Unpack[BrokerOptions],
 ) -> Nats:
-    """A destination on NATS JetStream. `{topic}` in the subject is the message's topic; `stream`: it must be this one.
+    """Creates a destination on NATS JetStream. `{topic}` in the subject is the message's topic.
 
-    The server's own limit of a message counts too. `client`: further arguments of `nats.connect`.
+    `stream`: the stream that has to store the messages. The server's size limit applies as well as `max_bytes`.
+    `client`: further arguments of `nats.connect`.
     """
     return Nats(subject, servers, stream, options("nats", subject, given, max_bytes=1 << 26))

@@ -13,7 +13,7 @@ from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptio
 
 
 class RabbitChannel(NamedTuple):
-    """A connection, its one channel, and the exchange as the channel knows it."""
+    """A connection, its only channel, and the exchange on that channel."""
 
     connection: Any
     channel: Any
@@ -21,7 +21,8 @@ class RabbitChannel(NamedTuple):
 
 
 class Rabbitmq(Broker[RabbitChannel]):
-    """Publishes to an exchange. Arrived is what every queue it was routed to has taken; a queue knows no duplicates."""
+    """Publishes to an exchange. A message is delivered when every queue it was routed to has accepted it. Queues do not
+    recognise duplicates."""
 
     module = "aio_pika"
     extra = "rabbitmq"
@@ -35,7 +36,7 @@ class Rabbitmq(Broker[RabbitChannel]):
         self._url = url
 
     async def _connect(self) -> RabbitChannel:
-        # Not the connection that mends itself: a lost one is told by its sends, and made anew by the next of them.
+        # Not `connect_robust`: after a loss the waiting sends have to fail, and the next send opens a new connection.
         connection = await self.library().connect(self._url, **{"timeout": self._seconds, **self._options.client})
         try:
             channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -50,7 +51,9 @@ class Rabbitmq(Broker[RabbitChannel]):
 
     async def _publish(self, connection: RabbitChannel, parcels: Sequence[Parcel]) -> None:
         loop = asyncio.get_running_loop()
-        await self._gathered([(parcel, loop.create_task(self._put(connection, parcel))) for parcel in parcels])
+        await self._await_confirmations(
+            [(parcel, loop.create_task(self._put(connection, parcel))) for parcel in parcels]
+        )
 
     async def _put(self, connection: RabbitChannel, parcel: Parcel) -> None:
         library, message = self.library(), parcel.message
@@ -69,7 +72,7 @@ class Rabbitmq(Broker[RabbitChannel]):
         return isinstance(error, self._errors.AMQPConnectionError) or self._broken_by_one(error)
 
     def _broken_by_one(self, error: Exception) -> bool:
-        # The broker closes a channel over a message; what others then send on it may close the connection, too.
+        # The broker closes the channel because of one message; other messages sent on it may close the connection, too.
         errors = self._errors
         return isinstance(
             error, errors.AMQPChannelError | errors.ChannelInvalidStateError | errors.ConnectionChannelError
@@ -77,17 +80,17 @@ class Rabbitmq(Broker[RabbitChannel]):
 
     @property
     def _errors(self) -> Any:
-        return import_module("aiormq.exceptions")  # comes with the client library, which hands on its errors
+        return import_module("aiormq.exceptions")  # a dependency of aio_pika, which raises its errors
 
     async def _ping(self, connection: RabbitChannel) -> None:
-        # A new channel is a round trip that asks nothing of anybody's permissions.
+        # Opening a channel is a round trip that needs no permissions.
         channel = await connection.connection.channel(publisher_confirms=False)
         await channel.close()
 
     async def _close(self, connection: RabbitChannel) -> None:
         await connection.connection.close()
 
-    def _raised(self) -> Reasons:
+    def _client_reasons(self) -> Reasons:
         errors = self._errors
         return {
             errors.AMQPError: ("BROKER_DOWN", True),
@@ -95,10 +98,10 @@ class Rabbitmq(Broker[RabbitChannel]):
             errors.AuthenticationError: ("BROKER_DENIED", True),
             errors.ProbableAuthenticationError: ("BROKER_DENIED", True),
             errors.ChannelAccessRefused: ("BROKER_DENIED", True),
-            # No such exchange, or no queue is bound for the routing key: whoever declares them may be on the way.
+            # The exchange is missing, or no queue is bound for the routing key: they may be declared later.
             errors.ChannelNotFoundEntity: ("UNROUTABLE", True),
             errors.PublishError: ("UNROUTABLE", True),
-            # A queue that is full says no (nack); it will have room again.
+            # A full queue refuses messages (nack) and may accept them later.
             errors.DeliveryError: ("BROKER_REJECTED", True),
             errors.ChannelPreconditionFailed: ("BROKER_REJECTED", False),
         }
@@ -111,9 +114,9 @@ def rabbitmq(
     url: str = "amqp://guest:guest@localhost/",
     **given: Unpack[BrokerOptions],
 ) -> Rabbitmq:
-    """A destination on an exchange of RabbitMQ. `{topic}` in the routing key is the message's topic.
+    """Creates a destination on an exchange of RabbitMQ. `{topic}` in the routing key is the message's topic.
 
-    The exchange "" is the default one: there the routing key is the name of a queue. `client`: further arguments of
+    With "", the default exchange, the routing key is the name of a queue. `client`: further arguments of
     `aio_pika.connect`.
     """
     address = exchange or ("" if routing_key == "{topic}" else routing_key)

@@ -10,11 +10,11 @@ from todoku.core.failure import DeliveryError, Reasons
 from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
 
 PAYLOAD = "payload"
-"""The field of an entry that has the payload; all others are headers."""
+"""The field of an entry that contains the payload; all others are headers."""
 
 
 class Redis(Broker[Any]):
-    """Appends entries to a stream. A stream does not know duplicates: its consumer tells them by the message id."""
+    """Appends entries to a stream. A stream does not recognise duplicates; consumers do, by the message id."""
 
     module = "redis"
     extra = "redis"
@@ -24,9 +24,11 @@ class Redis(Broker[Any]):
     ) -> None:
         super().__init__(options)
         if maxlen is not None and maxlen < 1:
-            raise InvalidSetting(f"maxlen cannot be {maxlen}", hint="give at least 1, or None: nothing is trimmed")
+            raise InvalidSetting(f"maxlen cannot be {maxlen}", hint="give at least 1, or None to keep all entries")
         if replicas < 0:
-            raise InvalidSetting(f"replicas cannot be {replicas}", hint="give how many must have it, 0 or more")
+            raise InvalidSetting(
+                f"replicas cannot be {replicas}", hint="give the number of replicas that must have an entry, 0 or more"
+            )
         self._stream = stream
         self._url = url
         self._maxlen = maxlen
@@ -35,7 +37,7 @@ class Redis(Broker[Any]):
 
     async def _connect(self) -> Any:
         asynchronous, backoff, retry = (self.library(part) for part in ("asyncio", "backoff", "asyncio.retry"))
-        # Not trying again by itself: a pipeline that was sent twice would append everything twice.
+        # The client must not retry: a pipeline that is sent twice appends everything twice.
         client = asynchronous.Redis.from_url(
             self._url,
             **{
@@ -51,7 +53,7 @@ class Redis(Broker[Any]):
         return client
 
     def _is_lost(self, _connection: Any) -> bool:
-        return False  # a pool: each pipeline has a live connection, or fails
+        return False  # the client is a pool: each pipeline takes a live connection, or fails
 
     async def _publish(self, connection: Any, parcels: Sequence[Parcel]) -> None:
         if not parcels:
@@ -61,18 +63,18 @@ class Redis(Broker[Any]):
             stream = addressed(self._stream, parcel.message)
             fields = {**parcel.headers, PAYLOAD: parcel.message.payload}
             pipeline.xadd(stream, fields, maxlen=self._maxlen, approximate=True)
-        kept = self._and_kept(pipeline)
-        answers = await pipeline.execute(raise_on_error=False)
-        if kept and (missing := self._missing(answers.pop())):
-            raise missing
-        for parcel, answer in zip(parcels, answers, strict=True):
-            if isinstance(answer, Exception):
-                parcel.outcome = self.meaning(answer)
+        waits = self._wait_for_durability(pipeline)
+        replies = await pipeline.execute(raise_on_error=False)
+        if waits and (error := self._durability_error(replies.pop())):
+            raise error
+        for parcel, reply in zip(parcels, replies, strict=True):
+            if isinstance(reply, Exception):
+                parcel.outcome = self.meaning(reply)
             else:
                 parcel.arrived()
 
-    def _and_kept(self, pipeline: Any) -> bool:
-        """Ask that the batch be on disk, or on replicas, before it counts as arrived. Whether that was asked."""
+    def _wait_for_durability(self, pipeline: Any) -> bool:
+        """Adds a command that waits until the batch is on disk or on replicas. Returns whether it was needed."""
         milliseconds = int(self._seconds * 900)
         if self._fsync:
             pipeline.execute_command("WAITAOF", 1, self._replicas, milliseconds)
@@ -80,11 +82,11 @@ class Redis(Broker[Any]):
             pipeline.execute_command("WAIT", self._replicas, milliseconds)
         return self._fsync or self._replicas > 0
 
-    def _missing(self, answer: Any) -> Exception | None:
-        """What is wrong with the answer about disk and replicas."""
-        if isinstance(answer, Exception):
-            return answer
-        disk, replicas = answer if self._fsync else (1, answer)
+    def _durability_error(self, reply: Any) -> Exception | None:
+        """Returns the error if the batch is not on disk or not on enough replicas."""
+        if isinstance(reply, Exception):
+            return reply
+        disk, replicas = reply if self._fsync else (1, reply)
         if disk >= 1 and replicas >= self._replicas:
             return None
         return DeliveryError("BROKER_TIMEOUT", f"appended; on disk: {disk}, on {replicas} of {self._replicas} replicas")
@@ -95,7 +97,7 @@ class Redis(Broker[Any]):
     async def _close(self, connection: Any) -> None:
         await connection.aclose()
 
-    def _raised(self) -> Reasons:
+    def _client_reasons(self) -> Reasons:
         errors = self.library("exceptions")
         return {
             errors.RedisError: ("BROKER_DOWN", True),
@@ -103,7 +105,7 @@ class Redis(Broker[Any]):
             errors.AuthenticationError: ("BROKER_DENIED", True),
             errors.NoPermissionError: ("BROKER_DENIED", True),
             errors.DataError: ("BROKER_REJECTED", False),
-            # Out of memory and read-only are answers, too: they pass. A key that is no stream stays one.
+            # Retryable because it includes "out of memory" and "read-only", which pass; WRONGTYPE does not.
             errors.ResponseError: ("BROKER_REJECTED", True),
         }
 
@@ -117,10 +119,10 @@ def redis(
     fsync: bool = False,
     **given: Unpack[BrokerOptions],
 ) -> Redis:
-    """A destination on a stream of Redis or Valkey. `{topic}` in its name is the message's topic.
+    """Creates a destination on a stream of Redis or Valkey. `{topic}` in its name is the message's topic.
 
-    `maxlen`: the stream is trimmed to about so many entries. A message has arrived when the server has it in memory;
-    with `fsync`, when it is in its append-only file too (WAITAOF); with `replicas`, when so many replicas have it.
-    `client`: further arguments of `redis.asyncio.Redis.from_url`.
+    `maxlen`: the approximate number of entries that the stream is trimmed to. A message is delivered when the server
+    has it in memory; with `fsync`, when the append-only file has it, too (WAITAOF); with `replicas`, when that many
+    replicas have it. `client`: further arguments of `redis.asyncio.Redis.from_url`.
     """
     return Redis(stream, url, maxlen, replicas, options("redis", stream, given, max_bytes=512 << 20), fsync=fsync)

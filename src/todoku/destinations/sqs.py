@@ -1,4 +1,4 @@
-"""Amazon SQS, standard and FIFO: ten messages a request, each answered for itself."""
+"""Amazon SQS, standard and FIFO: ten messages per request, each with its own result."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptio
 
 _AT_ONCE: Final = 10
 _REQUEST_BYTES: Final = 256 << 10
-"""A request may be as large as a message was allowed to be at first; more is not to be had everywhere."""
+"""The original limit of SQS; not every region and emulator has a higher one."""
 
 _ATTRIBUTES: Final = (MESSAGE_ID, IDEMPOTENCY_KEY, "traceparent", "content-type")
 _CLOUDEVENTS: Final = ("ce-specversion", "ce-id", "ce-source", "ce-type", "ce-time")
-"""With `headers`, which has them all as JSON, that is as many attributes as a message may have."""
+"""Together with `headers`, which contains all headers as JSON, these are ten attributes, the limit of a message."""
 
 _TEXT: Final = re.compile(r"[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
 _ID: Final = re.compile(r"[\w!\"#$%&'()*+,./:;<=>?@\[\\\]^`{|}~-]{1,128}", re.ASCII)
 
 
 class SqsConnection(NamedTuple):
-    """A client, and what closes it."""
+    """A client, and the stack that closes it."""
 
     client: Any
     closing: AsyncExitStack
 
 
 class Sqs(Broker[SqsConnection]):
-    """Sends to a queue. A FIFO queue keeps the order of a key (its group), and drops duplicates for five minutes."""
+    """Sends to a queue. A FIFO queue preserves the order of a key (its group) and drops duplicates for five minutes."""
 
     module = "aiobotocore"
     extra = "sqs"
@@ -52,20 +52,21 @@ class Sqs(Broker[SqsConnection]):
             )
         self._queue_url = queue_url
         self._fifo = queue_url.endswith(".fifo")
-        self._made = {"region_name": region, "endpoint_url": endpoint_url}
+        self._arguments = {"region_name": region, "endpoint_url": endpoint_url}
 
     async def _connect(self) -> SqsConnection:
-        # Not trying again by itself: the time limit is for one request, and who tries again is the worker.
+        # The client must not retry: the time limit is for one request, and the worker retries.
         config = self.library("config").AioConfig(
             connect_timeout=self._seconds, read_timeout=self._seconds, retries={"total_max_attempts": 1}
         )
         closing = AsyncExitStack()
-        made = {**self._made, "config": config, **self._options.client}
-        client = await closing.enter_async_context(self.library("session").get_session().create_client("sqs", **made))
+        arguments = {**self._arguments, "config": config, **self._options.client}
+        session = self.library("session").get_session()
+        client = await closing.enter_async_context(session.create_client("sqs", **arguments))
         return SqsConnection(client, closing)
 
     def _is_lost(self, _connection: SqsConnection) -> bool:
-        return False  # requests are made on whatever connection is there
+        return False  # the client is a pool: each request takes or opens a connection
 
     async def _publish(self, connection: SqsConnection, parcels: Sequence[Parcel]) -> None:
         if self._fifo:
@@ -90,7 +91,7 @@ class Sqs(Broker[SqsConnection]):
         attributes["headers"] = msgspec.json.encode(found).decode()
         body, is_text = _body(message.payload)
         if not is_text:
-            del attributes["ce-specversion"]  # an event's data is its body; this body is that in base64
+            del attributes["ce-specversion"]  # in base64 the body is not the data of a CloudEvent
             attributes["todoku-encoding"] = "base64"
         entry = {
             "Id": id,
@@ -108,7 +109,7 @@ class Sqs(Broker[SqsConnection]):
         return _sent_bytes(parcel), self._options.max_bytes
 
     async def _ping(self, connection: SqsConnection) -> None:
-        # Who may send need not be allowed to ask: a refusal is an answer, too.
+        # The credentials may allow sending only; a refusal shows that the service answers, too.
         with suppress(import_module("botocore.exceptions").ClientError):
             await connection.client.get_queue_attributes(QueueUrl=self._queue_url, AttributeNames=["QueueArn"])
 
@@ -116,12 +117,12 @@ class Sqs(Broker[SqsConnection]):
         await connection.closing.aclose()
 
     def meaning(self, error: Exception) -> Any:
-        """An answer that is an error says by its status whose fault it was; but for that, as any broker's."""
+        """See `Broker`. An error response of SQS is classified by its code and status."""
         if (response := getattr(error, "response", None)) is not None:
-            error = _meant(response)
+            error = _refused(response)
         return super().meaning(error)
 
-    def _raised(self) -> Reasons:
+    def _client_reasons(self) -> Reasons:
         exceptions = import_module("botocore.exceptions")  # comes with the client library
         return {
             exceptions.BotoCoreError: ("BROKER_DOWN", True),
@@ -137,7 +138,7 @@ class Sqs(Broker[SqsConnection]):
 _DENIED: Final = ("AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidSecurity")
 
 
-def _meant(response: dict[str, Any]) -> DeliveryError:
+def _refused(response: dict[str, Any]) -> DeliveryError:
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     code = str(response.get("Error", {}).get("Code", ""))
     text = f"{code}: {response.get('Error', {}).get('Message', '')}"
@@ -151,7 +152,7 @@ def _meant(response: dict[str, Any]) -> DeliveryError:
 
 
 def _body(payload: bytes) -> tuple[str, bool]:
-    """A payload as the text that SQS takes, and whether it is that by itself."""
+    """Returns the payload as text that SQS accepts, and whether it is the payload itself and not its base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -162,18 +163,19 @@ def _body(payload: bytes) -> tuple[str, bool]:
 
 
 def _id(text: str) -> str:
-    """A group or deduplication id: the text, or its hash where it has characters or a length that no id may have."""
+    """Returns a group or deduplication id: the text, or its hash if it has other characters or is too long."""
     return text if _ID.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _sent_bytes(parcel: Parcel) -> int:
-    """A body that is not text grows by a third; headers are there once as attributes and once together."""
+    """Returns the size of a message as SQS counts it. Base64 adds a third, and headers are sent twice: as attributes,
+    and together as JSON."""
     payload = len(parcel.message.payload)
     return (payload * 4 // 3 + 4 if not _body(parcel.message.payload)[1] else payload) + 2 * (parcel.size - payload)
 
 
 def _requests(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
-    """Apart into requests: ten messages, and no more bytes than one may have."""
+    """Splits messages into requests of at most ten messages and `_REQUEST_BYTES`."""
     request: list[Parcel] = []
     size = 0
     for parcel in parcels:
@@ -194,9 +196,10 @@ def sqs(
     endpoint_url: str | None = None,
     **given: Unpack[BrokerOptions],
 ) -> Sqs:
-    """A destination on a queue of Amazon SQS, by its URL; one whose name ends in `.fifo` keeps the order of a key.
+    """Creates a destination on a queue of Amazon SQS, given its URL. A queue whose name ends in `.fifo` preserves the
+    order of a key.
 
-    Credentials are found as every program for AWS finds them. `client`: further arguments of `create_client`.
+    The default credentials of AWS apply. `client`: further arguments of `create_client`.
     """
     address = queue_url.rpartition("/")[2]
     return Sqs(queue_url, region, endpoint_url, options("sqs", address, given, max_bytes=256 << 10))

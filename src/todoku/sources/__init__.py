@@ -1,1 +1,1 @@
-"""Where webhooks come from: how each source signs, and what it calls its events."""
+"""Verifiers for the webhooks of each source: how it signs its requests, and where its event ids and types are."""

@@ -1,4 +1,4 @@
-"""GitHub: `X-Hub-Signature-256: sha256=…` over the body. The id and the type are headers, which nobody signs."""
+"""GitHub: `X-Hub-Signature-256: sha256=…` signs the body. The id and the type are headers that are not signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.sources.signing import checked, hexed, matching, shown
 
 
 class GitHub(msgspec.Struct, frozen=True):
-    """A `Verifier`."""
+    """The `Verifier` of GitHub."""
 
     secrets: tuple[Secret, ...]
     kept: tuple[str, ...] = ("x-github-event", "x-github-hook-id", "x-github-hook-installation-target-id")
@@ -20,13 +20,13 @@ class GitHub(msgspec.Struct, frozen=True):
         return shown("github", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """The secret as it is."""
+        """See `Verifier`."""
         return secret.encode()
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], _now: float) -> int | None:
-        """See `Verifier`. GitHub signs no time."""
-        wanted = [f"sha256={hexed(key, arrived.body)}" for key in keys]
-        return matching(wanted, [arrived.headers.get("x-hub-signature-256", "")])
+        """See `Verifier`. GitHub signs no timestamp."""
+        expected = [f"sha256={hexed(key, arrived.body)}" for key in keys]
+        return matching(expected, [arrived.headers.get("x-hub-signature-256", "")])
 
     def identity(self, arrived: Arrived, _event: object) -> Identity:
         """See `Verifier`. A redelivery has the id of the first delivery."""
@@ -35,5 +35,5 @@ class GitHub(msgspec.Struct, frozen=True):
 
 
 def github(*, secrets: Iterable[Secret]) -> GitHub:
-    """Webhooks of GitHub with a secret, as `application/json`. `{type}` is the event's name: `push`, `pull_request`."""
+    """Verifies webhooks of GitHub, sent as `application/json` with a secret. `{type}` is the event's name: `push`."""
     return GitHub(checked(secrets))

@@ -1,4 +1,4 @@
-"""Anybody else who signs a body with a shared secret: the header, the digest and the id are yours to say."""
+"""Any source that signs the body by HMAC: the caller chooses the header, the digest and where the id is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 
 
 class Hmac(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Verifier`."""
+    """The `Verifier` with options for any source."""
 
     secrets: tuple[Secret, ...]
     header: str
@@ -38,7 +38,7 @@ class Hmac(msgspec.Struct, frozen=True, kw_only=True):
         return shown("hmac", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """The secret as it is."""
+        """See `Verifier`."""
         return secret.encode()
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
@@ -47,8 +47,8 @@ class Hmac(msgspec.Struct, frozen=True, kw_only=True):
         if self.timestamp is not None:
             timestamp = arrived.headers.get(self.timestamp, "")
             body, fresh = timestamp.encode() + b"." + body, is_fresh(timestamp, now)
-        wanted = [self.prefix + self._encoded(digests.digest(key, body, self.algorithm)) for key in keys]
-        found = matching(wanted, [arrived.headers.get(self.header, "")])
+        expected = [self.prefix + self._encode(digests.digest(key, body, self.algorithm)) for key in keys]
+        found = matching(expected, [arrived.headers.get(self.header, "")])
         return found if fresh else None
 
     def identity(self, arrived: Arrived, event: object) -> Identity:
@@ -59,7 +59,7 @@ class Hmac(msgspec.Struct, frozen=True, kw_only=True):
             id = checked_id(text_at(self.id, event), f"{self.id} in its JSON")
         return Identity(id, text_at(self.type, event))
 
-    def _encoded(self, raw: bytes) -> str:
+    def _encode(self, raw: bytes) -> str:
         return raw.hex() if self.encoding == "hex" else base64.b64encode(raw).decode()
 
 
@@ -76,11 +76,11 @@ def hmac(
     type: str = "type",
     keep: Iterable[str] = (),
 ) -> Hmac:
-    """Webhooks whose body is signed by HMAC: `header` holds `prefix` and the digest.
+    """Verifies webhooks whose body is signed by HMAC: `header` contains `prefix` and the digest.
 
-    `timestamp`: a header of unix seconds that is signed too, as `<timestamp>.<body>`; without one, a recorded request
-    is refused only as long as its event id is remembered. `id`, `type`: paths into the JSON (`data.id`); `id_header`:
-    the id is that header instead. `keep`: headers that the message takes along.
+    `timestamp`: a header of unix seconds that is signed, too, as `<timestamp>.<body>`; without it, a replayed request
+    is refused only as long as the ledger retains its event id. `id`, `type`: paths into the JSON (`data.id`);
+    `id_header`: the header that contains the id instead. `keep`: headers that are stored with the message.
     """
     if algorithm not in get_args(Algorithm) or encoding not in get_args(Encoding):
         raise InvalidSetting(
@@ -102,5 +102,5 @@ def hmac(
 
 def _name(header: object, what: str) -> str:
     if not isinstance(header, str) or not _HEADER.fullmatch(header):
-        raise InvalidSetting(f"{what} cannot be {header!r}", hint="the name of a header, like X-Signature")
+        raise InvalidSetting(f"{what} cannot be {header!r}", hint="give the name of a header, such as X-Signature")
     return header.lower()

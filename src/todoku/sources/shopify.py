@@ -1,4 +1,4 @@
-"""Shopify: `X-Shopify-Hmac-Sha256`, base64 over the body. The id and the type are headers, which nobody signs."""
+"""Shopify: `X-Shopify-Hmac-Sha256` signs the body, in base64. The id and the type are headers that are not signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.sources.signing import based, checked, matching, shown
 
 
 class Shopify(msgspec.Struct, frozen=True):
-    """A `Verifier`."""
+    """The `Verifier` of Shopify."""
 
     secrets: tuple[Secret, ...]
     kept: tuple[str, ...] = ("x-shopify-topic", "x-shopify-shop-domain", "x-shopify-event-id", "x-shopify-triggered-at")
@@ -20,21 +20,22 @@ class Shopify(msgspec.Struct, frozen=True):
         return shown("shopify", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """The secret as it is."""
+        """See `Verifier`."""
         return secret.encode()
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], _now: float) -> int | None:
-        """See `Verifier`. Shopify signs no time."""
+        """See `Verifier`. Shopify signs no timestamp."""
         return matching(
             [based(key, arrived.body) for key in keys], [arrived.headers.get("x-shopify-hmac-sha256", "")]
         )  # fmt: skip
 
     def identity(self, arrived: Arrived, _event: object) -> Identity:
-        """See `Verifier`. Every try to deliver a webhook has the same id."""
+        """See `Verifier`. Every attempt to deliver a webhook has the same id."""
         id = checked_id(arrived.headers.get("x-shopify-webhook-id"), "the header X-Shopify-Webhook-Id")
         return Identity(id, arrived.headers.get("x-shopify-topic"))
 
 
 def shopify(*, secrets: Iterable[Secret]) -> Shopify:
-    """Webhooks of Shopify, signed with the app's client secret. `{type}` of `orders/create` is `orders.create`."""
+    """Verifies webhooks of Shopify, signed with the app's client secret. `{type}` of `orders/create` is
+    `orders.create`."""
     return Shopify(checked(secrets))

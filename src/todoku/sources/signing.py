@@ -1,4 +1,4 @@
-"""What all sources share: secrets that nobody reads off a repr, and comparing that tells nothing."""
+"""Shared by all sources: checks of secrets, reprs without them, and comparison of signatures in constant time."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from todoku.core.ingest import ReferencedSecret, Secret
 from todoku.core.signature import mac
 
 TOLERANCE: Final = 300.0
-"""Seconds by which a timestamp may lie in the past or in the future: what is older was recorded by somebody."""
+"""Seconds by which a timestamp may lie in the past or in the future. An older request is taken for a replay attack."""
 
 MOST_SIGNATURES: Final = 32
-"""Signatures of one request that are looked at: a source sends one for each of its secrets."""
+"""The most signatures of one request that are compared; a source sends one for each of its secrets."""
 
 _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
-_HINT: Final = 'secrets=["…"]: the newest first, and the one before it for as long as both are in use'
+_HINT: Final = 'secrets=["…"]: the newest first, then the previous one, as long as both are in use'
 
 
 def checked(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
-    """At least one secret, each a text or a Ref; or InvalidSetting."""
+    """Returns the secrets; raises InvalidSetting unless there is at least one, and each is a text or a Ref."""
     if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):
         raise InvalidSetting("secrets must be a list", hint=_HINT)
-    kept = tuple(secrets)
-    if not kept:
+    given = tuple(secrets)
+    if not given:
         raise InvalidSetting("secrets is empty", hint=_HINT)
-    for place, secret in enumerate(kept):
+    for place, secret in enumerate(given):
         if isinstance(secret, str):
             if is_blank(secret) or secret != secret.strip():
                 raise InvalidSetting(f"secrets[{place}] is empty or has spaces around it", hint=_HINT)
         elif not isinstance(secret, ReferencedSecret):
             raise InvalidSetting(f"secrets[{place}] is {type(secret).__name__}", hint='a text, or todoku.Ref("env:…")')
-    return kept
+    return given
 
 
 def shown(source: str, secrets: Sequence[Secret]) -> str:
-    """A verifier as it may be printed."""
+    """Returns the repr of a verifier, without its secrets."""
     return f"<{source} with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}>"
 
 
-def matching(wanted: Sequence[str], given: Sequence[str]) -> int | None:
-    """The place of the first of `wanted` that is among `given`; all are compared with all, in constant time.
+def matching(expected: Sequence[str], given: Sequence[str]) -> int | None:
+    """Returns the index of the first of `expected` that is in `given`, or None.
 
-    Text with text: of spellings that decode to the same bytes only one is right.
+    All are compared with all, in constant time, as text: several spellings of base64 decode to the same bytes, and only
+    the canonical one is accepted.
     """
     found: int | None = None
     candidates = [_bytes(one) for one in given[:MOST_SIGNATURES]]
-    for place, one in enumerate(wanted):
+    for place, one in enumerate(expected):
         for other in candidates:
             if compare_digest(one.encode(), other) and found is None:
                 found = place
@@ -59,20 +60,20 @@ def matching(wanted: Sequence[str], given: Sequence[str]) -> int | None:
 
 
 def is_fresh(timestamp: str, now: float) -> bool:
-    """Whether unix seconds, as text, are near `now`: neither long ago nor far in the future."""
+    """Whether a timestamp (unix seconds, as text) is within TOLERANCE of `now`."""
     return _TIMESTAMP.fullmatch(timestamp) is not None and abs(now - int(timestamp)) <= TOLERANCE
 
 
 def hexed(key: bytes, signed: bytes) -> str:
-    """HMAC-SHA256 in hexadecimal."""
+    """Returns the HMAC-SHA256 in hexadecimal."""
     return mac(key, signed).hex()
 
 
 def based(key: bytes, signed: bytes) -> str:
-    """HMAC-SHA256 in base64."""
+    """Returns the HMAC-SHA256 in base64."""
     return base64.b64encode(mac(key, signed)).decode()
 
 
 def _bytes(text: str) -> bytes:
-    """What a header held, whatever that was."""
+    """Encodes the value of a header, which may contain lone surrogates."""
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Slack's Events API: `X-Slack-Signature: v0=…` over the time and the body. The id is `event_id`."""
+"""Slack's Events API: `X-Slack-Signature: v0=…` signs the timestamp and the body. The id is `event_id`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.sources.signing import checked, hexed, is_fresh, matching, shown
 
 
 class Slack(msgspec.Struct, frozen=True):
-    """A `Verifier`."""
+    """The `Verifier` of Slack."""
 
     secrets: tuple[Secret, ...]
     kept: tuple[str, ...] = ("x-slack-retry-num", "x-slack-retry-reason")
@@ -20,19 +20,19 @@ class Slack(msgspec.Struct, frozen=True):
         return shown("slack", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """The secret as it is."""
+        """See `Verifier`."""
         return secret.encode()
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
         """See `Verifier`."""
         timestamp = arrived.headers.get("x-slack-request-timestamp", "")
         signed = f"v0:{timestamp}:".encode() + arrived.body
-        wanted = [f"v0={hexed(key, signed)}" for key in keys]
-        found = matching(wanted, [arrived.headers.get("x-slack-signature", "")])
+        expected = [f"v0={hexed(key, signed)}" for key in keys]
+        found = matching(expected, [arrived.headers.get("x-slack-signature", "")])
         return found if is_fresh(timestamp, now) else None
 
     def identity(self, _arrived: Arrived, event: object) -> Identity | Challenge:
-        """See `Verifier`. The type is that of the inner event; Slack asks once whether somebody is here."""
+        """See `Verifier`. The type is that of the inner event. Slack sends a challenge once, to verify the URL."""
         kind = text_at("type", event)
         if kind == "url_verification" and (challenge := text_at("challenge", event)) is not None:
             return Challenge(challenge)
@@ -41,5 +41,5 @@ class Slack(msgspec.Struct, frozen=True):
 
 
 def slack(*, secrets: Iterable[Secret]) -> Slack:
-    """Events of a Slack app, with its signing secret. `{type}` is that of the event: `message`, `reaction_added`."""
+    """Verifies events of a Slack app, with its signing secret. `{type}` is that of the event: `reaction_added`."""
     return Slack(checked(secrets))

@@ -1,6 +1,6 @@
-"""Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`, all three signed with the body.
+"""Standard Webhooks: `webhook-signature` signs the id, the timestamp and the body.
 
-Svix's own spelling of the headers, `svix-…`, is the same thing.
+The headers may also have Svix's prefix, `svix-`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from todoku.core.ingest import Arrived, Identity, Secret, checked_id, text_at
 from todoku.core.signature import webhook_key
 from todoku.sources.signing import based, checked, is_fresh, matching, shown
 
-_SPELLINGS: Final = ("webhook-", "svix-")
+_PREFIXES: Final = ("webhook-", "svix-")
 
 
 class StandardWebhooks(msgspec.Struct, frozen=True):
-    """A `Verifier`."""
+    """The `Verifier` of Standard Webhooks."""
 
     secrets: tuple[Secret, ...]
     kept: tuple[str, ...] = ()
@@ -27,15 +27,15 @@ class StandardWebhooks(msgspec.Struct, frozen=True):
         return shown("standard_webhooks", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """`whsec_` and base64, or InvalidSetting."""
+        """See `Verifier`. A secret is `whsec_` and base64."""
         return webhook_key(secret)
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
-        """See `Verifier`. Of the versions only `v1` is made with a shared secret."""
+        """See `Verifier`. Only signatures of version `v1` use a shared secret."""
         id, timestamp = _header(arrived, "id"), _header(arrived, "timestamp")
         signed = f"{id}.{timestamp}.".encode() + arrived.body
         found = matching([f"v1,{based(key, signed)}" for key in keys], _header(arrived, "signature").split(" "))
-        # With a dot in the id, what was signed could be read in two ways.
+        # With a dot in the id, the signed text would be ambiguous.
         return found if is_fresh(timestamp, now) and "." not in id else None
 
     def identity(self, arrived: Arrived, event: object) -> Identity:
@@ -44,7 +44,7 @@ class StandardWebhooks(msgspec.Struct, frozen=True):
 
 
 def standard_webhooks(*, secrets: Iterable[Secret]) -> StandardWebhooks:
-    """Webhooks as standardwebhooks.com describes them (Svix, Clerk, Resend, OpenAI …), with secrets `whsec_…`."""
+    """Verifies Standard Webhooks, standardwebhooks.com (Svix, Clerk, Resend, OpenAI …), with secrets `whsec_…`."""
     given = checked(secrets)
     for secret in given:
         if isinstance(secret, str):
@@ -53,6 +53,6 @@ def standard_webhooks(*, secrets: Iterable[Secret]) -> StandardWebhooks:
 
 
 def _header(arrived: Arrived, name: str) -> str:
-    """By one spelling for all three: a mixture was signed by nobody."""
-    spelling = next((one for one in _SPELLINGS if f"{one}id" in arrived.headers), _SPELLINGS[0])
+    """Returns a header. All three must have the same prefix, because no source mixes them."""
+    spelling = next((one for one in _PREFIXES if f"{one}id" in arrived.headers), _PREFIXES[0])
     return arrived.headers.get(f"{spelling}{name}", "")

@@ -1,4 +1,4 @@
-"""Stripe: `Stripe-Signature: t=…,v1=…`, one `v1` for each secret of the endpoint. The id is the event's own."""
+"""Stripe: `Stripe-Signature: t=…,v1=…`, with one `v1` for each secret of the endpoint. The id is that of the event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.sources.signing import checked, hexed, is_fresh, matching, shown
 
 
 class Stripe(msgspec.Struct, frozen=True):
-    """A `Verifier`."""
+    """The `Verifier` of Stripe."""
 
     secrets: tuple[Secret, ...]
     kept: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Stripe(msgspec.Struct, frozen=True):
         return shown("stripe", self.secrets)
 
     def key(self, secret: str) -> bytes:
-        """The whole secret, `whsec_` included."""
+        """See `Verifier`. The key includes the prefix `whsec_`."""
         return secret.encode()
 
     def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
@@ -33,8 +33,7 @@ class Stripe(msgspec.Struct, frozen=True):
             elif name == "t" and not timestamp:
                 timestamp = value
         signed = timestamp.encode() + b"." + arrived.body
-        wanted = [hexed(key, signed) for key in keys]
-        found = matching(wanted, given)
+        found = matching([hexed(key, signed) for key in keys], given)
         return found if is_fresh(timestamp, now) else None
 
     def identity(self, _arrived: Arrived, event: object) -> Identity:
@@ -43,5 +42,5 @@ class Stripe(msgspec.Struct, frozen=True):
 
 
 def stripe(*, secrets: Iterable[Secret]) -> Stripe:
-    """Events of Stripe, signed with an endpoint's secret, `whsec_…`; while it is rolled, with the new and the old."""
+    """Verifies events of Stripe, signed with an endpoint's secret, `whsec_…`; during a rotation, with both secrets."""
     return Stripe(checked(secrets))
