@@ -15,7 +15,7 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.errors import BlockingCall, DatabaseUnavailable, InvalidAct
-from todoku.core.master_keys import written
+from todoku.core.master_keys import format_master_key
 from todoku.core.schedule import When, next_after
 from todoku.core.sealed import kind_of
 from todoku.engine.diagnostics.doctor import examine
@@ -471,7 +471,7 @@ def test_messages_of_an_encrypted_job_are_sealed_when_they_are_fired(
 ) -> None:
     """And a worker without the master key says so instead of storing them in plain."""
     stranger = todoku.App(world.url)
-    monkeypatch.setenv("TODOKU_MASTER_KEYS", written("k1", os.urandom(32)))
+    monkeypatch.setenv("TODOKU_MASTER_KEYS", format_master_key("k1", os.urandom(32)))
     box = todoku.App(world.url)
 
     @box.every(HOUR, encrypted=True)

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import Run, Shop, misused, refused, rows, said
 from tests.support.world import World
 from todoku.app import App
-from todoku.core.master_keys import master_keys, written
+from todoku.core.master_keys import format_master_key, master_keys
 from todoku.engine.encryption.sealer import Sealer, utc_today
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ YESTERDAY = utc_today() - timedelta(days=1)
 
 @pytest.fixture
 def key() -> str:
-    return written("spring", os.urandom(32))
+    return format_master_key("spring", os.urandom(32))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_list_rotate_and_shred(shop: Shop, key: str, monkeypatch: pytest.MonkeyP
     encrypt(shop, key, monkeypatch)
     (row,) = rows(shop.run("encryption-keys", "list", "--json", TODOKU_MASTER_KEYS=key))
     assert (row["day"], row["master_key"], row["configured"], row["keys"]) == (str(YESTERDAY), "spring", True, 1)
-    autumn = written("autumn", os.urandom(32))
+    autumn = format_master_key("autumn", os.urandom(32))
 
     both = {"TODOKU_MASTER_KEYS": f"{autumn},{key}"}
     told = said(shop.run("encryption-keys", "rotate", "--why", "autumn", **both))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.program import Run, Shop, misused, refused, rows, said
 from tests.support.world import World
-from todoku.core.master_keys import written
+from todoku.core.master_keys import format_master_key
 from todoku.engine.http import api_tokens
 from todoku.engine.http.signing_keys import signing_keys
 
@@ -82,7 +82,7 @@ def test_keys_and_tokens_may_be_in_files(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_a_rotation_of_master_keys_seals_the_signing_keys_anew(shop: Shop) -> None:
-    spring, autumn = (written(name, os.urandom(32)) for name in ("spring", "autumn"))
+    spring, autumn = (format_master_key(name, os.urandom(32)) for name in ("spring", "autumn"))
     shown = said(shop.run("signing-keys", TODOKU_MASTER_KEYS=spring))
     both = {"TODOKU_MASTER_KEYS": f"{autumn},{spring}"}
     told = said(shop.run("encryption-keys", "rotate", "--why", "autumn", **both))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from tests.support.world import SOMEBODY, World, aborted
-from todoku.core.alert import LEASE, Name, Raised, Telling
+from todoku.core.alert import LEASE, DueAlert, Name, Raised
 from todoku.store.alerts import AlertStore
 from todoku.store.filter import Filter
 
@@ -20,7 +20,7 @@ def taken(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> list[tu
     return [(one.kind, one.standing.sink) for one in take(alerts, found, *sinks)]
 
 
-def take(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> tuple[Telling, ...]:
+def take(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> tuple[DueAlert, ...]:
     return alerts.take(found, sinks or SINKS, quiet=QUIET, remind=REMIND)
 
 

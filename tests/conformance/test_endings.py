@@ -13,7 +13,7 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
 from todoku.app import new_id
 from todoku.core.decision import SUCCEEDED, Settlement
-from todoku.core.ending import BATCH, Ending, Following, Hook, NewBatch, batch_of, chained, member
+from todoku.core.ending import BATCH, Ending, Following, Hook, NewBatch, add_to_batch, batch_of, chain_drafts
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import Done
@@ -362,7 +362,7 @@ def begun(world: World, members: list[Draft], *, on: Any = "finished", then: Dra
     """Store a batch."""
     id = new_id()
     batch = NewBatch(id=id, total=len(members), on=on, next=None if then is None else Following((then,)))
-    start(world, Following(tuple(member(draft, id) for draft in members), batch))
+    start(world, Following(tuple(add_to_batch(draft, id) for draft in members), batch))
     return id
 
 
@@ -475,7 +475,7 @@ def test_what_waits_for_a_batch_is_kept_exactly_as_it_will_be_published(world: W
         world.drafts(to=["bytes"])[0], payload=None, payload_bytes=b"\x00\xff{", content_type="application/octet-stream"
     )
     id = new_id()
-    first = member(world.drafts(1)[0], id)
+    first = add_to_batch(world.drafts(1)[0], id)
     start(world, Following((first,), NewBatch(id=id, total=1, on="finished", next=Following((then, raw)))))
     world.settle(world.claim(world.worker()))
     found = {claim.destination: claim for claim in world.claim(world.worker())}
@@ -515,7 +515,7 @@ def test_a_header_that_names_no_batch_is_nobodys(world: World) -> None:
 
 def test_each_link_of_a_chain_follows_the_success_of_the_one_before(world: World) -> None:
     drafts = [world.drafts(to=[name])[0] for name in ("one", "two", "three")]
-    start(world, chained(drafts, [new_id(), new_id()]))
+    start(world, chain_drafts(drafts, [new_id(), new_id()]))
     for name in ("one", "two", "three"):
         (claim,) = world.claim(world.worker())
         assert claim.destination == name
@@ -530,7 +530,7 @@ def test_each_link_of_a_chain_follows_the_success_of_the_one_before(world: World
 def test_an_ordered_member_and_what_follows_into_a_lane(world: World) -> None:
     """I10: a continuation takes its place in its lane like any other publish."""
     links = world.drafts(3, to=["lane"], ordered=True, key="k")
-    start(world, chained(links, [new_id(), new_id()]))
+    start(world, chain_drafts(links, [new_id(), new_id()]))
     world.publish(1, to=["lane"], ordered=True, key="k", payload=lambda _: "between")
     seen = []
     for _ in range(4):

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, failed
-from todoku.core.decision import SUCCEEDED, decided_by_ledger
+from todoku.core.decision import SUCCEEDED, decide_by_ledger
 from todoku.core.errors import DatabaseUnavailable
 from todoku.store.failpoint import armed, lose
 from todoku.store.filter import Filter
@@ -465,7 +465,7 @@ def test_at_the_last_loss_the_ledger_is_asked_before_giving_up(world: World) -> 
     assert states(world) == [("pending", 0, 3)]
     (claim,) = world.claim_suspect(world.worker())
     assert (claim.effect_state, claim.effect_digest) == ("succeeded", claim.digest)
-    assert decided_by_ledger(claim) is SUCCEEDED
+    assert decide_by_ledger(claim) is SUCCEEDED
 
 
 @pytest.mark.parametrize(("column", "value"), [("state", "failed"), ("state", "accepted"), ("digest", "another")])

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
-from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement, decided_by_ledger
+from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement, decide_by_ledger
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.identity import effect_scope, key_hash, publish_scope
 from todoku.core.message import Claimed, Draft, Message
@@ -192,7 +192,7 @@ def test_a_repeatable_read_caller_is_told_to_try_its_transaction_again(postgres_
 
 def sends(world: World, claims: list[Claimed]) -> list[str]:
     """Where a worker would send these: those that the ledger has not decided already (I5)."""
-    return [claim.destination for claim in claims if decided_by_ledger(claim) is None]
+    return [claim.destination for claim in claims if decide_by_ledger(claim) is None]
 
 
 def test_a_keyed_message_to_three_destinations_is_sent_three_times(world: World) -> None:
@@ -227,7 +227,7 @@ def test_an_effect_that_already_succeeded_is_not_sent_again(world: World) -> Non
     world.publish(topic="other", idempotency_key="k", payload=lambda _: "same")
     claim = claim_one(world)
     assert (claim.effect_state, claim.effect_digest) == ("succeeded", claim.digest)
-    assert decided_by_ledger(claim) == SUCCEEDED
+    assert decide_by_ledger(claim) == SUCCEEDED
     assert world.store.claims.effects([claim]) == {claim.id: ("succeeded", claim.digest)}
     world.settle([claim], SUCCEEDED)
 
@@ -246,7 +246,7 @@ def test_an_effect_with_another_digest_is_a_conflict_and_the_ledger_is_left_alon
 
     world.publish(topic="other", idempotency_key="k", payload=lambda _: "second")
     claim = claim_one(world)
-    assert decided_by_ledger(claim) == CONFLICT
+    assert decide_by_ledger(claim) == CONFLICT
     world.settle([claim], CONFLICT)
 
     (row,) = world.deliveries()
@@ -258,7 +258,7 @@ def test_an_attempt_without_an_effect_entry_is_sent(world: World) -> None:
     world.publish(idempotency_key="k")
     claim = claim_one(world)
     assert (claim.effect_state, world.store.claims.effects([claim])) == (None, {})
-    assert decided_by_ledger(claim) is None
+    assert decide_by_ledger(claim) is None
 
 
 # -------------------------------------------------------------------------------------------- the zombie
@@ -332,7 +332,7 @@ def test_failed_then_replayed_then_succeeded(world: World) -> None:
     world.store.acts.replay(Filter(), SOMEBODY)
     seen.append(state(effect(world, "k")))
     claim = claim_one(world)
-    assert decided_by_ledger(claim) is None
+    assert decide_by_ledger(claim) is None
     world.settle([claim])
     seen.append(state(effect(world, "k")))
     assert seen == ["failed", "accepted", "succeeded"]
@@ -517,7 +517,7 @@ def test_what_a_zombie_achieved_is_not_cancelled_when_its_successor_dies(world: 
     world.settle([zombie], done())
     world.store.leases.end(owner.worker, lost=True)
     (claim,) = world.claim_suspect(world.worker())
-    assert decided_by_ledger(claim) == SUCCEEDED
+    assert decide_by_ledger(claim) == SUCCEEDED
 
 
 def test_entries_are_kept_while_a_dead_letter_has_the_key(world: World) -> None:
@@ -529,7 +529,7 @@ def test_entries_are_kept_while_a_dead_letter_has_the_key(world: World) -> None:
     assert pruned_to(world) == ("accepted", "succeeded")
     world.store.acts.replay(Filter(), SOMEBODY)
     (claim,) = world.claim_suspect(world.worker())
-    assert decided_by_ledger(claim) == SUCCEEDED  # no second effect
+    assert decide_by_ledger(claim) == SUCCEEDED  # no second effect
 
 
 def test_entries_are_kept_while_a_delivery_waits_longer_than_48_hours(world: World) -> None:
@@ -549,7 +549,7 @@ def test_an_effect_entry_is_kept_while_another_message_with_the_key_waits(world:
     world.settle([claim_one(world)])
     world.advance(11 * DAY)
     assert pruned_to(world)[1] == "succeeded"
-    assert decided_by_ledger(claim_one(world)) == SUCCEEDED
+    assert decide_by_ledger(claim_one(world)) == SUCCEEDED
 
 
 @pytest.mark.parametrize("end", ["settled", "purged", "replayed, cancelled and purged"])

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.core.ending import Following, NewBatch, member
+from todoku.core.ending import Following, NewBatch, add_to_batch
 from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.verification import CHECKS, verify
@@ -54,7 +54,7 @@ def busy(world: World) -> None:
     world.publish(3, key="full", per_key=Limit(concurrency=1), to=["press"])
     world.settle(world.claim_gates(worker, Limit(concurrency=1)), failed(delay=60))
     batch = uuid4()
-    members = tuple(member(draft, batch) for draft in world.drafts(2, to=["bound"]))
+    members = tuple(add_to_batch(draft, batch) for draft in world.drafts(2, to=["bound"]))
     database = world.store.database
     to = Publishing(database.dialect, database.queries, database.now())
     world.store.run(begin(to, [Following(members, NewBatch(id=batch, total=2, on="finished"))]))

@@ -14,17 +14,17 @@ from todoku.core.alert import (
     LEASE,
     NAMES,
     AlertStanding,
+    DueAlert,
     Forget,
     Keep,
     Name,
     Raised,
     Reading,
-    Telling,
     Thresholds,
     action,
-    begun,
+    find_raised,
+    new_standing,
     percentile,
-    raised,
     ratio,
     step,
     summary,
@@ -102,10 +102,10 @@ def test_addresses_are_in_no_repr() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_number_above_its_threshold_raises(name: Name) -> None:
     limit = float(DEFAULTS[name])
-    assert raised(Reading(**{name: limit}), Thresholds()) == {}
-    assert raised(Reading(**{name: limit + 1}), Thresholds()) == {name: Raised(name, limit + 1, limit)}
-    assert raised(Reading(**{name: limit + 1}), Thresholds(**{name: None})) == {}
-    assert raised(Reading(**{name: None}), Thresholds()) == {}
+    assert find_raised(Reading(**{name: limit}), Thresholds()) == {}
+    assert find_raised(Reading(**{name: limit + 1}), Thresholds()) == {name: Raised(name, limit + 1, limit)}
+    assert find_raised(Reading(**{name: limit + 1}), Thresholds(**{name: None})) == {}
+    assert find_raised(Reading(**{name: None}), Thresholds()) == {}
     assert summary(name, limit + 1)
     assert action(name)
 
@@ -132,9 +132,9 @@ def test_one_that_comes_and_goes_is_one_alert() -> None:
 
 
 def test_while_one_daemon_tells_it_no_other_does_and_after_its_lease_another_may() -> None:
-    taken = step(begun(DEAD, "mail", 0), DEAD, 0, quiet=QUIET, remind=REMIND)
+    taken = step(new_standing(DEAD, "mail", 0), DEAD, 0, quiet=QUIET, remind=REMIND)
     assert isinstance(taken, Keep)
-    assert taken.telling == Telling("begun", taken.standing)
+    assert taken.telling == DueAlert("begun", taken.standing)
     assert step(taken.standing, DEAD, LEASE - 1, quiet=QUIET, remind=REMIND).telling is None  # type: ignore[union-attr]
     again = step(taken.standing, DEAD, LEASE, quiet=QUIET, remind=REMIND)
     assert isinstance(again, Keep)
@@ -144,7 +144,7 @@ def test_while_one_daemon_tells_it_no_other_does_and_after_its_lease_another_may
 
 def test_one_that_could_not_be_told_is_told_although_it_is_over() -> None:
     """The sink was away while it lasted: whoever watches hears of it, for a day."""
-    untold = msgspec.structs.replace(begun(DEAD, "mail", 0), tries=1, next_at=LEASE)
+    untold = msgspec.structs.replace(new_standing(DEAD, "mail", 0), tries=1, next_at=LEASE)
     late = step(untold, None, 600, quiet=QUIET, remind=REMIND)
     assert isinstance(late, Keep)
     assert late.telling is not None
@@ -153,7 +153,9 @@ def test_one_that_could_not_be_told_is_told_although_it_is_over() -> None:
 
 
 def test_one_that_returns_before_its_end_was_told_goes_on_as_if_nothing_had_been() -> None:
-    ended = msgspec.structs.replace(begun(DEAD, "mail", 0), told_at=0.0, over=True, next_at=100, tries=2, seen_at=10)
+    ended = msgspec.structs.replace(
+        new_standing(DEAD, "mail", 0), told_at=0.0, over=True, next_at=100, tries=2, seen_at=10
+    )
     busy = step(ended, DEAD, 99, quiet=QUIET, remind=REMIND)
     assert busy == Keep(ended)  # its end is being told: then it begins anew
     back = step(ended, DEAD, 100, quiet=QUIET, remind=REMIND)
@@ -180,7 +182,7 @@ def lived(sights: list[tuple[float, Raised | None]]) -> list[tuple[str, float]]:
     told: list[tuple[str, float]] = []
     for now, found in sights:
         if known is None and found is not None:
-            known = begun(found, "mail", now)
+            known = new_standing(found, "mail", now)
         if known is None:
             continue
         match step(known, found, now, quiet=QUIET, remind=REMIND):
@@ -188,7 +190,7 @@ def lived(sights: list[tuple[float, Raised | None]]) -> list[tuple[str, float]]:
                 known = None
             case Keep(standing, None):
                 known = standing
-            case Keep(standing, Telling(kind, _)):
+            case Keep(standing, DueAlert(kind, _)):
                 told.append((kind, now))
                 over = kind == "over"
                 known = None if over else msgspec.structs.replace(standing, told_at=now, next_at=now + REMIND)

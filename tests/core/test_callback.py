@@ -9,7 +9,7 @@ import pytest
 
 from todoku.core.callback import EndedRequest, callback_body, callback_draft, callback_of
 from todoku.core.http_request import Callback, HttpRequest, request_of
-from todoku.core.outcome import KEPT_BODY_BYTES, KEPT_HEADER_BYTES, Response, kept_response
+from todoku.core.outcome import KEPT_BODY_BYTES, KEPT_HEADER_BYTES, Response, trim_response
 
 ID = UUID("01920000-0000-7000-8000-000000000001")
 DONE, FAILED = Callback(url="https://a.example:8443/x"), Callback(url="http://b.example", retries=0, delay=3.0)
@@ -65,8 +65,8 @@ def test_its_message_is_a_request_like_any_other() -> None:
 def test_of_an_answer_so_much_is_kept() -> None:
     """§3: 16 KiB of the body, 8 KiB of headers, nothing that PostgreSQL cannot store."""
     headers = [("A", "1"), ("A", "2"), ("B", "nul\0"), ("C", "x" * KEPT_HEADER_BYTES), ("D", "not any more")]
-    kept = kept_response(500, headers, b"x" * (KEPT_BODY_BYTES + 1))
+    kept = trim_response(500, headers, b"x" * (KEPT_BODY_BYTES + 1))
     assert kept.headers == {"A": "1, 2", "B": "nul�"}
     assert len(kept.body) == KEPT_BODY_BYTES
-    assert hash(kept) == hash(kept_response(500, (), b"x" * KEPT_BODY_BYTES))
+    assert hash(kept) == hash(trim_response(500, (), b"x" * KEPT_BODY_BYTES))
     assert kept.without_content() == Response(500)

@@ -15,7 +15,7 @@ from todoku.core.decision import (
     Settlement,
     attempts_allowed,
     decide,
-    decided_by_ledger,
+    decide_by_ledger,
 )
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
@@ -100,19 +100,19 @@ def test_a_replayed_delivery_is_decided_like_a_new_one() -> None:
 @pytest.mark.parametrize("state", [None, "accepted", "failed"])
 def test_the_ledger_decides_nothing_before_the_first_success(state: str | None) -> None:
     """I5: only this delivery's own effect entry, and only a success."""
-    assert decided_by_ledger(claimed(digest="1:a", effect_state=state, effect_digest="1:a")) is None
+    assert decide_by_ledger(claimed(digest="1:a", effect_state=state, effect_digest="1:a")) is None
 
 
 def test_an_effect_that_was_recorded_is_not_made_again() -> None:
     """I5, W-105: ledger already succeeded with the same digest ⇒ the row is synchronised."""
     delivery = claimed(digest="1:a", effect_state="succeeded", effect_digest="1:a")
-    assert decided_by_ledger(delivery) is SUCCEEDED
+    assert decide_by_ledger(delivery) is SUCCEEDED
 
 
 def test_an_effect_with_another_body_is_a_conflict() -> None:
     """I5, S0-56: aborted with IDEMPOTENCY_CONFLICT."""
     delivery = claimed(digest="1:a", effect_state="succeeded", effect_digest="1:b")
-    assert decided_by_ledger(delivery) is CONFLICT
+    assert decide_by_ledger(delivery) is CONFLICT
     assert (CONFLICT.status, CONFLICT.reason) == (Status.ABORTED, "IDEMPOTENCY_CONFLICT")
     assert CONFLICT.error
 

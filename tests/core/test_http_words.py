@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from todoku.core.errors import InvalidAct, InvalidSetting
-from todoku.core.http_request import HttpRequest, dead_id, dead_ref
+from todoku.core.http_request import HttpRequest, dead_id, parse_dead_id
 from todoku.core.identity import base62
-from todoku.core.redaction import hidden, redacted, redacted_body
+from todoku.core.redaction import redact_body, redact_request, redact_value
 from todoku.core.scope import Secret, allows, scopes, token
 from todoku.core.settings import read_settings
 from todoku.core.signing_keys import SigningKeys, signing_keys
 
 
 def test_the_name_of_a_dead_letter_is_read_as_it_is_written() -> None:
-    assert dead_ref(dead_id(7, 2)) == (7, 2)
+    assert parse_dead_id(dead_id(7, 2)) == (7, 2)
     for text in ("", "7", "7-", "-1", "0-1", "7-2-3", "x-1", "9" * 30 + "-1", "7-2\n"):
-        assert dead_ref(text) is None, text
+        assert parse_dead_id(text) is None, text
 
 
 def test_what_is_hidden_can_be_compared_and_nothing_else() -> None:
     request = HttpRequest(url="https://x.example/", headers={"X-A": "1", "X-B": "1", "X-C": "2"}, redact=("header",))
-    headers = redacted(request).headers
-    assert headers["X-A"] == headers["X-B"] == hidden(b"1")
+    headers = redact_request(request).headers
+    assert headers["X-A"] == headers["X-B"] == redact_value(b"1")
     assert headers["X-C"] != headers["X-A"]
     one = HttpRequest(url="https://x.example/", headers={"X-A": "1", "X-B": "1"}, redact=("header[x-a]",))
-    assert redacted(one).headers == {"X-A": hidden(b"1"), "X-B": "1"}
-    assert redacted_body(one, b"body") == b"body"
-    assert redacted_body(HttpRequest(url="https://x.example/", redact=("body",)), b"") == hidden(b"").encode()
+    assert redact_request(one).headers == {"X-A": redact_value(b"1"), "X-B": "1"}
+    assert redact_body(one, b"body") == b"body"
+    assert redact_body(HttpRequest(url="https://x.example/", redact=("body",)), b"") == redact_value(b"").encode()
 
 
 @pytest.mark.parametrize(

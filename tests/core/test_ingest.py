@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.ingest import Identity, found, template, text_at
+from todoku.core.ingest import Identity, template, text_at, value_at
 from todoku.core.topic_pattern import check_topic
 
 EVENT = {"type": "a.b", "data": {"object": {"id": "pi_1", "n": 7, "on": True}}, "items": [{"sku": "x"}]}
@@ -23,7 +23,7 @@ def test_a_path_leads_to_a_text_or_a_whole_number_or_nowhere(path: str, value: s
 
 
 def test_a_path_leads_to_whatever_is_there() -> None:
-    assert found("data.object", EVENT) == {"id": "pi_1", "n": 7, "on": True}
+    assert value_at("data.object", EVENT) == {"id": "pi_1", "n": 7, "on": True}
 
 
 @pytest.mark.parametrize(

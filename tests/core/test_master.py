@@ -7,11 +7,11 @@ import base64
 import pytest
 
 from todoku.core.errors import InvalidSetting
-from todoku.core.master_keys import MasterKey, MasterKeys, master_keys, written
+from todoku.core.master_keys import MasterKey, MasterKeys, format_master_key, master_keys
 from todoku.core.settings import read_settings
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
-TEXT = f"{written('2026-11', ONE)},{written('2026-05', TWO)}"
+TEXT = f"{format_master_key('2026-11', ONE)},{format_master_key('2026-05', TWO)}"
 
 
 def test_the_first_is_the_current_one_and_the_last_the_oldest() -> None:
@@ -48,7 +48,7 @@ SECRET = base64.b64encode(b"too short, and still nobody's").decode()
         (f"a b:{SECRET}", "entry 1"),
         (f"k:{SECRET}", "'k' has 29 bytes, 32 are needed"),
         (f"k:{SECRET}!", "'k' is not base64"),
-        (f"{written('k', ONE)},{written('k', TWO)}", "two keys called 'k'"),
+        (f"{format_master_key('k', ONE)},{format_master_key('k', TWO)}", "two keys called 'k'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_without_quoting_it(text: str, said: str) -> None:

@@ -15,11 +15,11 @@ from todoku.core.sealed import (
     inner_type,
     key_associated,
     kind_of,
-    packed,
+    pack,
+    parse_sealed_result,
+    payload_placeholder,
     result_text,
-    sealed_result,
-    shown,
-    unpacked,
+    unpack,
 )
 
 ID = UUID("018f0000-0000-7000-8000-000000000001")
@@ -27,14 +27,14 @@ ID = UUID("018f0000-0000-7000-8000-000000000001")
 
 def test_what_is_packed_is_unpacked() -> None:
     sealed = Sealed(uuid4(), bytes(range(12)), b"ciphertext and a tag of 16")
-    assert unpacked(packed(sealed)) == sealed
+    assert unpack(pack(sealed)) == sealed
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"\x01short", b"\x03" + bytes(100), b'{"name": "not sealed at all, but long enough"}']
 )
 def test_what_is_no_sealed_bytes_is_not_taken_for_it(raw: bytes) -> None:
-    assert unpacked(raw) is None
+    assert unpack(raw) is None
 
 
 def test_every_place_has_associated_data_of_its_own() -> None:
@@ -70,7 +70,7 @@ def test_what_is_not_sealed_is_its_own_content_type() -> None:
 
 
 def test_a_sealed_result_is_json_and_a_plain_one_is_not_taken_for_it() -> None:
-    assert sealed_result(result_text(b"\x01\x02")) == b"\x01\x02"
+    assert parse_sealed_result(result_text(b"\x01\x02")) == b"\x01\x02"
     for plain in (
         "null",
         '"text"',
@@ -78,9 +78,9 @@ def test_a_sealed_result_is_json_and_a_plain_one_is_not_taken_for_it() -> None:
         '{"todoku.sealed":"no base64!"}',
         '{"todoku.sealed":"YQ=A"}',
     ):
-        assert sealed_result(plain) is None
+        assert parse_sealed_result(plain) is None
 
 
 def test_people_are_shown_that_it_is_encrypted_and_how_large() -> None:
-    assert shown(str(Kind("application/json")), 120) == "encrypted (120 bytes)"
-    assert shown("application/octet-stream", 3) == "(3 bytes of application/octet-stream)"
+    assert payload_placeholder(str(Kind("application/json")), 120) == "encrypted (120 bytes)"
+    assert payload_placeholder("application/octet-stream", 3) == "(3 bytes of application/octet-stream)"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.core.making import quick
 from todoku.core.backoff import DEFAULT, Backoff, exponential, linear, table
 from todoku.core.errors import InvalidSetting
-from todoku.core.master_keys import MasterKey, MasterKeys, written
+from todoku.core.master_keys import MasterKey, MasterKeys, format_master_key
 from todoku.core.scope import Secret
 from todoku.core.settings import Settings, read_settings
 from todoku.core.signing_keys import SigningKeys
@@ -111,7 +111,7 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     optional["app"] = optional["secrets_dir"] = str
     optional["api_connections"] = optional["api_connections_per_address"] = int
     optional |= {"token": Secret, "signing_keys": SigningKeys}
-    said[MasterKeys] = (written("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
+    said[MasterKeys] = (format_master_key("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
     said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))
     said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
     text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]

@@ -21,7 +21,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.core.making import any_text, quick
 from todoku.core.blank_secret import is_blank_key
 from todoku.core.errors import InvalidSetting
-from todoku.core.ingest import Arrived
+from todoku.core.ingest import ReceivedRequest
 from todoku.core.signature import upstash_signature, verify_upstash, webhook_headers, webhook_secret
 from todoku.sources.standard_webhooks import StandardWebhooks
 
@@ -179,7 +179,7 @@ def signed(now: float, *keys: str, body: bytes = BODY) -> dict[str, str]:
 def verify_webhook(headers: dict[str, str], body: bytes, *, secrets: list[str], now: float) -> bool:
     """Whether our own source of Standard Webhooks accepts it."""
     verifier = StandardWebhooks(tuple(secrets))
-    arrived = Arrived({name.lower(): value for name, value in headers.items()}, body)
+    arrived = ReceivedRequest({name.lower(): value for name, value in headers.items()}, body)
     return verifier.signed_by(arrived, [verifier.key(secret) for secret in secrets], now) is not None
 
 

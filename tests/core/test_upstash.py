@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest
 from todoku.core.schedule import Cron
-from todoku.core.upstash_headers import UpstashOptions, asked, fields, shown
+from todoku.core.upstash_headers import UpstashOptions, collect_fields, header_name, parse_options
 
 NOW = datetime(2026, 11, 16, 6, 0, tzinfo=UTC)
 
 
 def read(**headers: str) -> UpstashOptions:
     """Headers by names with underscores: Upstash_Delay is Upstash-Delay."""
-    return asked(fields((name.replace("_", "-"), value) for name, value in headers.items()), now=NOW, scheduled=True)
+    return parse_options(
+        collect_fields((name.replace("_", "-"), value) for name, value in headers.items()), now=NOW, scheduled=True
+    )
 
 
 # --------------------------------------------------------------------------------------------- what is sent
@@ -56,7 +58,7 @@ def test_header_forward_takes_all_but_what_was_meant_for_us() -> None:
                                   "Upstash-Signature", "Webhook-Signature", "webhook-id"])  # fmt: skip
 def test_what_only_the_sender_may_say_is_not_forwarded(name: str) -> None:
     with pytest.raises(InvalidMessage, match=f"(?i)Upstash-Forward-{name}"):
-        asked(fields([(f"Upstash-Forward-{name}", "x")]), now=NOW)
+        parse_options(collect_fields([(f"Upstash-Forward-{name}", "x")]), now=NOW)
 
 
 def test_authorization_may_be_forwarded_by_name() -> None:
@@ -134,7 +136,9 @@ def test_both_clients_say_content_based_deduplication_in_their_way(true: str) ->
 
 
 def test_options_come_as_query_parameters_too_and_headers_win() -> None:
-    found = fields([("upstash-delay", "1s")], [("upstash-delay", "2s"), ("upstash-retries", "0"), ("other", "x")])
+    found = collect_fields(
+        [("upstash-delay", "1s")], [("upstash-delay", "2s"), ("upstash-retries", "0"), ("other", "x")]
+    )
     assert found == {"upstash-delay": "1s", "upstash-retries": "0"}
 
 
@@ -180,7 +184,7 @@ def test_options_come_as_query_parameters_too_and_headers_win() -> None:
 )
 def test_a_refusal_names_the_header(header: str, value: str) -> None:
     with pytest.raises(InvalidMessage, match=header):
-        asked(fields([(header, value)]), now=NOW, scheduled=True)
+        parse_options(collect_fields([(header, value)]), now=NOW, scheduled=True)
 
 
 @pytest.mark.parametrize("value", ["", "rate=0", "rate=x", "parallelism=-1", "speed=3", "rate=1,period=8d", "period=2s",
@@ -199,12 +203,12 @@ def test_a_flow_value_without_its_key_is_refused() -> None:
 @pytest.mark.parametrize("name", ["Upstash-Forward-X", "Upstash-Deduplication-Id", "Content-Type", "Upstash-Label"])
 def test_no_control_characters_in_any_header(name: str, bad: str) -> None:
     with pytest.raises(InvalidMessage, match=name):
-        asked(fields([(name, bad)]), now=NOW)
+        parse_options(collect_fields([(name, bad)]), now=NOW)
 
 
 def test_a_name_that_is_no_token_is_not_forwarded() -> None:
     with pytest.raises(InvalidMessage, match="called"):
-        asked(fields([("Upstash-Forward-a b", "x")]), now=NOW)
+        parse_options(collect_fields([("Upstash-Forward-a b", "x")]), now=NOW)
 
 
 # ------------------------------------------------------------------------------------------- any input
@@ -223,7 +227,7 @@ _VALUES = st.one_of(
 @given(st.lists(st.tuples(st.one_of(_OPTIONS, st.text(max_size=20)), _VALUES), max_size=12))
 def test_no_headers_make_it_fall_over_and_what_it_makes_is_sane(headers: list[tuple[str, str]]) -> None:
     try:
-        found = asked(fields(headers), now=NOW)
+        found = parse_options(collect_fields(headers), now=NOW)
     except InvalidMessage:
         return
     request = found.request
@@ -231,7 +235,9 @@ def test_no_headers_make_it_fall_over_and_what_it_makes_is_sane(headers: list[tu
     assert request.timeout is None or 0 < request.timeout <= 86_400
     assert found.delay >= 0
     for name, value in request.headers.items():
-        assert shown(name.lower()) == name or not name.isascii() or any(c not in string.ascii_letters for c in name)
+        assert (
+            header_name(name.lower()) == name or not name.isascii() or any(c not in string.ascii_letters for c in name)
+        )
         assert not any(character in name + value for character in "\r\n\0")
         assert not name.lower().startswith(("upstash-", "webhook-"))
 
@@ -240,7 +246,7 @@ def test_no_headers_make_it_fall_over_and_what_it_makes_is_sane(headers: list[tu
 def test_the_case_of_names_and_their_order_mean_nothing(headers: list[tuple[str, str]]) -> None:
     def outcome(given: list[tuple[str, str]]) -> UpstashOptions | None:
         try:
-            return asked(fields(given), now=NOW)
+            return parse_options(collect_fields(given), now=NOW)
         except InvalidMessage:
             return None
 

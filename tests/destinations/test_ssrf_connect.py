@@ -19,7 +19,7 @@ import pytest
 from tests.core.test_ssrf import FORBIDDEN
 from tests.support.ports import free_port
 from todoku.core.destination import Outgoing
-from todoku.core.http_request import HTTP, HttpRequest, carried
+from todoku.core.http_request import HTTP, HttpRequest, encode_request
 from todoku.core.outcome import Abort, Done, Outcome, Retry
 from todoku.core.settings import Settings
 from todoku.core.signing_keys import SigningKeys
@@ -149,7 +149,7 @@ async def sent(url: str, *, allow: tuple[str, ...] = (INTERNET,), sender: Reques
     sender = sender or Requests(Settings(http_allow=allow, http_timeout_sec=20.0), lambda: KEYS)
     message = Outgoing(
         message_id="m1", idempotency_key="m1", topic="http.request", key=None, payload=b"x", content_type="text/plain",
-        headers={HTTP: carried(HttpRequest(url=url))}, attempt=1, created_at=0.0,
+        headers={HTTP: encode_request(HttpRequest(url=url))}, attempt=1, created_at=0.0,
     )  # fmt: skip
     try:
         (outcome,) = await sender.send([message])

@@ -9,14 +9,14 @@ import pytest
 
 import todoku
 from tests.support.world import World
-from todoku.core.master_keys import written
+from todoku.core.master_keys import format_master_key
 
 Boxes = Callable[..., todoku.App]
 
 
 def new_key(id: str) -> str:
     """A master key as a setting has it."""
-    return written(id, os.urandom(32))
+    return format_master_key(id, os.urandom(32))
 
 
 @pytest.fixture

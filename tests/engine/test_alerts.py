@@ -15,7 +15,7 @@ from tests.daemon.running import until
 from tests.support.ports import free_port
 from tests.support.recording import PostOffice, Recorder, SentryRecorder, post_office, recorder, sentry_recorder
 from tests.support.world import World, aborted
-from todoku.core.alert import HOLDS, Raised, Reading, Telling, Thresholds, begun
+from todoku.core.alert import HOLDS, DueAlert, Raised, Reading, Thresholds, new_standing
 from todoku.core.alert_settings import Alerting
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
@@ -25,7 +25,7 @@ from todoku.engine.observability.alerts import Alerts, CounterWindow, with_datab
 from todoku.engine.observability.metrics import Metrics
 from todoku.engine.observability.process_alert import Alarm
 
-TELLING = Telling("begun", begun(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
+TELLING = DueAlert("begun", new_standing(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import standardwebhooks
 import stripe
 
 import todoku
-from todoku.core.ingest import Arrived, Verifier
+from todoku.core.ingest import ReceivedRequest, Verifier
 
 SECRET = "the-newest-secret"
 OLD = "the-one-before-it"
@@ -45,9 +45,9 @@ class Kind(msgspec.Struct, frozen=True):
         verifier = self.verifier()
         return [verifier.key(secret) for secret in self.secrets]
 
-    def arrived(self, body: bytes, *, secret: int = 0, at: float | None = None, id: str = "evt_1") -> Arrived:
+    def arrived(self, body: bytes, *, secret: int = 0, at: float | None = None, id: str = "evt_1") -> ReceivedRequest:
         at = time.time() if at is None else at
-        return Arrived(self.sign(body, self.secrets[secret], at=at, id=id), body)
+        return ReceivedRequest(self.sign(body, self.secrets[secret], at=at, id=id), body)
 
 
 def event(id: str = "evt_1", type: str = "payment_intent.succeeded", **more: Any) -> bytes:

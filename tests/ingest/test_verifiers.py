@@ -10,7 +10,7 @@ import stripe
 
 import todoku
 from tests.ingest.signers import KINDS, OLD, SECRET, TIMED, Kind, event
-from todoku.core.ingest import Arrived, Challenge, Identity, Verifier
+from todoku.core.ingest import Challenge, Identity, ReceivedRequest, Verifier
 from todoku.sources.signing import MOST_SIGNATURES, TOLERANCE
 
 NOW = 1_700_000_000.0
@@ -18,7 +18,7 @@ NOW = 1_700_000_000.0
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 
 
-def signed_by(verifier: Verifier, arrived: Arrived, *secrets: str, now: float = NOW) -> int | None:
+def signed_by(verifier: Verifier, arrived: ReceivedRequest, *secrets: str, now: float = NOW) -> int | None:
     return verifier.signed_by(arrived, [verifier.key(secret) for secret in secrets], now)
 
 
@@ -27,7 +27,7 @@ def signed_by(verifier: Verifier, arrived: Arrived, *secrets: str, now: float = 
 
 def test_githubs_own_example() -> None:
     """docs.github.com, "Validating webhook deliveries"."""
-    arrived = Arrived(
+    arrived = ReceivedRequest(
         {"x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"},
         b"Hello, World!",
     )
@@ -43,7 +43,7 @@ def test_slacks_own_example() -> None:
         b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
         b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
     )
-    arrived = Arrived(
+    arrived = ReceivedRequest(
         {
             "x-slack-request-timestamp": "1531420618",
             "x-slack-signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
@@ -59,7 +59,7 @@ def test_the_example_of_standard_webhooks() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     for spelling in ("webhook", "svix"):
-        arrived = Arrived(
+        arrived = ReceivedRequest(
             {
                 f"{spelling}-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
                 f"{spelling}-timestamp": "1614265330",
@@ -80,7 +80,7 @@ def test_shopify_signs_as_openssl_does() -> None:
         stdout=subprocess.PIPE,
         check=True,
     )
-    arrived = Arrived({"x-shopify-hmac-sha256": made.stdout.decode().strip()}, body)
+    arrived = ReceivedRequest({"x-shopify-hmac-sha256": made.stdout.decode().strip()}, body)
     assert signed_by(todoku.shopify(secrets=[SECRET]), arrived, SECRET) == 0
 
 
@@ -91,7 +91,7 @@ def test_what_we_take_from_stripe_its_library_takes_too() -> None:
     assert stripes.verifier().signed_by(arrived, stripes.keys(), _sent(arrived)) == 0
 
 
-def _sent(arrived: Arrived) -> float:
+def _sent(arrived: ReceivedRequest) -> float:
     return float(arrived.headers["stripe-signature"].split(",")[0][2:])
 
 
@@ -108,7 +108,7 @@ def test_one_flipped_bit_anywhere_is_refused(kind: Kind) -> None:
         for bit in (0x01, 0x20):
             changed = bytearray(arrived.body)
             changed[place] ^= bit
-            assert verifier.signed_by(Arrived(arrived.headers, bytes(changed)), keys, NOW) is None
+            assert verifier.signed_by(ReceivedRequest(arrived.headers, bytes(changed)), keys, NOW) is None
     proofs = {kind.signature, "x-slack-request-timestamp", "webhook-id", "webhook-timestamp", "x-sent-at"}
     for name in proofs & arrived.headers.keys():
         value = arrived.headers[name].split(",v0=")[0]  # another scheme than ours is nothing that we compare
@@ -116,7 +116,7 @@ def test_one_flipped_bit_anywhere_is_refused(kind: Kind) -> None:
             for bit in (0x01, 0x20):
                 flipped = value[:place] + chr(ord(character) ^ bit) + value[place + 1 :]
                 headers = {**arrived.headers, name: flipped}
-                assert verifier.signed_by(Arrived(headers, arrived.body), keys, NOW) is None, flipped
+                assert verifier.signed_by(ReceivedRequest(headers, arrived.body), keys, NOW) is None, flipped
 
 
 @each_kind
@@ -126,8 +126,8 @@ def test_a_missing_or_empty_signature_is_refused(kind: Kind) -> None:
         headers = {name: text for name, text in arrived.headers.items() if name != kind.signature}
         if value is not None:
             headers[kind.signature] = value
-        assert kind.verifier().signed_by(Arrived(headers, arrived.body), kind.keys(), NOW) is None
-    assert kind.verifier().signed_by(Arrived({}, b""), kind.keys(), NOW) is None
+        assert kind.verifier().signed_by(ReceivedRequest(headers, arrived.body), kind.keys(), NOW) is None
+    assert kind.verifier().signed_by(ReceivedRequest({}, b""), kind.keys(), NOW) is None
 
 
 @pytest.mark.parametrize("kind", TIMED, ids=[kind.name for kind in TIMED])
@@ -148,7 +148,9 @@ def test_the_id_of_a_standard_webhook_holds_no_dot() -> None:
     """Else what was signed could be read in two ways: a body that begins with a time, or an id that ends with one."""
     standard = KINDS[4]
     whole = standard.arrived(f"{int(NOW)}.{{}}".encode(), at=NOW, id="msg_1")
-    shifted = Arrived({**whole.headers, "webhook-id": f"msg_1.{int(NOW)}", "webhook-timestamp": str(int(NOW))}, b"{}")
+    shifted = ReceivedRequest(
+        {**whole.headers, "webhook-id": f"msg_1.{int(NOW)}", "webhook-timestamp": str(int(NOW))}, b"{}"
+    )
     assert standard.verifier().signed_by(whole, standard.keys(), NOW) == 0
     assert standard.verifier().signed_by(shifted, standard.keys(), NOW) is None
 
@@ -171,18 +173,21 @@ def test_each_of_several_signatures_is_tried() -> None:
         ours = stripes.arrived(event(), secret=place, at=NOW).headers["stripe-signature"].split(",")[1]
         header = f"t={int(NOW)},v1={'0' * 64},{ours}"
         assert (
-            stripes.verifier().signed_by(Arrived({"stripe-signature": header}, event()), stripes.keys(), NOW) == place
+            stripes.verifier().signed_by(ReceivedRequest({"stripe-signature": header}, event()), stripes.keys(), NOW)
+            == place
         )
     both = standard.arrived(event(), at=NOW)
     headers = {**both.headers, "webhook-signature": f"v1,AAAA {both.headers['webhook-signature']}"}
-    assert standard.verifier().signed_by(Arrived(headers, both.body), standard.keys(), NOW) == 0
+    assert standard.verifier().signed_by(ReceivedRequest(headers, both.body), standard.keys(), NOW) == 0
 
 
 def test_of_very_many_signatures_only_some_are_looked_at() -> None:
     stripes = KINDS[0]
     ours = stripes.arrived(event(), at=NOW).headers["stripe-signature"].split(",")[1]
     many = ",".join([f"t={int(NOW)}", *["v1=0"] * MOST_SIGNATURES, ours])
-    assert stripes.verifier().signed_by(Arrived({"stripe-signature": many}, event()), stripes.keys(), NOW) is None
+    assert (
+        stripes.verifier().signed_by(ReceivedRequest({"stripe-signature": many}, event()), stripes.keys(), NOW) is None
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ identities
@@ -196,7 +201,7 @@ def test_each_source_says_what_it_calls_an_event() -> None:
         "x-github-delivery": "72d3162e", "x-github-event": "push",
         "x-shopify-webhook-id": "b54557e4", "x-shopify-topic": "orders/create", "webhook-id": "msg_1",
     }  # fmt: skip
-    arrived = Arrived(headers, b"")
+    arrived = ReceivedRequest(headers, b"")
     said = [kind.verifier().identity(arrived, body) for kind in KINDS]
     assert said == [
         Identity("evt_1", "charge.refunded"),
@@ -210,21 +215,21 @@ def test_each_source_says_what_it_calls_an_event() -> None:
 
 def test_slacks_challenge_is_no_event() -> None:
     asked = {"type": "url_verification", "challenge": "3eZbrw1a", "token": "x"}
-    assert todoku.slack(secrets=[SECRET]).identity(Arrived({}, b""), asked) == Challenge("3eZbrw1a")
+    assert todoku.slack(secrets=[SECRET]).identity(ReceivedRequest({}, b""), asked) == Challenge("3eZbrw1a")
 
 
 @each_kind
 def test_an_event_without_an_id_is_refused_and_told_where_it_was_looked_for(kind: Kind) -> None:
     for body in ({}, [], "text", None, {"id": "", "event_id": ""}, {"id": "a\nb", "event_id": "a\nb"}, {"id": True}):
         with pytest.raises(todoku.InvalidMessage, match="id"):
-            kind.verifier().identity(Arrived({}, b""), body)
+            kind.verifier().identity(ReceivedRequest({}, b""), body)
 
 
 def test_the_id_of_a_generic_source_may_be_anywhere() -> None:
     deep = todoku.hmac(secrets=[SECRET], header="x", id="data.0.uuid", type="meta.kind")
-    assert deep.identity(Arrived({}, b""), {"data": [{"uuid": 7}], "meta": {"kind": "a"}}) == Identity("7", "a")
+    assert deep.identity(ReceivedRequest({}, b""), {"data": [{"uuid": 7}], "meta": {"kind": "a"}}) == Identity("7", "a")
     header = todoku.hmac(secrets=[SECRET], header="x", id_header="X-Id")
-    assert header.identity(Arrived({"x-id": "9"}, b""), {}) == Identity("9")
+    assert header.identity(ReceivedRequest({"x-id": "9"}, b""), {}) == Identity("9")
 
 
 # -------------------------------------------------------------------------------------------------------- settings

@@ -11,7 +11,7 @@ from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, 
 from tests.support.world import SOMEBODY, World
 from todoku.app import new_id
 from todoku.core.decision import SUCCEEDED
-from todoku.core.ending import Following, NewBatch, member
+from todoku.core.ending import Following, NewBatch, add_to_batch
 from todoku.store.batches import begin
 from todoku.store.filter import Filter
 from todoku.store.publish import Publishing
@@ -39,7 +39,7 @@ def drive(world: World, store: Store) -> None:
     to = Publishing(database.dialect, database.queries, database.now())
     ids = [new_id(), new_id()]
     for id in ids:
-        drafts = tuple(member(draft, id) for draft in world.drafts(2))
+        drafts = tuple(add_to_batch(draft, id) for draft in world.drafts(2))
         next = Following((world.drafts(to=["then"])[0],))
         store.run(begin(to, [Following(drafts, NewBatch(id=id, total=2, on="succeeded", next=next))]))
     claims = world.claim(world.worker(), destinations=["warehouse"], store=store)

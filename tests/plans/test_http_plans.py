@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, Plan, nodes
-from todoku.core.http_request import HttpRequest, carried
+from todoku.core.http_request import HttpRequest, encode_request
 from todoku.engine.publish import encode
 from todoku.store.columns import moment
 from todoku.store.filter import Filter
@@ -49,7 +49,7 @@ IN_ORDER = {
     "delivered_requests": "history_http",
 }
 
-_HEADERS = encode({"todoku-http": carried(HttpRequest(url="https://shop.example/"))})
+_HEADERS = encode({"todoku-http": encode_request(HttpRequest(url="https://shop.example/"))})
 _FILL = """
 insert into todoku_message (id, topic, type, payload_bytes, content_type, headers, created_at)
 select {id}, case when n % 2 = 0 then 'http.request' else 'order.created' end, 'x', null, 'text/plain', {headers}, {at}

@@ -23,7 +23,7 @@ from tests.ingest.signers import KINDS, SECRET, Kind, event
 from tests.support.serving import Watching, serving
 from tests.support.world import World
 from todoku.api.server import server_app
-from todoku.core.ingest import Arrived, Identity
+from todoku.core.ingest import Identity, ReceivedRequest
 from todoku.core.signature import upstash_signature, verify_upstash, webhook_headers
 from todoku.core.signing_keys import signing_keys
 from todoku.engine.ingest.source_keys import NoSecret, SourceKeys
@@ -100,10 +100,10 @@ class Careless(msgspec.Struct, frozen=True):
     def key(self, _secret: str) -> bytes:
         return b""
 
-    def signed_by(self, _arrived: Arrived, keys: Sequence[bytes], _now: float) -> int | None:
+    def signed_by(self, _arrived: ReceivedRequest, keys: Sequence[bytes], _now: float) -> int | None:
         return 0 if keys else None
 
-    def identity(self, _arrived: Arrived, _event: object) -> Identity:
+    def identity(self, _arrived: ReceivedRequest, _event: object) -> Identity:
         return Identity("evt_1")
 
 

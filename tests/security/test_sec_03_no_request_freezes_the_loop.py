@@ -24,7 +24,7 @@ from todoku.core.address import address
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.retry_expression import parse
 from todoku.core.schedule import EPOCH, Cron, cron, next_after
-from todoku.core.upstash_headers import fields
+from todoku.core.upstash_headers import collect_fields
 from todoku.engine.http.publish_requests import CheckedRequest
 
 NEVER = "58,59 58,59 */23 LW * */6"
@@ -204,4 +204,4 @@ def test_SEC_3_the_other_parsers_have_bounds_too() -> None:
     assert calls_of(lambda: parse(LONG_DELAY)) < 8_000
     assert calls_of(lambda: parse("1" * 1_000_000)) < 100
     assert calls_of(lambda: address("https%3a%2f%2f" + "%41" * 1_000_000)) < 100
-    assert calls_of(lambda: fields((str(n), "x") for n in range(1_000_000))) < 8_000
+    assert calls_of(lambda: collect_fields((str(n), "x") for n in range(1_000_000))) < 8_000

@@ -25,7 +25,7 @@ from todoku.api.problem import NOT_STORED, Refused, answer, told
 from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import Framed, id_for, id_of, said_of
 from todoku.app import App
-from todoku.core.ingest import Arrived, Challenge
+from todoku.core.ingest import Challenge, ReceivedRequest
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.ingest.ingest_request import Visit, Visits
 from todoku.engine.ingest.receive import Ingest, Unverified
@@ -132,14 +132,14 @@ class IngestEndpoint:
             problem = answer(said, request_id)
             send(said.status, (*problem.raw_headers, (b"x-request-id", request_id.encode())), bytes(problem.body))
 
-        return self._ingest.submit(source, Arrived(headers, body), visit, told)
+        return self._ingest.submit(source, ReceivedRequest(headers, body), visit, told)
 
     async def _received(self, source: str, scope: Scope, receive: Receive, visit: Visit) -> Challenge | None:
         headers = _texts(scope["headers"])
         _refuse_other_types(headers.get("content-type", ""))
         limit = self._ingest.outbox.settings.max_payload_bytes
         body = await read_bytes(headers, receive, limit=limit, seconds=self._within)
-        return await self._ingest.receive(source, Arrived(headers, body), visit)
+        return await self._ingest.receive(source, ReceivedRequest(headers, body), visit)
 
 
 def _refusal(error: Exception) -> Exception:

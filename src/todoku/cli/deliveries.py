@@ -17,7 +17,7 @@ from todoku.cli.options import database_option, duration, json_option
 from todoku.cli.output import exit_not_found, format_value, preview, print_json, print_table, say, show_rows
 from todoku.core.identity import key_hash
 from todoku.core.outcome import Response
-from todoku.core.sealed import shown
+from todoku.core.sealed import payload_placeholder
 from todoku.core.status import Status
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked, masked_headers
@@ -81,7 +81,7 @@ def _document(story: Story, results: dict[int, str | None], fields: tuple[str, .
     message = story.message
     payload: object = masked(message.payload, fields)
     if message.payload_bytes is not None:
-        payload = shown(message.content_type, len(message.payload_bytes))
+        payload = payload_placeholder(message.content_type, len(message.payload_bytes))
     return {
         "id": message.id,
         "topic": message.topic,

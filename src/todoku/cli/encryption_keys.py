@@ -11,7 +11,7 @@ import click
 from todoku.cli.database_option import open_app
 from todoku.cli.options import act_options, database_option, identify_operator, json_option
 from todoku.cli.output import exit_not_found, print_json, progress, say, show_rows
-from todoku.core.master_keys import KEY_BYTES, written
+from todoku.core.master_keys import KEY_BYTES, format_master_key
 from todoku.engine.encryption.key_rotation import days, reseal_schedules_and_groups, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
 from todoku.engine.encryption.stored_secrets import reseal
@@ -41,7 +41,7 @@ def generate_key(name: str | None) -> None:
     Put it first in TODOKU_MASTER_KEYS and keep the older keys after it. todoku does not store it: store it safely,
     because the data that it protects cannot be read without it.
     """
-    say(written(name or utc_today().isoformat(), os.urandom(KEY_BYTES)))
+    say(format_master_key(name or utc_today().isoformat(), os.urandom(KEY_BYTES)))
 
 
 @encryption_keys.command("list")

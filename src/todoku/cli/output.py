@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from todoku.core.control_characters import encode_json, escape_controls
-from todoku.core.sealed import shown
+from todoku.core.sealed import payload_placeholder
 from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.messages import Preview
 
@@ -99,7 +99,7 @@ def preview(found: Preview | None, fields: Iterable[str], *, longest: int | None
     if found is None:
         return None
     if found.payload is None:
-        return shown(found.content_type, found.size)
+        return payload_placeholder(found.content_type, found.size)
     text = encode_json(masked(found.payload, fields)).decode()
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 

@@ -14,10 +14,10 @@ from todoku.client.answers import DeadLetter, DeadLetterFilter, DeadLetters, Pub
 from todoku.client.publish_request import CONTENT_TYPE, PublishRequest
 from todoku.core.ending import Ending
 from todoku.core.errors import CannotOpen, DatabaseBusy, DatabaseUnavailable, InvalidAct, QueueRefused, QueueUnavailable
-from todoku.core.http_request import RETRIES, Callback, HttpRequest, dead_id, dead_ref, origin, request_of
+from todoku.core.http_request import RETRIES, Callback, HttpRequest, dead_id, origin, parse_dead_id, request_of
 from todoku.core.identity import key_hash, publish_scope
 from todoku.core.message import Draft, Idempotency, Message
-from todoku.core.redaction import redacted, redacted_body, redacted_headers
+from todoku.core.redaction import redact_body, redact_headers, redact_request
 from todoku.core.topic_pattern import Route, resolve
 from todoku.engine import operate
 from todoku.engine.http import request_queues
@@ -206,17 +206,17 @@ class EmbeddedBackend:
             # The key of an enqueued event is the name of its queue.
             name = message.key if message.key is not None and queue == _delivery_queue(message.key) else None
             return Queued(
-                id=str(message.id), to=message.topic, queue=name, headers=redacted_headers(headers), body=body,
+                id=str(message.id), to=message.topic, queue=name, headers=redact_headers(headers), body=body,
                 created_at=message.created_at,
             )  # fmt: skip
-        shown = redacted(request)
+        shown = redact_request(request)
         return Queued(
             id=str(message.id),
             to=shown.url,
             method=shown.method,
             queue=shown.queue,
             headers=shown.headers,
-            body=redacted_body(request, body),
+            body=redact_body(request, body),
             created_at=message.created_at,
         )
 
@@ -263,6 +263,6 @@ def _uuid(id: str) -> UUID:
 
 def _number(id: str) -> int:
     """The delivery number in the id of a dead letter."""
-    if (found := dead_ref(str(id))) is None:
+    if (found := parse_dead_id(str(id))) is None:
         raise InvalidAct(f"id cannot be {id!r}", hint="give the id of a dead letter, as shown by queue.dlq.list()")
     return found[0]

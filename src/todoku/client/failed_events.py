@@ -18,8 +18,8 @@ from todoku.client.embedded_queue import EmbeddedBackend
 from todoku.client.queue import Queue
 from todoku.core.ending import Ending
 from todoku.core.errors import InvalidAct, NoSuchMessage, QueueRefused
-from todoku.core.http_headers import forwardable, is_secret
-from todoku.core.msgspec_warmup import learned
+from todoku.core.http_headers import is_forwardable, is_secret
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import error_text
 from todoku.core.redaction import is_redacted
 from todoku.engine.context import Context
@@ -49,7 +49,7 @@ class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
     coded: bool = False
 
 
-learned(_Request)
+warm_up(_Request)
 
 
 def default_event_id(letter: DeadLetter) -> str:
@@ -66,7 +66,7 @@ def build_event(letter: DeadLetter, event_id: EventId = default_event_id) -> Fai
     headers = {
         name: value
         for name, value in message.headers.items()
-        if not is_secret(name) and not is_redacted(value) and forwardable(name)
+        if not is_secret(name) and not is_redacted(value) and is_forwardable(name)
     }
     request = _Request(message.to, message.method, headers, message.queue, coded=text is None)
     return FailedEvent(

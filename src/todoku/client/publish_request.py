@@ -10,10 +10,10 @@ import msgspec
 
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_headers import checked, forwardable
+from todoku.core.http_headers import check_headers, is_forwardable
 from todoku.core.http_request import Flow
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Duration, seconds
 from todoku.core.topic_pattern import check_topic
 from todoku.engine.publish import check_text, encode
@@ -76,7 +76,7 @@ class PublishRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return "://" in self.to
 
 
-learned(PublishRequest)
+warm_up(PublishRequest)
 
 
 def check_publish(
@@ -95,7 +95,7 @@ def check_publish(
     id = given.get("deduplication_id")
     if id is not None:
         check_text(id, "deduplication_id", MAX_KEY_LENGTH)
-        checked({"deduplication_id": id})  # it is sent in a header
+        check_headers({"deduplication_id": id})  # it is sent in a header
     id = id or new_id
     defaults = {CONTENT_TYPE: "application/octet-stream" if raw else "application/json", IDEMPOTENCY_KEY: id}
     at, delay = given.get("at"), given.get("delay")
@@ -142,8 +142,8 @@ def _url(url: str | None, what: str) -> str | None:
 
 
 def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
-    found = checked(given or {})
-    if wrong := [name for name in found if not forwardable(name)]:
+    found = check_headers(given or {})
+    if wrong := [name for name in found if not is_forwardable(name)]:
         hint = "leave it out: headers of the connection, Upstash-* and Webhook-* are set by the queue"
         raise InvalidMessage(f"the header {wrong[0]} cannot be forwarded", hint=hint)
     return found
@@ -176,5 +176,5 @@ def _labels(labels: Sequence[str]) -> tuple[str, ...]:
         check_text(label, "label", MAX_TOPIC_LENGTH)
         if "," in label:
             raise InvalidMessage(f"a label cannot be {label!r}", hint="leave out the comma: it separates labels")
-        checked({"labels": label})
+        check_headers({"labels": label})
     return tuple(labels)

@@ -18,7 +18,7 @@ from todoku.client.http_transport import ServerAnswer, Transport, TransportReque
 from todoku.client.publish_request import CONTENT_TYPE, PublishRequest
 from todoku.core.errors import InvalidMessage, InvalidSetting, QueueRefused, QueueUnavailable
 from todoku.core.http_request import Flow, origin
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 
 _URL_CHARACTERS: Final = ":/?[]@!$&'()*+,;=%~"
 _ERROR_LENGTH: Final = 300
@@ -157,7 +157,7 @@ class _Message(msgspec.Struct):
     responseBodyBase64: str | None = None  # noqa: N815
 
 
-learned(_Message)
+warm_up(_Message)
 
 
 def read_message(answer: Any) -> Queued:

@@ -77,7 +77,7 @@ class Raised(msgspec.Struct, frozen=True):
     threshold: float
 
 
-def raised(reading: Reading, thresholds: Thresholds) -> dict[Name, Raised]:
+def find_raised(reading: Reading, thresholds: Thresholds) -> dict[Name, Raised]:
     """Returns the values of a reading that are above their thresholds."""
     found: dict[Name, Raised] = {}
     for name in NAMES:
@@ -110,7 +110,7 @@ class AlertStanding(msgspec.Struct, frozen=True, kw_only=True):
 Kind = Literal["begun", "reminder", "over"]
 
 
-class Telling(msgspec.Struct, frozen=True):
+class DueAlert(msgspec.Struct, frozen=True):
     """A notification that one daemon has to send to one sink."""
 
     kind: Kind
@@ -125,13 +125,13 @@ class Keep(msgspec.Struct, frozen=True):
     """The state to store. `telling`: the notification that the caller has to send before its lease ends."""
 
     standing: AlertStanding
-    telling: Telling | None = None
+    telling: DueAlert | None = None
 
 
 Step = Keep | Forget
 
 
-def begun(found: Raised, sink: str, now: float) -> AlertStanding:
+def new_standing(found: Raised, sink: str, now: float) -> AlertStanding:
     """Returns the state of an alert that is seen for the first time."""
     return AlertStanding(
         name=found.name, sink=sink, since=now, seen_at=now, next_at=now + HOLDS.get(found.name, 0.0),
@@ -167,7 +167,7 @@ def _lease_if_due(known: AlertStanding, kind: Kind, now: float) -> Keep:
     if known.next_at > now:
         return Keep(known)
     leased = msgspec.structs.replace(known, next_at=now + LEASE, tries=known.tries + 1)
-    return Keep(leased, Telling(kind, leased))
+    return Keep(leased, DueAlert(kind, leased))
 
 
 # ----------------------------------------------------------------------------------------------- numbers

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.alert import NAMES, Thresholds
 from todoku.core.errors import InvalidSetting
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 
 _OFF: Final = frozenset({"off", "none", "never"})
 
@@ -33,7 +33,7 @@ class Alerting(msgspec.Struct, frozen=True, kw_only=True):
         return f"Alerting({', '.join(name for name, value in sinks.items() if value) or 'log only'})"
 
 
-learned(Alerting)
+warm_up(Alerting)
 
 
 ALERT_SETTINGS: Final = tuple(f"alert_{name}" for name in (*NAMES, *Alerting.__struct_fields__) if name != "thresholds")

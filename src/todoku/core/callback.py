@@ -14,13 +14,13 @@ from todoku.core.http_request import (
     SECRETS,
     Callback,
     HttpRequest,
-    carried,
     dead_id,
+    encode_request,
     origin,
 )
 from todoku.core.message import Draft, Leg
 from todoku.core.outcome import Response
-from todoku.core.redaction import redacted_answer, redacted_body, redacted_headers
+from todoku.core.redaction import redact_body, redact_headers, redact_response_headers
 
 
 class EndedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str,
         type=CALLBACK_TOPIC,
         payload_bytes=callback_body(ended),
         content_type=request.headers["Content-Type"],
-        headers=msgspec.json.encode({**trace, **secrets, HTTP: carried(request)}).decode(),
+        headers=msgspec.json.encode({**trace, **secrets, HTTP: encode_request(request)}).decode(),
         labels=msgspec.json.encode(request.labels).decode() if request.labels else None,
         legs=(leg,),
         delay=to.delay,
@@ -110,17 +110,17 @@ def callback_body(ended: EndedRequest) -> bytes:
     return msgspec.json.encode(
         _Body(
             status=response.status,
-            header=_as_lists(_without_secrets(redacted_answer(response.headers, request.redact))),
+            header=_as_lists(_without_secrets(redact_response_headers(response.headers, request.redact))),
             body=response.body,
             retried=max(0, ended.attempts - 1),
             max_retries=request.retries,
             source_message_id=ended.message_id,
             url=request.url,
             method=request.method,
-            source_header=_as_lists(_without_secrets(redacted_headers(request.headers, request.redact))),
+            source_header=_as_lists(_without_secrets(redact_headers(request.headers, request.redact))),
             created_at=created,
             not_before=created,
-            source_body=None if ended.body is None else redacted_body(request, ended.body),
+            source_body=None if ended.body is None else redact_body(request, ended.body),
             dlq_id=None if ended.succeeded else dead_id(ended.delivery_id, ended.replay_count),
             topic_name=request.group,
             endpoint_name=request.endpoint,

@@ -73,7 +73,7 @@ def attempts_allowed(delivery: Claimed, usual: int | None) -> int:
     return max(usual, delivery.attempt)
 
 
-def decided_by_ledger(delivery: Claimed) -> Settlement | None:
+def decide_by_ledger(delivery: Claimed) -> Settlement | None:
     """Returns the settlement if the ledger has the effect already, so that nothing is sent (I5). None: send."""
     if delivery.effect_state != "succeeded":
         return None

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.message import Draft
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.status import Status
 from todoku.core.topic_pattern import matches
 
@@ -58,7 +58,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     destination: str | None = None
     from_queue: str | None = None
 
-    def hears(self, event: str, topic: str, destination: str, queue: str) -> bool:
+    def fires_for(self, event: str, topic: str, destination: str, queue: str) -> bool:
         """Whether a delivery that ended as `event` fires this hook."""
         return (
             event == self.event
@@ -85,10 +85,10 @@ class Following(msgspec.Struct, frozen=True):
     batch: NewBatch | None = None
 
 
-learned(Following)
+warm_up(Following)
 
 
-def member(draft: Draft, batch: UUID) -> Draft:
+def add_to_batch(draft: Draft, batch: UUID) -> Draft:
     """Returns the draft as a member of a batch."""
     headers = {} if draft.headers is None else msgspec.json.decode(draft.headers, type=dict[str, str])
     text = msgspec.json.encode(headers | {BATCH: str(batch)}).decode()
@@ -105,7 +105,7 @@ def batch_of(headers: str | None) -> UUID | None:
         return None
 
 
-def chained(drafts: Sequence[Draft], ids: Sequence[UUID]) -> Following:
+def chain_drafts(drafts: Sequence[Draft], ids: Sequence[UUID]) -> Following:
     """Chains drafts: each is published when the one before has succeeded.
 
     Every draft but the last is a batch of one, with an id of `ids`.
@@ -113,11 +113,11 @@ def chained(drafts: Sequence[Draft], ids: Sequence[UUID]) -> Following:
     following = Following((drafts[-1],))
     for draft, id in zip(reversed(drafts[:-1]), reversed(ids), strict=True):
         batch = NewBatch(id=id, total=1, on="succeeded", next=following)
-        following = Following((member(draft, id),), batch)
+        following = Following((add_to_batch(draft, id),), batch)
     return following
 
 
-def later(batch: NewBatch) -> Iterator[Draft]:
+def following_drafts(batch: NewBatch) -> Iterator[Draft]:
     """Yields all drafts that will follow the batch, directly and through later batches, in order."""
     following = batch.next
     while following is not None:

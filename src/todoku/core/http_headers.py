@@ -56,7 +56,7 @@ def canonical(name: str) -> str:
     return "-".join(part[:1].upper() + part[1:].lower() for part in name.split("-"))
 
 
-def checked_value(name: str, value: str) -> str:
+def check_header_value(name: str, value: str) -> str:
     """Returns the value without surrounding spaces; raises InvalidMessage if it contains control characters."""
     value = value.strip(_SPACE)
     if found := _FORBIDDEN.search(value):
@@ -68,25 +68,25 @@ def checked_value(name: str, value: str) -> str:
     return value
 
 
-def checked(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
     """Returns headers with canonical names and checked values. The values of a repeated name are joined by commas."""
     found: dict[str, str] = {}
     for given, value in headers.items() if isinstance(headers, Mapping) else headers:
         name = canonical(given)
-        clean = checked_value(name, value)
+        clean = check_header_value(name, value)
         found[name] = f"{found[name]}, {clean}" if name in found else clean
     if len(found) > MAX_HEADERS:
         raise InvalidMessage(f"{len(found)} headers are too many", hint=f"{MAX_HEADERS} are allowed")
     return found
 
 
-def forwardable(name: str) -> bool:
+def is_forwardable(name: str) -> bool:
     """Whether a publisher may set this header of the request to the receiver."""
     name = name.lower()
     return name not in _CONNECTION_HEADERS and not name.startswith(_RESERVED_PREFIXES)
 
 
-def decoded(raw: bytes) -> str:
+def decode_header_value(raw: bytes) -> str:
     """Decodes a received value as UTF-8, which todoku sends, or as Latin-1, which loses no byte."""
     try:
         return raw.decode()

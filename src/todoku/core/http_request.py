@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.sealed import RequestKind
 
 HTTP: Final = "todoku-http"
@@ -82,7 +82,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Callbacks stored by todoku 0.1 have the default here; only `source` marks them."""
 
 
-learned(HttpRequest)
+warm_up(HttpRequest)
 
 
 def origin(url: str) -> str:
@@ -119,13 +119,13 @@ def dead_id(delivery_id: int, replay_count: int) -> str:
     return f"{delivery_id}-{replay_count}"
 
 
-def dead_ref(text: str) -> tuple[int, int] | None:
+def parse_dead_id(text: str) -> tuple[int, int] | None:
     """Parses the id of a dead letter into (delivery id, replay count); None: it is not such an id."""
     found = re.fullmatch(r"([1-9][0-9]{0,17})-([0-9]{1,9})", text)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def carried(request: HttpRequest) -> str:
+def encode_request(request: HttpRequest) -> str:
     """Returns the value of the header `HTTP`."""
     return msgspec.json.encode(request).decode()
 

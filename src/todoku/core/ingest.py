@@ -19,7 +19,7 @@ _INVALID: Final = re.compile(r"[^A-Za-z0-9_:\-]+")
 _SEPARATOR: Final = re.compile(r"[./]+")
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     """A request from a source: its headers (names in lower case), and its body, byte for byte."""
 
     headers: Mapping[str, str]
@@ -64,17 +64,17 @@ class Verifier(Protocol):
     def key(self, secret: str) -> bytes:
         """Returns the HMAC key of a secret; raises InvalidSetting."""
 
-    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float) -> int | None:
         """Returns the index of the key that signed the request, at most 300 s from `now` (unix seconds), or None.
 
         Every signature is compared with every key, in constant time.
         """
 
-    def identity(self, arrived: Arrived, event: object) -> Identity | Challenge:
+    def identity(self, arrived: ReceivedRequest, event: object) -> Identity | Challenge:
         """Returns the id and type of the event, from its headers or its JSON; raises InvalidMessage if it has no id."""
 
 
-def found(path: str, event: object) -> object:
+def value_at(path: str, event: object) -> object:
     """Returns the value at a path of names and indexes (`data.object.id`, `items.0.sku`) in JSON, or None."""
     here: Any = event
     for part in path.split("."):
@@ -89,13 +89,13 @@ def found(path: str, event: object) -> object:
 
 def text_at(path: str, event: object) -> str | None:
     """Returns the string or integer at a path, as text; None: there is none."""
-    value = found(path, event)
+    value = value_at(path, event)
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def checked_path(path: object, what: str) -> str:
+def check_path(path: object, what: str) -> str:
     """Returns `path` if it is a path into JSON; raises InvalidSetting, which names it as `what`."""
     if not isinstance(path, str) or not _PATH.fullmatch(path):
         raise InvalidSetting(f"{what} cannot be {path!r}", hint="names with dots between them: data.object.id")
@@ -131,7 +131,7 @@ def template(text: object) -> Template:
     """Parses a template; raises InvalidSetting."""
     if not isinstance(text, str):
         raise InvalidSetting(f"topic cannot be {text!r}", hint='a topic, or a template like "stripe.{type}"')
-    paths = tuple(checked_path(path, f"{{{path}}} in the topic") for path in _FIELD.findall(text))
+    paths = tuple(check_path(path, f"{{{path}}} in the topic") for path in _FIELD.findall(text))
     try:
         check_topic(_FIELD.sub("x", text))
     except InvalidMessage as error:
@@ -152,7 +152,7 @@ def _segments(value: str) -> str:
     return ".".join(_INVALID.sub("_", part) for part in _SEPARATOR.split(value) if part) or "_"
 
 
-def checked_id(value: str | None, where: str) -> str:
+def check_event_id(value: str | None, where: str) -> str:
     """Returns an event id that can be an idempotency key; raises InvalidMessage, which says `where` it was expected."""
     if value is None or not value.isprintable() or not 0 < len(value) <= MAX_KEY_LENGTH:
         hint = f"1 to {MAX_KEY_LENGTH} printable characters"

@@ -26,7 +26,7 @@ def mask(value: object, fields: frozenset[str]) -> object:
     """
     if isinstance(value, Mapping):
         return {
-            name: STARS if item is not None and telling(str(name), fields) else mask(item, fields)
+            name: STARS if item is not None and is_sensitive(str(name), fields) else mask(item, fields)
             for name, item in value.items()
         }
     if isinstance(value, list | tuple):
@@ -35,7 +35,7 @@ def mask(value: object, fields: frozenset[str]) -> object:
 
 
 @lru_cache(maxsize=4096)
-def telling(name: str, fields: frozenset[str]) -> bool:
+def is_sensitive(name: str, fields: frozenset[str]) -> bool:
     """Whether the value of a field called `name` is masked: `fields` has its words, or it is a secret header.
 
     A name with a dash is taken for a header. So a field `primary_key` is shown, and a header `X-Signing-Key` is not.

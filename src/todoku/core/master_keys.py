@@ -109,7 +109,7 @@ def _parse_entry(place: int, entry: str) -> MasterKey:
     return MasterKey(id, key)
 
 
-def written(id: str, key: bytes) -> str:
+def format_master_key(id: str, key: bytes) -> str:
     """Formats a master key for the setting."""
     if not _ID.fullmatch(id):
         raise InvalidSetting(f"a master key cannot be called {id!r}", hint="1 to 64 letters, digits, dots and dashes")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 
-def learned(*kinds: type[msgspec.Struct]) -> None:
+def warm_up(*kinds: type[msgspec.Struct]) -> None:
     """Makes msgspec inspect these types and the types of their fields."""
     for kind in kinds:
         msgspec.json.Decoder(kind)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -110,10 +110,10 @@ class Response(msgspec.Struct, frozen=True):
         return Response(self.status)
 
 
-learned(Response)
+warm_up(Response)
 
 
-def kept_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
+def trim_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
     """Returns the part of a response that is stored: the first 16 KiB of the body, and the headers that fit into 8 KiB.
 
     The values of a repeated header are joined by commas.

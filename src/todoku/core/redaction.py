@@ -13,7 +13,7 @@ import msgspec
 
 from todoku.core.http_headers import is_secret
 from todoku.core.http_request import Callback, HttpRequest
-from todoku.core.sealed import kept_in
+from todoku.core.sealed import parse_master_sealed
 
 _CONTENT_TYPE: Final = "Content-Type"
 _FIELD: Final = re.compile(r"body|header|header\[([^\[\]\s]{1,256})\]", re.IGNORECASE)
@@ -23,22 +23,22 @@ REDACTED: Final = "REDACTED"
 """Prefix of every redacted value."""
 
 
-def hidden(value: bytes) -> str:
+def redact_value(value: bytes) -> str:
     """Returns the text to show instead of a value. It reveals only whether two values are equal."""
     return f"{REDACTED}:{hashlib.sha256(value).hexdigest()}"
 
 
-def redacted(request: HttpRequest) -> HttpRequest:
+def redact_request(request: HttpRequest) -> HttpRequest:
     """Returns the request as it may be displayed. Headers that are secret by their names are always redacted."""
     return msgspec.structs.replace(
         request,
-        headers=redacted_headers(request.headers, request.redact),
+        headers=redact_headers(request.headers, request.redact),
         callback=_redact_callback(request.callback, request.redact),
         failure_callback=_redact_callback(request.failure_callback, request.redact),
     )
 
 
-def parted(headers: dict[str, str], redact: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+def split_secret_headers(headers: dict[str, str], redact: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
     """Splits headers into those to store, with empty values for secret ones, and the values of the secret ones.
 
     The content type is never secret.
@@ -48,11 +48,11 @@ def parted(headers: dict[str, str], redact: tuple[str, ...]) -> tuple[dict[str, 
     return headers | dict.fromkeys(secrets, ""), secrets
 
 
-def bared(request: HttpRequest) -> HttpRequest:
+def strip_secret_headers(request: HttpRequest) -> HttpRequest:
     """Returns the request with empty values for the secret headers, also in its callbacks."""
     return msgspec.structs.replace(
         request,
-        headers=parted(request.headers, request.redact)[0],
+        headers=split_secret_headers(request.headers, request.redact)[0],
         callback=_strip_callback(request.callback, request.redact),
         failure_callback=_strip_callback(request.failure_callback, request.redact),
     )
@@ -61,16 +61,16 @@ def bared(request: HttpRequest) -> HttpRequest:
 def _strip_callback(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
     if callback is None:
         return None
-    return msgspec.structs.replace(callback, headers=parted(callback.headers, redact)[0])
+    return msgspec.structs.replace(callback, headers=split_secret_headers(callback.headers, redact)[0])
 
 
 def _redact_callback(callback: Callback | None, redact: tuple[str, ...]) -> Callback | None:
     if callback is None or not callback.headers:
         return callback
-    return msgspec.structs.replace(callback, headers=redacted_headers(callback.headers, redact), sealed=None)
+    return msgspec.structs.replace(callback, headers=redact_headers(callback.headers, redact), sealed=None)
 
 
-def redacted_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
+def redact_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
     """Returns headers as they may be displayed."""
     redacted_names = _redacted_names(headers, redact)
     return {name: _redact_value(value) if name in redacted_names else value for name, value in headers.items()}
@@ -78,7 +78,7 @@ def redacted_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> d
 
 def _redact_value(value: str) -> str:
     """Returns the text to show instead of a header. A sealed or empty value has no digest."""
-    return hidden(value.encode()) if value and kept_in(value) is None else REDACTED
+    return redact_value(value.encode()) if value and parse_master_sealed(value) is None else REDACTED
 
 
 def _redacted_names(headers: dict[str, str], redact: tuple[str, ...]) -> set[str]:
@@ -87,9 +87,9 @@ def _redacted_names(headers: dict[str, str], redact: tuple[str, ...]) -> set[str
     return {name for name in headers if everything or is_secret(name) or name.lower() in names}
 
 
-def redacted_answer(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
+def redact_response_headers(headers: dict[str, str], redact: tuple[str, ...] = ()) -> dict[str, str]:
     """Returns headers of a response as they may be displayed. The field `header` means only those of the request."""
-    return redacted_headers(headers, tuple(field for field in redact if field.lower() != "header"))
+    return redact_headers(headers, tuple(field for field in redact if field.lower() != "header"))
 
 
 def is_redacted(value: str) -> bool:
@@ -97,9 +97,9 @@ def is_redacted(value: str) -> bool:
     return value == REDACTED or value.startswith(f"{REDACTED}:")
 
 
-def redacted_body(request: HttpRequest, body: bytes) -> bytes:
+def redact_body(request: HttpRequest, body: bytes) -> bytes:
     """Returns the body as it may be displayed."""
-    return hidden(body).encode() if redacts_body(request) else body
+    return redact_value(body).encode() if redacts_body(request) else body
 
 
 def redacts_body(request: HttpRequest) -> bool:

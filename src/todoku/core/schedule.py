@@ -23,7 +23,7 @@ from cronsim import CronSim, CronSimError
 
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Draft
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import seconds
 from todoku.core.sealed import MasterSealed
 
@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The request with its secret headers, encrypted with a master key; `message` lacks them. None: it has none."""
 
 
-learned(Plan)
+warm_up(Plan)
 
 
 class Due(msgspec.Struct, frozen=True):

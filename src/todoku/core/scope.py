@@ -34,10 +34,10 @@ def scopes(given: Iterable[object]) -> tuple[Scope, ...]:
         raise InvalidAct(f"scope cannot be {unknown[0]!r}", hint="publish, read, operate or admin")
     if not named:
         raise InvalidAct("a token needs a scope", hint="--scope publish, read, operate or admin")
-    return known(named)
+    return known_scopes(named)
 
 
-def known(given: Iterable[object]) -> tuple[Scope, ...]:
+def known_scopes(given: Iterable[object]) -> tuple[Scope, ...]:
     """Returns the words that are scopes, without repetition, in canonical order."""
     named = frozenset(given)
     return tuple(scope for scope in get_args(Scope) if scope in named)

@@ -123,12 +123,12 @@ def inner_type(content_type: str) -> str:
     return content_type if (kind := kind_of(content_type)) is None else kind.inner
 
 
-def packed(sealed: Sealed) -> bytes:
+def pack(sealed: Sealed) -> bytes:
     """Returns the bytes to store."""
     return bytes([sealed.version]) + sealed.key_id.bytes + sealed.nonce + sealed.box
 
 
-def unpacked(raw: bytes) -> Sealed | None:
+def unpack(raw: bytes) -> Sealed | None:
     """Parses stored bytes; None: they are not sealed bytes."""
     if len(raw) < _HEADER + _TAG or raw[0] not in (VERSION, HEADERS_VERSION):
         return None
@@ -145,7 +145,7 @@ def result_text(raw: bytes) -> str:
     return f'{{"todoku.sealed":"{base64.b64encode(raw).decode()}"}}'
 
 
-def sealed_result(text: str) -> bytes | None:
+def parse_sealed_result(text: str) -> bytes | None:
     """Returns the sealed bytes in a result; None: it is not sealed."""
     if (found := _RESULT.fullmatch(text)) is None:
         return None
@@ -160,7 +160,7 @@ def sealed_text(raw: bytes) -> str:
     return f"{UUID(bytes=raw[1:17])}.{base64.b64encode(raw).decode()}"
 
 
-def sealed_in(text: str) -> bytes:
+def parse_sealed_text(text: str) -> bytes:
     """Returns the sealed bytes in a text of `sealed_text`; of any other text, b""."""
     try:
         return base64.b64decode(text.partition(".")[2], validate=True)
@@ -168,12 +168,12 @@ def sealed_in(text: str) -> bytes:
         return b""
 
 
-def kept_text(kept: MasterSealed) -> str:
+def master_sealed_text(kept: MasterSealed) -> str:
     """Encodes data encrypted with a master key as text."""
     return f"{_KEPT}{kept.master_key_id}:{base64.b64encode(kept.box).decode()}"
 
 
-def kept_in(text: str) -> MasterSealed | None:
+def parse_master_sealed(text: str) -> MasterSealed | None:
     """Returns the data in a text of `kept_text`; None: it is another text."""
     if not text.startswith(_KEPT):
         return None
@@ -184,6 +184,6 @@ def kept_in(text: str) -> MasterSealed | None:
         return None
 
 
-def shown(content_type: str, size: int) -> str:
+def payload_placeholder(content_type: str, size: int) -> str:
     """Returns the text to show instead of a payload that is not JSON."""
     return f"encrypted ({size} bytes)" if content_type.startswith(SEALED) else f"({size} bytes of {content_type})"

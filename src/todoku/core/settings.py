@@ -19,7 +19,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.masking import MASKED
 from todoku.core.master_keys import MasterKeys, master_keys
 from todoku.core.message import USUAL_ATTEMPTS
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.proxies import proxies
 from todoku.core.scope import Secret, token
 from todoku.core.signing_keys import SigningKeys, signing_keys
@@ -105,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where a daemon sends alerts, and their thresholds (`TODOKU_ALERT_…`)."""
 
 
-learned(Settings)
+warm_up(Settings)
 
 
 ALSO_READ_FROM: Final[dict[str, tuple[str, ...]]] = {

@@ -18,7 +18,7 @@ import msgspec
 
 from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 
 ISSUER: Final = "Upstash"
 LASTS: Final = 300
@@ -53,7 +53,7 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-learned(_Header, _Claims)
+warm_up(_Header, _Claims)
 
 
 # ------------------------------------------------------------------------------------------------ Upstash-Signature

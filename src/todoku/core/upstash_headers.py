@@ -14,7 +14,7 @@ import msgspec
 from todoku.core.address_guard import check_url
 from todoku.core.duration import interval
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.http_headers import canonical, checked, checked_value, forwardable
+from todoku.core.http_headers import canonical, check_header_value, check_headers, is_forwardable
 from todoku.core.http_request import RETRIES, Callback, Flow, HttpRequest
 from todoku.core.message import MAX_KEY_LENGTH
 from todoku.core.retry_expression import parse
@@ -54,7 +54,7 @@ class UpstashOptions(msgspec.Struct, frozen=True, kw_only=True):
     schedule_id: str | None = None
 
 
-def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+def collect_fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
     """Returns the headers, and the options in the query, by their lower-case names. A header overrides an option of the
     same name; the values of a repeated header are joined by commas."""
     found: dict[str, str] = {}
@@ -64,16 +64,16 @@ def fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] 
                 f"there are more than {MOST_FIELDS} headers", hint="send only those that the receiver needs"
             )
         name = given.lower()
-        value = checked_value(shown(name[:64]), text)
+        value = check_header_value(header_name(name[:64]), text)
         found[name] = f"{found[name]}, {value}" if name in found else value
     for given, text in query:
         name = given.lower()
         if name.startswith(_UPSTASH) and name not in found:
-            found[name] = checked_value(shown(name[:64]), text)
+            found[name] = check_header_value(header_name(name[:64]), text)
     return found
 
 
-def asked(
+def parse_options(
     given: Mapping[str, str], *, now: datetime, caller_ip: str | None = None, scheduled: bool = False
 ) -> UpstashOptions:
     """Parses the options in `fields`; raises InvalidMessage, which names the header.
@@ -106,7 +106,7 @@ def asked(
     )
 
 
-def shown(name: str) -> str:
+def header_name(name: str) -> str:
     """Returns a field's name as its header is written: `upstash-retry-delay` is `Upstash-Retry-Delay`."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
@@ -118,10 +118,10 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
     """Returns the headers to send to the receiver. `Upstash-Forward-X` overrides `Upstash-Header-Forward`."""
     found: dict[str, str] = {}
     if _flag(given, "upstash-header-forward"):
-        found |= {name: value for name, value in given.items() if forwardable(name) and name not in _NEVER_FORWARDED}
+        found |= {name: value for name, value in given.items() if is_forwardable(name) and name not in _NEVER_FORWARDED}
     if "content-type" in given:
         found["content-type"] = given["content-type"]
-    return checked(found | _forwarded(given, _UPSTASH + _FORWARD))
+    return check_headers(found | _forwarded(given, _UPSTASH + _FORWARD))
 
 
 def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -131,9 +131,9 @@ def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
         name = field.removeprefix(prefix)
         if name == field or not name:
             continue
-        if not forwardable(name):
+        if not is_forwardable(name):
             raise InvalidMessage(
-                f"{shown(field)} cannot be forwarded", hint="todoku or the HTTP client sets this header"
+                f"{header_name(field)} cannot be forwarded", hint="todoku or the HTTP client sets this header"
             )
         found[name] = value
     return found
@@ -144,7 +144,7 @@ def _callback(given: Mapping[str, str], name: str) -> Callback | None:
     if url is None:
         return None
     return Callback(
-        url=check_url(url, what=shown(name)),
+        url=check_url(url, what=header_name(name)),
         method=_method(given, f"{name}-method"),
         headers=_callback_headers(given, f"{name}-"),
         timeout=_timeout(given, f"{name}-timeout"),
@@ -166,7 +166,7 @@ def _callback_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
         if field.startswith(prefix) and (rest := field.removeprefix(prefix)) not in _OPTIONS
         if not rest.startswith(_FORWARD)
     }
-    return checked(_forwarded(plain, prefix) | _forwarded(given, prefix + _FORWARD))
+    return check_headers(_forwarded(plain, prefix) | _forwarded(given, prefix + _FORWARD))
 
 
 def _flow(given: Mapping[str, str]) -> Flow | None:
@@ -174,14 +174,14 @@ def _flow(given: Mapping[str, str]) -> Flow | None:
     name = "upstash-flow-control-value"
     if key is None:
         if given.get(name):
-            raise InvalidMessage(f"{shown(name)} has no key", hint="send Upstash-Flow-Control-Key, too")
+            raise InvalidMessage(f"{header_name(name)} has no key", hint="send Upstash-Flow-Control-Key, too")
         return None
     parts = [part.partition("=") for part in given.get(name, "").split(",") if part.strip()]
     options = {part.strip().lower(): value.strip() for part, _, value in parts}
     if unknown := options.keys() - {"parallelism", "rate", "period"}:
         hint = "parallelism=3, rate=4, period=2s"
-        raise InvalidMessage(f"{shown(name)} cannot have {sorted(unknown)[0][:64]!r}", hint=hint)
-    what = shown(name)
+        raise InvalidMessage(f"{header_name(name)} cannot have {sorted(unknown)[0][:64]!r}", hint=hint)
+    what = header_name(name)
     parallelism, rate = (_number(options, part, f"{part} of {what}", 1, _MAX_FLOW) for part in ("parallelism", "rate"))
     if parallelism is None and rate is None:
         raise InvalidMessage(f"{what} has no limit", hint="parallelism=3, or rate=4, period=2s, or both")
@@ -202,7 +202,7 @@ def _labels(given: Mapping[str, str]) -> tuple[str, ...]:
     labels = tuple(dict.fromkeys(label for part in given.get(name, "").split(",") if (label := part.strip())))
     if len(labels) > MOST_LABELS or any(len(label) > LONGEST_NAME for label in labels):
         hint = f"at most {MOST_LABELS}, of {LONGEST_NAME} characters each"
-        raise InvalidMessage(f"{shown(name)} has too many labels or too long ones", hint=hint)
+        raise InvalidMessage(f"{header_name(name)} has too many labels or too long ones", hint=hint)
     return labels
 
 
@@ -229,12 +229,12 @@ def _redact_field(part: str) -> str:
 
 def _not_before(given: Mapping[str, str], now: datetime) -> datetime | None:
     name = "upstash-not-before"
-    seconds = _number(given, name, shown(name), 0, 10**_DIGITS)
+    seconds = _number(given, name, header_name(name), 0, 10**_DIGITS)
     if seconds is None:
         return None
     if seconds > (now + _FURTHEST).timestamp():
         raise InvalidMessage(
-            f"{shown(name)} cannot be {seconds}", hint="seconds since 1970, at most ten years from now"
+            f"{header_name(name)} cannot be {seconds}", hint="seconds since 1970, at most ten years from now"
         )
     return datetime.fromtimestamp(seconds, UTC)
 
@@ -257,20 +257,20 @@ def _cron(given: Mapping[str, str]) -> Cron | None:
 def _deduplicated_for(given: Mapping[str, str]) -> float | None:
     """QStash does not have this header; todoku's client sends it."""
     name = "todoku-deduplicated-for"
-    return _number(given, name, shown(name), 1, LONGEST_DEDUPLICATED)
+    return _number(given, name, header_name(name), 1, LONGEST_DEDUPLICATED)
 
 
 def _delay(given: Mapping[str, str], name: str) -> float:
-    return interval(with_unit(given[name]), what=shown(name)) if given.get(name) else 0.0
+    return interval(with_unit(given[name]), what=header_name(name)) if given.get(name) else 0.0
 
 
 def _timeout(given: Mapping[str, str], name: str) -> float | None:
     if not given.get(name):
         return None
-    found = interval(with_unit(given[name]), what=shown(name), longest=LONGEST_TIMEOUT)
+    found = interval(with_unit(given[name]), what=header_name(name), longest=LONGEST_TIMEOUT)
     if found <= 0:
         raise InvalidMessage(
-            f"{shown(name)} cannot be {given[name]!r}", hint="leave it out, or use a duration such as 30s"
+            f"{header_name(name)} cannot be {given[name]!r}", hint="leave it out, or use a duration such as 30s"
         )
     return found
 
@@ -281,12 +281,12 @@ def _timeout(given: Mapping[str, str], name: str) -> float | None:
 def _method(given: Mapping[str, str], name: str) -> str:
     method = given.get(name, "POST").upper()
     if method not in METHODS:
-        raise InvalidMessage(f"{shown(name)} cannot be {method[:64]!r}", hint=", ".join(METHODS))
+        raise InvalidMessage(f"{header_name(name)} cannot be {method[:64]!r}", hint=", ".join(METHODS))
     return method
 
 
 def _retries(given: Mapping[str, str], name: str) -> int:
-    retries = _number(given, name, shown(name), 0, MOST_RETRIES)
+    retries = _number(given, name, header_name(name), 0, MOST_RETRIES)
     return RETRIES if retries is None else retries
 
 
@@ -297,7 +297,7 @@ def _retry_delay(given: Mapping[str, str], name: str) -> str | None:
     try:
         parse(text)
     except InvalidMessage as error:
-        raise error if name == "upstash-retry-delay" else InvalidMessage(f"{shown(name)}: {error}") from None
+        raise error if name == "upstash-retry-delay" else InvalidMessage(f"{header_name(name)}: {error}") from None
     return text
 
 
@@ -307,14 +307,14 @@ def _identifier(given: Mapping[str, str], name: str, longest: int) -> str | None
         return None
     if not 0 < len(text) <= longest or not text.isprintable() or (longest == LONGEST_NAME and "/" in text):
         hint = f"1 to {longest} printable characters" + (" without a slash" if longest == LONGEST_NAME else "")
-        raise InvalidMessage(f"{shown(name)} cannot be {text[:64]!r}", hint=hint)
+        raise InvalidMessage(f"{header_name(name)} cannot be {text[:64]!r}", hint=hint)
     return text
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").lower()
     if text not in ("true", "false", "1", "0"):
-        raise InvalidMessage(f"{shown(name)} cannot be {text[:64]!r}", hint="true or false")
+        raise InvalidMessage(f"{header_name(name)} cannot be {text[:64]!r}", hint="true or false")
     return text in ("true", "1")
 
 

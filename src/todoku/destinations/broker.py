@@ -24,7 +24,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons, classify
 from todoku.core.outcome import DONE, Abort, Outcome, Retry, Snooze
 from todoku.core.settings import Settings
-from todoku.destinations.connection import CLOSING, C, Line, within
+from todoku.destinations.connection import CLOSING, C, SharedConnection, within
 
 REASONS: Final[Reasons] = {
     TimeoutError: ("BROKER_TIMEOUT", True),
@@ -118,7 +118,7 @@ class Broker(ABC, Generic[C]):
         self._seconds = (options.send_timeout_ms or Settings().send_timeout_ms) / 1000
         self._reasons: Reasons | None = None
         self._ending: set[asyncio.Future[None]] = set()
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, Line[C]] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedConnection[C]] = WeakKeyDictionary()
 
     # ------------------------------------------------------------------------------- implemented by each broker
 
@@ -182,7 +182,7 @@ class Broker(ABC, Generic[C]):
 
     async def _fail(self, parcels: Sequence[Parcel], error: Exception, *, batch_size: int) -> None:
         """Sets the outcome of unconfirmed messages. If one message broke the connection, each is sent alone (I13)."""
-        outcome: Outcome = self.meaning(error)
+        outcome: Outcome = self.outcome_of(error)
         alone = batch_size > 1 and self._broken_by_one(error)
         for parcel in parcels:
             if alone:
@@ -211,7 +211,7 @@ class Broker(ABC, Generic[C]):
         if ending := [closing for closing in self._ending if closing.get_loop() is loop]:
             await asyncio.wait(ending, timeout=2 * CLOSING)
 
-    def meaning(self, error: Exception) -> Retry | Abort | Snooze:
+    def outcome_of(self, error: Exception) -> Retry | Abort | Snooze:
         """Returns the outcome of an attempt that ended with this exception of the client library."""
         if self._reasons is None:
             self._reasons = {**REASONS, **self._client_reasons()}
@@ -231,7 +231,7 @@ class Broker(ABC, Generic[C]):
             elif self._is_common(error):
                 common.append(error)
             else:
-                parcel.outcome = self.meaning(error)
+                parcel.outcome = self.outcome_of(error)
 
         for parcel, confirmed in waiting:
             confirmed.add_done_callback(partial(set_outcome, parcel))
@@ -252,20 +252,20 @@ class Broker(ABC, Generic[C]):
 
     def _broken_by_one(self, error: Exception) -> bool:
         """Whether one message may have broken the connection for the whole batch."""
-        return isinstance(self.meaning(error), Abort)
+        return isinstance(self.outcome_of(error), Abort)
 
     @classmethod
     def library(cls, part: str = "") -> Any:
         """Imports the client library, or a module of it."""
         return import_module(f"{cls.module}.{part}" if part else cls.module)
 
-    def _line(self) -> Line[C]:
+    def _line(self) -> SharedConnection[C]:
         loop = asyncio.get_running_loop()
         if (line := self._lines.get(loop)) is None:
-            line = self._lines[loop] = Line(self._connect, self._is_lost, self._close, self._ending)
+            line = self._lines[loop] = SharedConnection(self._connect, self._is_lost, self._close, self._ending)
         return line
 
-    def _give_up(self, line: Line[C]) -> None:
+    def _give_up(self, line: SharedConnection[C]) -> None:
         """Closes a connection after a failure. The next send opens a new one."""
         line.give_up()
         if self._lines.get(loop := asyncio.get_running_loop()) is line:
@@ -280,7 +280,7 @@ class Broker(ABC, Generic[C]):
         return [parcel for parcel in parcels if parcel.outcome is None]
 
 
-async def together(sendings: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def run_all(sendings: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Awaits all sendings concurrently, each to its end; then raises the first error, if there was one."""
     for result in await asyncio.gather(*sendings, return_exceptions=True):
         if isinstance(result, BaseException):
@@ -298,12 +298,12 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def addressed(address: str, message: Outgoing) -> str:
+def format_address(address: str, message: Outgoing) -> str:
     """Returns the address of a message: `{topic}` in it is replaced by the message's topic."""
     return address.replace("{topic}", message.topic) if "{" in address else address
 
 
-def options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> CheckedBrokerOptions:
+def check_options(kind: str, address: str, given: BrokerOptions, *, max_bytes: int) -> CheckedBrokerOptions:
     """Returns checked options. By default a destination is named after its address."""
     name = kind if address in ("", "{topic}") else f"{kind}:{address}"
     complete: BrokerOptions = {"name": name, "max_bytes": max_bytes, **given}

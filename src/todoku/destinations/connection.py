@@ -14,7 +14,7 @@ CLOSING: Final = 2.0
 """Seconds that closing a connection may take."""
 
 
-class Line(Generic[C]):
+class SharedConnection(Generic[C]):
     """A connection that is opened when it is first needed, shared by all sends, and reopened when it was lost.
 
     `ending` receives the tasks that close connections.

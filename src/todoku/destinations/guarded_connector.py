@@ -40,12 +40,12 @@ class Forbidden(OSError):
     """The guard refuses connections to this address."""
 
 
-def on_behalf_of(host: str) -> None:
+def set_host(host: str) -> None:
     """Sets the host that this task connects to from now on. The guard checks both the name and the address."""
     _host.set(host)
 
 
-async def looked_up(host: str, port: int) -> list[str]:
+async def look_up_host(host: str, port: int) -> list[str]:
     """Returns the addresses of a name, as the system's resolver finds them."""
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_lookups, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
@@ -96,7 +96,7 @@ def _why_refused(guard: Guard, address: str, host: str) -> str | None:
     return guard.refuses(address, host)
 
 
-def connector(guard: Guard, look_up: LookUp = looked_up) -> aiohttp.TCPConnector:
+def create_connector(guard: Guard, look_up: LookUp = look_up_host) -> aiohttp.TCPConnector:
     """Creates the pooled connections of this event loop, without a limit on their number."""
 
     def guarded_socket(info: tuple[Any, ...]) -> socket.socket:

@@ -10,12 +10,12 @@ from todoku.core.address_guard import check_url
 from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
-from todoku.core.http_headers import checked
+from todoku.core.http_headers import check_headers
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
 from todoku.core.settings import Settings
 from todoku.core.signature import webhook_headers, webhook_key
 from todoku.destinations.http_post import OutgoingPost
-from todoku.destinations.http_sender import ALWAYS, Sender, known_of
+from todoku.destinations.http_sender import ALWAYS, Sender, trace_headers
 
 
 class Endpoint(Sender):
@@ -50,7 +50,7 @@ class Endpoint(Sender):
             "Content-Type": message.content_type,
             **ALWAYS,
             **self._headers,
-            **known_of(message),
+            **trace_headers(message),
             **{f"ce-{name}": _ascii(value) for name, value in attributes(message, source=self._source).items()},
             "Accept-Encoding": "identity",
         }
@@ -93,7 +93,7 @@ def http(
         checked_url,
         name=name or f"http:{parts.netloc}{parts.path}",
         method=_method(method),
-        headers=checked(headers or {}),
+        headers=check_headers(headers or {}),
         timeout=None if timeout is None else seconds(timeout, what="timeout"),
         secrets=secrets,
         source=check_source(source),

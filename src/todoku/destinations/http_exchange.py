@@ -11,7 +11,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from todoku.core.address_guard import Guard
-from todoku.destinations.guarded_connector import LookUp, connector, is_address, looked_up, on_behalf_of, refuse
+from todoku.destinations.guarded_connector import LookUp, create_connector, is_address, look_up_host, refuse, set_host
 
 AGAIN: Final = frozenset({"GET", "PUT", "DELETE"})
 """Methods of which the second request does nothing that the first has not done."""
@@ -48,10 +48,10 @@ def open_exchange(guard: Guard, look_up: LookUp | None = None) -> Exchange:
         from todoku.destinations.pooled_exchange import PooledExchange  # noqa: PLC0415
 
         if is_tested():
-            return PooledExchange(guard, look_up or looked_up)
+            return PooledExchange(guard, look_up or look_up_host)
     except (ImportError, AttributeError):  # this aiohttp has other private names
         pass
-    return SessionExchange(guard, look_up or looked_up)
+    return SessionExchange(guard, look_up or look_up_host)
 
 
 class SessionExchange:
@@ -64,7 +64,7 @@ class SessionExchange:
     def __init__(self, guard: Guard, look_up: LookUp) -> None:
         self._guard = guard
         self._session = aiohttp.ClientSession(
-            connector=connector(guard, look_up), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False,
+            connector=create_connector(guard, look_up), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False,
             skip_auto_headers=_OURS, timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             max_line_size=_LONGEST_FIELD, max_field_size=_LONGEST_FIELD,
         )  # fmt: skip
@@ -73,7 +73,7 @@ class SessionExchange:
         """As `Exchange.ask`. The session repeats what can be repeated on a connection that was closed by then."""
         parsed = URL(url, encoded=True)  # byte for byte as it was signed
         host = parsed.host or ""
-        on_behalf_of(host)
+        set_host(host)
         if is_address(host):  # it is not looked up
             refuse(self._guard, host, host)
         lines = request_headers(method, parsed.host_port_subcomponent or "", headers, body)

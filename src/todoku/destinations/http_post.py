@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.address_guard import Guard, check_url
 from todoku.core.errors import InvalidSetting
-from todoku.core.outcome import Response, kept_response
+from todoku.core.outcome import Response, trim_response
 from todoku.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Poster:
             asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=READ_BYTES)
         if post.only_status and 200 <= asked.status < 300:
             return ReceiverAnswer({}, Response(asked.status))
-        return ReceiverAnswer(dict(asked.headers), kept_response(asked.status, asked.headers.items(), asked.body))
+        return ReceiverAnswer(dict(asked.headers), trim_response(asked.status, asked.headers.items(), asked.body))
 
     async def aclose(self) -> None:
         """End the connections of this event loop."""

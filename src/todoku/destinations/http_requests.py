@@ -13,7 +13,7 @@ import msgspec
 
 from todoku.core.backoff import JITTER_SHARE
 from todoku.core.destination import Outgoing
-from todoku.core.http_headers import forwardable
+from todoku.core.http_headers import is_forwardable
 from todoku.core.http_request import HTTP, HttpRequest
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry
 from todoku.core.retry_expression import DEFAULT_DELAY, Expression, evaluate, parse
@@ -21,7 +21,7 @@ from todoku.core.settings import Settings
 from todoku.core.signature import upstash_signature, webhook_headers, webhook_secret
 from todoku.core.signing_keys import SigningKeys
 from todoku.destinations.http_post import OutgoingPost
-from todoku.destinations.http_sender import ALWAYS, Sender, known_of
+from todoku.destinations.http_sender import ALWAYS, Sender, trace_headers
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
@@ -87,7 +87,7 @@ class Requests(Sender):
         return self._cached_keys
 
 
-_forwardable = lru_cache(maxsize=1024)(forwardable)
+_forwardable = lru_cache(maxsize=1024)(is_forwardable)
 
 
 @lru_cache(maxsize=1024)
@@ -101,7 +101,7 @@ def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: 
         "Content-Type": message.content_type,
         **ALWAYS,
         **{name: value for name, value in request.headers.items() if _forwardable(name)},
-        **known_of(message),
+        **trace_headers(message),
         "Accept-Encoding": "identity",
         "Upstash-Message-Id": message.message_id,
         "Upstash-Retried": str(message.attempt - 1),

@@ -119,7 +119,7 @@ _TRACE_HEADERS: Final = {
 }
 
 
-def known_of(message: Outgoing) -> dict[str, str]:
+def trace_headers(message: Outgoing) -> dict[str, str]:
     """Returns the message's headers that continue its trace and its request ids at the receiver."""
     found = {
         _TRACE_HEADERS[name.lower()]: value for name, value in message.headers.items() if name.lower() in _TRACE_HEADERS

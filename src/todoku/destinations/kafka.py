@@ -9,7 +9,15 @@ from typing import Any, Unpack
 from todoku.core.failure import Reasons
 from todoku.core.outcome import Abort, Retry
 from todoku.destinations.aiokafka_producer import is_lost, mark_closed, stop
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options, together
+from todoku.destinations.broker import (
+    Broker,
+    BrokerOptions,
+    CheckedBrokerOptions,
+    Parcel,
+    check_options,
+    format_address,
+    run_all,
+)
 
 
 class Kafka(Broker[Any]):
@@ -46,9 +54,9 @@ class Kafka(Broker[Any]):
     async def _publish(self, connection: Any, parcels: Sequence[Parcel]) -> None:
         topics: dict[str, list[Parcel]] = {}
         for parcel in parcels:
-            topics.setdefault(addressed(self._topic, parcel.message), []).append(parcel)
+            topics.setdefault(format_address(self._topic, parcel.message), []).append(parcel)
         # The client waits for a topic that does not exist; the other topics need not wait for it.
-        await together(self._to_topic(connection, topic, group) for topic, group in topics.items())
+        await run_all(self._to_topic(connection, topic, group) for topic, group in topics.items())
 
     async def _to_topic(self, connection: Any, topic: str, parcels: Sequence[Parcel]) -> None:
         waiting: list[tuple[Parcel, asyncio.Future[Any]]] = []
@@ -61,7 +69,7 @@ class Kafka(Broker[Any]):
             except Exception as error:
                 if self._is_common(error):
                     raise
-                parcel.outcome = self.meaning(error)
+                parcel.outcome = self.outcome_of(error)
             else:
                 waiting.append((parcel, confirmed))
         await self._await_confirmations(waiting)
@@ -121,4 +129,4 @@ def kafka(
 
     `client`: further arguments of `aiokafka.AIOKafkaProducer`.
     """
-    return Kafka(topic, servers, options("kafka", topic, given, max_bytes=1 << 20))
+    return Kafka(topic, servers, check_options("kafka", topic, given, max_bytes=1 << 20))

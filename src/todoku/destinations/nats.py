@@ -13,7 +13,14 @@ import msgspec
 
 from todoku.core.destination import Outgoing
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
+from todoku.destinations.broker import (
+    Broker,
+    BrokerOptions,
+    CheckedBrokerOptions,
+    Parcel,
+    check_options,
+    format_address,
+)
 
 _STATUS_LINE: Final = len("NATS/1.0\r\n\r\n")
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -132,7 +139,7 @@ class Nats(Broker[Jet]):
 
     async def _put(self, connection: Jet, parcel: Parcel) -> asyncio.Future[None]:
         reply, answered = connection.expect(parcel)
-        subject = addressed(self._subject, parcel.message)
+        subject = format_address(self._subject, parcel.message)
         try:
             await connection.client.publish(subject, parcel.message.payload, reply=reply, headers=parcel.headers)
         except (ValueError, self.library("errors").BadHeaderError, self.library("errors").BadSubjectError) as error:
@@ -182,4 +189,4 @@ def nats(
     `stream`: the stream that has to store the messages. The server's size limit applies as well as `max_bytes`.
     `client`: further arguments of `nats.connect`.
     """
-    return Nats(subject, servers, stream, options("nats", subject, given, max_bytes=1 << 26))
+    return Nats(subject, servers, stream, check_options("nats", subject, given, max_bytes=1 << 26))

@@ -21,7 +21,7 @@ from todoku.destinations.aiohttp_protocol import (
     Trace,
     bound_answers,
 )
-from todoku.destinations.guarded_connector import LookUp, connector, is_address, on_behalf_of, refuse
+from todoku.destinations.guarded_connector import LookUp, create_connector, is_address, refuse, set_host
 from todoku.destinations.http_exchange import AGAIN, RawAnswer, read_body, request_headers
 
 _WAYS: Final = 4096
@@ -47,7 +47,7 @@ class PooledExchange:
     def __init__(self, guard: Guard, look_up: LookUp) -> None:
         self._guard = guard
         self._loop = asyncio.get_running_loop()
-        self._connector = bound_answers(connector(guard, look_up), self._loop)
+        self._connector = bound_answers(create_connector(guard, look_up), self._loop)
         self._ways: dict[str, _Way] = {}
 
     async def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes, *, most: int) -> RawAnswer:
@@ -56,7 +56,7 @@ class PooledExchange:
         A connection that was closed by then says nothing about its receiver: what can be repeated is, once.
         """
         way = self._ways.get(url) or self._way(url)
-        on_behalf_of(way.host)
+        set_host(way.host)
         try:
             return await self._asked(method, way, headers, body, most)
         except aiohttp.ClientConnectorError:

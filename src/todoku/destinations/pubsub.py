@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, options
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, check_options
 
 _PARAMETERS: Final = frozenset({"topic", "data", "ordering_key", "retry", "timeout"})
 """Parameters of `publish`, which therefore cannot be names of attributes."""
@@ -105,4 +105,4 @@ def pubsub(topic: str, *, emulator: str | None = None, **given: Unpack[BrokerOpt
     Google's default credentials apply; an `emulator` (host:port) needs none. `client`: further arguments of
     `PublisherClient`.
     """
-    return Pubsub(topic, emulator, options("pubsub", topic.rpartition("/")[2], given, max_bytes=10_000_000))
+    return Pubsub(topic, emulator, check_options("pubsub", topic.rpartition("/")[2], given, max_bytes=10_000_000))

@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import Any, NamedTuple, Unpack
 
 from todoku.core.failure import Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
+from todoku.destinations.broker import (
+    Broker,
+    BrokerOptions,
+    CheckedBrokerOptions,
+    Parcel,
+    check_options,
+    format_address,
+)
 
 
 class RabbitChannel(NamedTuple):
@@ -66,7 +73,7 @@ class Rabbitmq(Broker[RabbitChannel]):
             timestamp=datetime.fromtimestamp(message.created_at, UTC),
             type=message.topic,
         )
-        await connection.exchange.publish(body, addressed(self._routing_key, message), mandatory=True)
+        await connection.exchange.publish(body, format_address(self._routing_key, message), mandatory=True)
 
     def _is_common(self, error: Exception) -> bool:
         return isinstance(error, self._errors.AMQPConnectionError) or self._broken_by_one(error)
@@ -120,4 +127,4 @@ def rabbitmq(
     `aio_pika.connect`.
     """
     address = exchange or ("" if routing_key == "{topic}" else routing_key)
-    return Rabbitmq(exchange, routing_key, url, options("rabbitmq", address, given, max_bytes=128 << 20))
+    return Rabbitmq(exchange, routing_key, url, check_options("rabbitmq", address, given, max_bytes=128 << 20))

@@ -7,7 +7,14 @@ from typing import Any, Unpack
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, addressed, options
+from todoku.destinations.broker import (
+    Broker,
+    BrokerOptions,
+    CheckedBrokerOptions,
+    Parcel,
+    check_options,
+    format_address,
+)
 
 PAYLOAD = "payload"
 """The field of an entry that contains the payload; all others are headers."""
@@ -60,7 +67,7 @@ class Redis(Broker[Any]):
             return
         pipeline = connection.pipeline(transaction=False)
         for parcel in parcels:
-            stream = addressed(self._stream, parcel.message)
+            stream = format_address(self._stream, parcel.message)
             fields = {**parcel.headers, PAYLOAD: parcel.message.payload}
             pipeline.xadd(stream, fields, maxlen=self._maxlen, approximate=True)
         waits = self._wait_for_durability(pipeline)
@@ -69,7 +76,7 @@ class Redis(Broker[Any]):
             raise error
         for parcel, reply in zip(parcels, replies, strict=True):
             if isinstance(reply, Exception):
-                parcel.outcome = self.meaning(reply)
+                parcel.outcome = self.outcome_of(reply)
             else:
                 parcel.arrived()
 
@@ -125,4 +132,4 @@ def redis(
     has it in memory; with `fsync`, when the append-only file has it, too (WAITAOF); with `replicas`, when that many
     replicas have it. `client`: further arguments of `redis.asyncio.Redis.from_url`.
     """
-    return Redis(stream, url, maxlen, replicas, options("redis", stream, given, max_bytes=512 << 20), fsync=fsync)
+    return Redis(stream, url, maxlen, replicas, check_options("redis", stream, given, max_bytes=512 << 20), fsync=fsync)

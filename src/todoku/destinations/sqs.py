@@ -15,7 +15,7 @@ import msgspec
 from todoku.core.cloudevents import IDEMPOTENCY_KEY, MESSAGE_ID
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons
-from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, options, together
+from todoku.destinations.broker import Broker, BrokerOptions, CheckedBrokerOptions, Parcel, check_options, run_all
 
 _AT_ONCE: Final = 10
 _REQUEST_BYTES: Final = 256 << 10
@@ -73,7 +73,7 @@ class Sqs(Broker[SqsConnection]):
             for request in _requests(parcels):
                 await self._request(connection, request)
         else:
-            await together(self._request(connection, request) for request in _requests(parcels))
+            await run_all(self._request(connection, request) for request in _requests(parcels))
 
     async def _request(self, connection: SqsConnection, parcels: Sequence[Parcel]) -> None:
         entries = [self._entry(str(place), parcel) for place, parcel in enumerate(parcels)]
@@ -83,7 +83,7 @@ class Sqs(Broker[SqsConnection]):
         for entry in answer.get("Failed", ()):
             code, text = entry.get("Code", ""), entry.get("Message", "")
             failed = DeliveryError("BROKER_REJECTED", f"{code}: {text}", retryable=not entry.get("SenderFault", False))
-            parcels[int(entry["Id"])].outcome = self.meaning(failed)
+            parcels[int(entry["Id"])].outcome = self.outcome_of(failed)
 
     def _entry(self, id: str, parcel: Parcel) -> dict[str, Any]:
         message, found = parcel.message, parcel.headers
@@ -116,11 +116,11 @@ class Sqs(Broker[SqsConnection]):
     async def _close(self, connection: SqsConnection) -> None:
         await connection.closing.aclose()
 
-    def meaning(self, error: Exception) -> Any:
+    def outcome_of(self, error: Exception) -> Any:
         """See `Broker`. An error response of SQS is classified by its code and status."""
         if (response := getattr(error, "response", None)) is not None:
             error = _refused(response)
-        return super().meaning(error)
+        return super().outcome_of(error)
 
     def _client_reasons(self) -> Reasons:
         exceptions = import_module("botocore.exceptions")  # comes with the client library
@@ -202,4 +202,4 @@ def sqs(
     The default credentials of AWS apply. `client`: further arguments of `create_client`.
     """
     address = queue_url.rpartition("/")[2]
-    return Sqs(queue_url, region, endpoint_url, options("sqs", address, given, max_bytes=256 << 10))
+    return Sqs(queue_url, region, endpoint_url, check_options("sqs", address, given, max_bytes=256 << 10))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from todoku.core.decision import Settlement, decided_by_ledger
+from todoku.core.decision import Settlement, decide_by_ledger
 from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
@@ -104,7 +104,7 @@ class Executor:
         """Returns the outcome that is known before sending: cancelled, decided by the ledger, or against its schema."""
         if self.cancelled and (claim.id, claim.epoch) in self.cancelled:
             return Abort("CANCELLED", "cancelled before it started")
-        if claim.effect_state is not None and (decided := decided_by_ledger(claim)) is not None:
+        if claim.effect_state is not None and (decided := decide_by_ledger(claim)) is not None:
             return decided
         return self.registry.schemas.refused(claim) if self.registry.schemas else None
 
@@ -136,7 +136,7 @@ class Executor:
         if entry is None:
             return None
         state, digest = entry
-        return decided_by_ledger(msgspec.structs.replace(claim, effect_state=state, effect_digest=digest))
+        return decide_by_ledger(msgspec.structs.replace(claim, effect_state=state, effect_digest=digest))
 
     def finish_unsent(self, claim: Claimed, decided: Outcome | Settlement | Unstarted, now: float) -> bool:
         """Finishes an attempt that was decided before sending. True: the next row of its lane may run."""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.ending import Following, NewBatch, later
+from todoku.core.ending import Following, NewBatch, following_drafts
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Message
@@ -204,7 +204,7 @@ class Outbox:
 
 def _with_later(drafts: list[Draft], batch: NewBatch | None) -> list[Draft]:
     """Who takes drafts in the store's place gets what follows them, too."""
-    return drafts if batch is None else [*drafts, *later(batch)]
+    return drafts if batch is None else [*drafts, *following_drafts(batch)]
 
 
 def refuse_in_event_loop(twin: str) -> None:

@@ -11,8 +11,8 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from todoku.core.errors import InvalidSetting
-from todoku.core.ingest import Arrived, Identity, Secret, checked_id, checked_path, text_at
-from todoku.sources.signing import checked, is_fresh, matching, shown
+from todoku.core.ingest import Identity, ReceivedRequest, Secret, check_event_id, check_path, text_at
+from todoku.sources.signing import check_secrets, find_match, is_fresh, verifier_repr
 
 Algorithm = Literal["sha256", "sha512", "sha1"]
 Encoding = Literal["hex", "base64"]
@@ -35,28 +35,28 @@ class Hmac(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return shown("hmac", self.secrets)
+        return verifier_repr("hmac", self.secrets)
 
     def key(self, secret: str) -> bytes:
         """See `Verifier`."""
         return secret.encode()
 
-    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float) -> int | None:
         """See `Verifier`."""
         body, fresh = arrived.body, True
         if self.timestamp is not None:
             timestamp = arrived.headers.get(self.timestamp, "")
             body, fresh = timestamp.encode() + b"." + body, is_fresh(timestamp, now)
         expected = [self.prefix + self._encode(digests.digest(key, body, self.algorithm)) for key in keys]
-        found = matching(expected, [arrived.headers.get(self.header, "")])
+        found = find_match(expected, [arrived.headers.get(self.header, "")])
         return found if fresh else None
 
-    def identity(self, arrived: Arrived, event: object) -> Identity:
+    def identity(self, arrived: ReceivedRequest, event: object) -> Identity:
         """See `Verifier`."""
         if self.id_header is not None:
-            id = checked_id(arrived.headers.get(self.id_header), f"the header {self.id_header}")
+            id = check_event_id(arrived.headers.get(self.id_header), f"the header {self.id_header}")
         else:
-            id = checked_id(text_at(self.id, event), f"{self.id} in its JSON")
+            id = check_event_id(text_at(self.id, event), f"{self.id} in its JSON")
         return Identity(id, text_at(self.type, event))
 
     def _encode(self, raw: bytes) -> str:
@@ -87,15 +87,15 @@ def hmac(
             f"a signature cannot be {algorithm!r} in {encoding!r}", hint="sha256, sha512, sha1; hex, base64"
         )
     return Hmac(
-        secrets=checked(secrets),
+        secrets=check_secrets(secrets),
         header=_name(header, "header"),
         prefix=prefix,
         algorithm=algorithm,
         encoding=encoding,
         timestamp=None if timestamp is None else _name(timestamp, "timestamp"),
         id_header=None if id_header is None else _name(id_header, "id_header"),
-        id=checked_path(id, "id"),
-        type=checked_path(type, "type"),
+        id=check_path(id, "id"),
+        type=check_path(type, "type"),
         kept=tuple(_name(name, "keep") for name in keep),
     )
 

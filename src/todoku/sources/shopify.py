@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from todoku.core.ingest import Arrived, Identity, Secret, checked_id
-from todoku.sources.signing import based, checked, matching, shown
+from todoku.core.ingest import Identity, ReceivedRequest, Secret, check_event_id
+from todoku.sources.signing import base64_mac, check_secrets, find_match, verifier_repr
 
 
 class Shopify(msgspec.Struct, frozen=True):
@@ -17,25 +17,25 @@ class Shopify(msgspec.Struct, frozen=True):
     kept: tuple[str, ...] = ("x-shopify-topic", "x-shopify-shop-domain", "x-shopify-event-id", "x-shopify-triggered-at")
 
     def __repr__(self) -> str:
-        return shown("shopify", self.secrets)
+        return verifier_repr("shopify", self.secrets)
 
     def key(self, secret: str) -> bytes:
         """See `Verifier`."""
         return secret.encode()
 
-    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], _now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], _now: float) -> int | None:
         """See `Verifier`. Shopify signs no timestamp."""
-        return matching(
-            [based(key, arrived.body) for key in keys], [arrived.headers.get("x-shopify-hmac-sha256", "")]
+        return find_match(
+            [base64_mac(key, arrived.body) for key in keys], [arrived.headers.get("x-shopify-hmac-sha256", "")]
         )  # fmt: skip
 
-    def identity(self, arrived: Arrived, _event: object) -> Identity:
+    def identity(self, arrived: ReceivedRequest, _event: object) -> Identity:
         """See `Verifier`. Every attempt to deliver a webhook has the same id."""
-        id = checked_id(arrived.headers.get("x-shopify-webhook-id"), "the header X-Shopify-Webhook-Id")
+        id = check_event_id(arrived.headers.get("x-shopify-webhook-id"), "the header X-Shopify-Webhook-Id")
         return Identity(id, arrived.headers.get("x-shopify-topic"))
 
 
 def shopify(*, secrets: Iterable[Secret]) -> Shopify:
     """Verifies webhooks of Shopify, signed with the app's client secret. `{type}` of `orders/create` is
     `orders.create`."""
-    return Shopify(checked(secrets))
+    return Shopify(check_secrets(secrets))

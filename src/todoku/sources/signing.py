@@ -23,7 +23,7 @@ _TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _HINT: Final = 'secrets=["…"]: the newest first, then the previous one, as long as both are in use'
 
 
-def checked(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
+def check_secrets(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
     """Returns the secrets; raises InvalidSetting unless there is at least one, and each is a text or a Ref."""
     if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):
         raise InvalidSetting("secrets must be a list", hint=_HINT)
@@ -39,12 +39,12 @@ def checked(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
     return given
 
 
-def shown(source: str, secrets: Sequence[Secret]) -> str:
+def verifier_repr(source: str, secrets: Sequence[Secret]) -> str:
     """Returns the repr of a verifier, without its secrets."""
     return f"<{source} with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}>"
 
 
-def matching(expected: Sequence[str], given: Sequence[str]) -> int | None:
+def find_match(expected: Sequence[str], given: Sequence[str]) -> int | None:
     """Returns the index of the first of `expected` that is in `given`, or None.
 
     All are compared with all, in constant time, as text: several spellings of base64 decode to the same bytes, and only
@@ -64,12 +64,12 @@ def is_fresh(timestamp: str, now: float) -> bool:
     return _TIMESTAMP.fullmatch(timestamp) is not None and abs(now - int(timestamp)) <= TOLERANCE
 
 
-def hexed(key: bytes, signed: bytes) -> str:
+def hex_mac(key: bytes, signed: bytes) -> str:
     """Returns the HMAC-SHA256 in hexadecimal."""
     return mac(key, signed).hex()
 
 
-def based(key: bytes, signed: bytes) -> str:
+def base64_mac(key: bytes, signed: bytes) -> str:
     """Returns the HMAC-SHA256 in base64."""
     return base64.b64encode(mac(key, signed)).decode()
 

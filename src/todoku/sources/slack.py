@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from todoku.core.ingest import Arrived, Challenge, Identity, Secret, checked_id, text_at
-from todoku.sources.signing import checked, hexed, is_fresh, matching, shown
+from todoku.core.ingest import Challenge, Identity, ReceivedRequest, Secret, check_event_id, text_at
+from todoku.sources.signing import check_secrets, find_match, hex_mac, is_fresh, verifier_repr
 
 
 class Slack(msgspec.Struct, frozen=True):
@@ -17,29 +17,29 @@ class Slack(msgspec.Struct, frozen=True):
     kept: tuple[str, ...] = ("x-slack-retry-num", "x-slack-retry-reason")
 
     def __repr__(self) -> str:
-        return shown("slack", self.secrets)
+        return verifier_repr("slack", self.secrets)
 
     def key(self, secret: str) -> bytes:
         """See `Verifier`."""
         return secret.encode()
 
-    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float) -> int | None:
         """See `Verifier`."""
         timestamp = arrived.headers.get("x-slack-request-timestamp", "")
         signed = f"v0:{timestamp}:".encode() + arrived.body
-        expected = [f"v0={hexed(key, signed)}" for key in keys]
-        found = matching(expected, [arrived.headers.get("x-slack-signature", "")])
+        expected = [f"v0={hex_mac(key, signed)}" for key in keys]
+        found = find_match(expected, [arrived.headers.get("x-slack-signature", "")])
         return found if is_fresh(timestamp, now) else None
 
-    def identity(self, _arrived: Arrived, event: object) -> Identity | Challenge:
+    def identity(self, _arrived: ReceivedRequest, event: object) -> Identity | Challenge:
         """See `Verifier`. The type is that of the inner event. Slack sends a challenge once, to verify the URL."""
         kind = text_at("type", event)
         if kind == "url_verification" and (challenge := text_at("challenge", event)) is not None:
             return Challenge(challenge)
-        id = checked_id(text_at("event_id", event), "event_id in its JSON")
+        id = check_event_id(text_at("event_id", event), "event_id in its JSON")
         return Identity(id, text_at("event.type", event) or kind)
 
 
 def slack(*, secrets: Iterable[Secret]) -> Slack:
     """Verifies events of a Slack app, with its signing secret. `{type}` is that of the event: `reaction_added`."""
-    return Slack(checked(secrets))
+    return Slack(check_secrets(secrets))

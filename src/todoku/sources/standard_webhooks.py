@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.ingest import Arrived, Identity, Secret, checked_id, text_at
+from todoku.core.ingest import Identity, ReceivedRequest, Secret, check_event_id, text_at
 from todoku.core.signature import webhook_key
-from todoku.sources.signing import based, checked, is_fresh, matching, shown
+from todoku.sources.signing import base64_mac, check_secrets, find_match, is_fresh, verifier_repr
 
 _PREFIXES: Final = ("webhook-", "svix-")
 
@@ -24,35 +24,35 @@ class StandardWebhooks(msgspec.Struct, frozen=True):
     kept: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return shown("standard_webhooks", self.secrets)
+        return verifier_repr("standard_webhooks", self.secrets)
 
     def key(self, secret: str) -> bytes:
         """See `Verifier`. A secret is `whsec_` and base64."""
         return webhook_key(secret)
 
-    def signed_by(self, arrived: Arrived, keys: Sequence[bytes], now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float) -> int | None:
         """See `Verifier`. Only signatures of version `v1` use a shared secret."""
         id, timestamp = _header(arrived, "id"), _header(arrived, "timestamp")
         signed = f"{id}.{timestamp}.".encode() + arrived.body
-        found = matching([f"v1,{based(key, signed)}" for key in keys], _header(arrived, "signature").split(" "))
+        found = find_match([f"v1,{base64_mac(key, signed)}" for key in keys], _header(arrived, "signature").split(" "))
         # With a dot in the id, the signed text would be ambiguous.
         return found if is_fresh(timestamp, now) and "." not in id else None
 
-    def identity(self, arrived: Arrived, event: object) -> Identity:
+    def identity(self, arrived: ReceivedRequest, event: object) -> Identity:
         """See `Verifier`."""
-        return Identity(checked_id(_header(arrived, "id"), "the header webhook-id"), text_at("type", event))
+        return Identity(check_event_id(_header(arrived, "id"), "the header webhook-id"), text_at("type", event))
 
 
 def standard_webhooks(*, secrets: Iterable[Secret]) -> StandardWebhooks:
     """Verifies Standard Webhooks, standardwebhooks.com (Svix, Clerk, Resend, OpenAI …), with secrets `whsec_…`."""
-    given = checked(secrets)
+    given = check_secrets(secrets)
     for secret in given:
         if isinstance(secret, str):
             webhook_key(secret)
     return StandardWebhooks(given)
 
 
-def _header(arrived: Arrived, name: str) -> str:
+def _header(arrived: ReceivedRequest, name: str) -> str:
     """Returns a header. All three must have the same prefix, because no source mixes them."""
     spelling = next((one for one in _PREFIXES if f"{one}id" in arrived.headers), _PREFIXES[0])
     return arrived.headers.get(f"{spelling}{name}", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from todoku.core.alert import NAMES, AlertStanding, Forget, Keep, Name, Raised, Telling, begun, step
+from todoku.core.alert import NAMES, AlertStanding, DueAlert, Forget, Keep, Name, Raised, new_standing, step
 from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Database, Tx
 
@@ -21,11 +21,11 @@ class AlertStore:
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
-    ) -> tuple[Telling, ...]:
+    ) -> tuple[DueAlert, ...]:
         """Say what this daemon sees now, and get what it is to tell: for a lease, it is nobody else's."""
         return self._database.write("take_alerts", lambda tx: _take(tx, found, sinks, quiet, remind))
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def told(self, telling: DueAlert, *, remind: float) -> None:
         """It has been told. Nothing, if another has it by now."""
         name, sink, tries = telling.standing.name, telling.standing.sink, telling.standing.tries
 
@@ -53,13 +53,13 @@ class AlertStore:
 
 def _take(
     tx: Tx, found: Mapping[Name, Raised], sinks: Sequence[str], quiet: float, remind: float
-) -> tuple[Telling, ...]:
+) -> tuple[DueAlert, ...]:
     """Rows are locked in their order. Of two daemons that see an alert first, the second finds the other's row."""
     now = float(tx.rows("clock")[0][0])
     for name in sorted(found):
         for sink in sorted(sinks):
-            tx.rows("begin_alert", **_values(begun(found[name], sink, now)))
-    telling: list[Telling] = []
+            tx.rows("begin_alert", **_values(new_standing(found[name], sink, now)))
+    telling: list[DueAlert] = []
     for known, now in map(_row, tx.rows("lock_alerts")):
         if known.name not in NAMES or known.sink not in sinks:  # another version's, or of a sink that is no more here
             continue

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.ending import Following, NewBatch, batch_of, later, without_keys
+from todoku.core.ending import Following, NewBatch, batch_of, following_drafts, without_keys
 from todoku.core.message import Message
 from todoku.core.status import Status
 from todoku.store.columns import moment, moment_or_none
@@ -38,7 +38,7 @@ def begin(to: Publishing, following: Sequence[Following]) -> Steps[list[Message]
     What will follow is stored as it will be published, but for data keys: these are stored now, where keys are.
     """
     batches = sorted((each.batch for each in following if each.batch is not None), key=lambda batch: batch.id)
-    yield from keep_keys(to, [draft for batch in batches for draft in later(batch)])
+    yield from keep_keys(to, [draft for batch in batches for draft in following_drafts(batch)])
     batches = [without_keys(batch) for batch in batches]
     if batches and to.dialect == "postgresql":
         yield to.one("publish_batch", batches=msgspec.json.encode(batches).decode())

@@ -173,7 +173,7 @@ class Endings:
         matched = [
             (each, hooks)
             for each in ended
-            if (hooks := [h for h in known if h.hears(each.status, each.topic, each.destination, each.queue)])
+            if (hooks := [h for h in known if h.fires_for(each.status, each.topic, each.destination, each.queue)])
         ]
         if matched:
             ((now,),) = tx.rows("clock")

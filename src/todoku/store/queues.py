@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from todoku.core.identity import lane_id
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.store.audit import Signed
 from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Database, Tx
@@ -34,7 +34,7 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Created by a publish that used it, and not configured: it may be removed when it is not used any more."""
 
 
-learned(QueueSpec)
+warm_up(QueueSpec)
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):

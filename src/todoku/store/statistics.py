@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
@@ -57,7 +57,7 @@ class Counts(msgspec.Struct, frozen=True):
         return sum(row.number for row in self.rows if row.status == status)
 
 
-learned(Counts)
+warm_up(Counts)
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.destinations.http.receiving import Receiver, receiving
 from todoku.core.destination import Outgoing
-from todoku.core.http_request import HTTP, HttpRequest, carried
+from todoku.core.http_request import HTTP, HttpRequest, encode_request
 from todoku.core.outcome import Outcome
 from todoku.core.settings import Settings
 from todoku.core.signing_keys import SigningKeys
@@ -41,7 +41,7 @@ def outgoing(
     return Outgoing(
         message_id=MESSAGE, idempotency_key=f"{MESSAGE}:x", topic="http.request", key=None, payload=body,
         content_type=made.headers.get("Content-Type", "application/octet-stream"),
-        headers={**(trace or {}), HTTP: carried(made)}, attempt=attempt, created_at=1.7e9,
+        headers={**(trace or {}), HTTP: encode_request(made)}, attempt=attempt, created_at=1.7e9,
     )  # fmt: skip
 
 

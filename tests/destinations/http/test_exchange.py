@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from todoku.core.address_guard import Guard
-from todoku.destinations.guarded_connector import looked_up
+from todoku.destinations.guarded_connector import look_up_host
 from todoku.destinations.http_exchange import Exchange, SessionExchange, open_exchange
 from todoku.destinations.pooled_exchange import PooledExchange
 
@@ -51,7 +51,7 @@ def talk(
 
     async def run() -> list[int]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        exchange: Exchange = opened(Guard(loopback=True), looked_up)
+        exchange: Exchange = opened(Guard(loopback=True), look_up_host)
         try:
             return await asking(exchange, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         finally:

@@ -15,8 +15,8 @@ from todoku.api.admin.shown_requests import Attempt, attempt, masked_headers
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
 from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
-from todoku.core.redaction import redacted, redacts_body
-from todoku.core.sealed import kind_of, shown
+from todoku.core.redaction import redact_request, redacts_body
+from todoku.core.sealed import kind_of, payload_placeholder
 from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.audit import AuditRow
 from todoku.store.deliveries import Delivery
@@ -88,7 +88,7 @@ def _inside(
     size = len(message.payload_bytes if message.payload_bytes is not None else (message.payload or "").encode())
     hidden = request is not None and redacts_body(request)
     if hidden or size > LARGEST or kind_of(message.content_type) is not None:
-        return None, None, "redacted" if hidden else shown(message.content_type, size)
+        return None, None, "redacted" if hidden else payload_placeholder(message.content_type, size)
     if message.payload_bytes is not None:
         return None, base64.b64encode(message.payload_bytes).decode(), None
     return masked(message.payload, fields), None, None
@@ -96,7 +96,7 @@ def _inside(
 
 def _shown(request: HttpRequest, fields: frozenset[str]) -> HttpRequest:
     """The request without what nobody may see: secrets that are forwarded, and what its sender redacted."""
-    hidden = redacted(request)
+    hidden = redact_request(request)
     return msgspec.structs.replace(hidden, headers=masked_headers(hidden.headers, fields))
 
 

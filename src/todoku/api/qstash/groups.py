@@ -15,8 +15,8 @@ from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path,
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
-from todoku.core.http_headers import checked, forwardable
-from todoku.core.redaction import redacted_headers
+from todoku.core.http_headers import check_headers, is_forwardable
+from todoku.core.redaction import redact_headers
 from todoku.engine.http import names, url_groups
 from todoku.engine.http.url_groups import Group, Named
 
@@ -61,10 +61,12 @@ class GroupEndpoints:
         """Say which headers its messages have."""
         given = decoded(await read_body(request, limit=LARGEST), Defaults)
         for name in given.headers:
-            if not forwardable(name):
+            if not is_forwardable(name):
                 raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")
         who, name = signed(request, "set headers"), segment(request, "group")
-        await asyncio.to_thread(url_groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
+        await asyncio.to_thread(
+            url_groups.set_headers, self._store, name, check_headers(given.headers), who, self._masters
+        )
         return done()
 
     def listed(self, _: Request) -> Response:
@@ -103,7 +105,7 @@ def _body(group: Group) -> dict[str, Any]:
         "createdAt": milliseconds(group.created_at),
         "updatedAt": milliseconds(group.updated_at),
         "endpoints": [_endpoint(one) for one in group.endpoints],
-    } | ({"headers": redacted_headers(group.headers)} if group.headers else {})
+    } | ({"headers": redact_headers(group.headers)} if group.headers else {})
 
 
 def _endpoint(one: url_groups.Endpoint) -> dict[str, str]:

@@ -16,8 +16,8 @@ from todoku.api.auth import bearer_of, caller_of
 from todoku.api.body import refuse_body
 from todoku.api.problem import Refused
 from todoku.core.address import OPTION, TOKEN
-from todoku.core.http_headers import decoded
-from todoku.core.upstash_headers import fields
+from todoku.core.http_headers import decode_header_value
+from todoku.core.upstash_headers import collect_fields
 from todoku.store.audit import Signed
 
 LARGEST: Final = 1 << 20
@@ -30,19 +30,19 @@ _PAGING: Final = ("count", "cursor")
 
 def raw_rest(request: Request, before: str) -> str:
     """The path behind `before`, as it came: nothing is decoded, no slashes are merged."""
-    raw = decoded(request.scope["raw_path"])
+    raw = decode_header_value(request.scope["raw_path"])
     return raw.split(before, 1)[1] if before in raw else ""
 
 
 def raw_query(request: Request) -> str:
     """The query as it came."""
-    return decoded(request.scope["query_string"])
+    return decode_header_value(request.scope["query_string"])
 
 
 def option_fields(request: Request) -> dict[str, str]:
     """Its headers, and the options of its query below them, by lower-case names."""
-    headers = ((decoded(name), decoded(value)) for name, value in request.scope["headers"])
-    return fields(headers, parse_qsl(raw_query(request), keep_blank_values=True))
+    headers = ((decode_header_value(name), decode_header_value(value)) for name, value in request.scope["headers"])
+    return collect_fields(headers, parse_qsl(raw_query(request), keep_blank_values=True))
 
 
 def caller_ip(request: Request) -> str | None:

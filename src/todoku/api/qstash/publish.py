@@ -18,7 +18,7 @@ from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import request_id
 from todoku.core.address import Address, Group, address
 from todoku.core.errors import InvalidMessage
-from todoku.core.upstash_headers import UpstashOptions, asked, fields
+from todoku.core.upstash_headers import UpstashOptions, collect_fields, parse_options
 from todoku.engine.http.names import checked
 from todoku.engine.http.publish_requests import CheckedRequest, Posts, PublishedRequest
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
@@ -87,13 +87,15 @@ class PublishEndpoints:
 
     def _item(self, request: Request, number: int, item: BatchItem) -> CheckedRequest:
         try:
-            post = self._post(request, fields((item.headers or {}).items()), address(item.destination), item.queue)
+            post = self._post(
+                request, collect_fields((item.headers or {}).items()), address(item.destination), item.queue
+            )
         except InvalidMessage as error:
             raise InvalidMessage(f"message {number} of the batch: {error}") from None
         return msgspec.structs.replace(post, body=(item.body or "").encode())
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
-        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        found = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
         return post_of(found, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
 
 

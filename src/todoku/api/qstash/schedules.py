@@ -26,7 +26,7 @@ from todoku.api.request_context import RequestContext
 from todoku.app import new_id
 from todoku.core.address import address
 from todoku.core.errors import InvalidMessage
-from todoku.core.upstash_headers import asked
+from todoku.core.upstash_headers import parse_options
 from todoku.engine.http import request_schedules
 from todoku.engine.http.request_schedules import HttpSchedule
 
@@ -40,7 +40,7 @@ class ScheduleEndpoints:
     async def create(self, request: Request) -> Response:
         """Make a schedule, or change the one that has the id."""
         given = option_fields(request)
-        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
+        found = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
         to = address(raw_rest(request, "/v2/schedules/"), raw_query(request))
         if found.when is None:
             raise InvalidMessage("Upstash-Cron is missing", hint="Upstash-Cron: 0 9 * * *")

@@ -10,13 +10,13 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_headers import is_secret
 from todoku.core.http_request import HTTP, SECRETS, request_of
 from todoku.core.masking import STARS, mask
-from todoku.core.redaction import redacted
-from todoku.core.sealed import sealed_result
+from todoku.core.redaction import redact_request
+from todoku.core.sealed import parse_sealed_result
 
 
 def masked(text: str | None, fields: Iterable[str]) -> object:
     """Decodes JSON text and replaces values of sensitive fields by stars; an encrypted result is only described."""
-    if text is not None and (raw := sealed_result(text)) is not None:
+    if text is not None and (raw := parse_sealed_result(text)) is not None:
         return f"encrypted ({len(raw)} bytes)"
     return None if text is None else mask(msgspec.json.decode(text), frozenset(fields))
 
@@ -32,5 +32,5 @@ def masked_headers(text: str | None, fields: Iterable[str]) -> object:
     found = msgspec.json.decode(text, type=dict[str, object])
     headers = {name: STARS if is_secret(name) else value for name, value in found.items() if name != SECRETS}
     if request is not None:
-        headers[HTTP] = msgspec.to_builtins(redacted(request))
+        headers[HTTP] = msgspec.to_builtins(redact_request(request))
     return mask(headers, frozenset(fields))

@@ -16,7 +16,7 @@ import msgspec
 from todoku.core.errors import CannotOpen, InvalidAct, InvalidSetting
 from todoku.core.master_keys import MasterKeys
 from todoku.core.schedule import next_after
-from todoku.core.sealed import WrappedKey, kept_in
+from todoku.core.sealed import WrappedKey, parse_master_sealed
 from todoku.engine.encryption.cipher import WrongTag, require_cryptography, unwrap, wrap
 from todoku.engine.encryption.schedule_secrets import reseal_plan, seal_default_headers
 from todoku.engine.encryption.stored_secrets import Resealed
@@ -80,7 +80,7 @@ def _reencrypt_headers(group: GroupRow, masters: MasterKeys, strangers: set[str]
     try:
         headers = seal_default_headers(group.name, group.headers, masters)
     except CannotOpen:
-        kept = filter(None, map(kept_in, group.headers.values()))
+        kept = filter(None, map(parse_master_sealed, group.headers.values()))
         strangers.update(one.master_key_id for one in kept if masters.get(one.master_key_id) is None)
         return None
     return None if headers == group.headers else headers

@@ -26,10 +26,10 @@ from todoku.core.sealed import (
     SealedPlace,
     WrappedKey,
     kind_of,
-    packed,
+    pack,
+    parse_sealed_result,
     result_text,
-    sealed_result,
-    unpacked,
+    unpack,
 )
 from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrap
 from todoku.engine.encryption.secret_headers import has_sealed_headers, sealed_headers_of, secrets_of, without_secrets
@@ -79,7 +79,7 @@ class Opener:
         return all(
             self._cached(sealed.key_id) is not None
             for raw in _sealed_parts(claim)
-            if (sealed := unpacked(raw)) is not None
+            if (sealed := unpack(raw)) is not None
         )
 
     def open(self, claim: Claimed) -> Claimed:
@@ -129,7 +129,7 @@ class Opener:
 
     def result(self, text: str, message_id: str, destination: str) -> str:
         """Returns the JSON text of a result, decrypted if it is sealed. Raises CannotOpen, StoreError."""
-        raw = sealed_result(text)
+        raw = parse_sealed_result(text)
         return text if raw is None else self._open(raw, SealedPlace("result", message_id, destination))[1].decode()
 
     def text(self, message: StoredMessage) -> str | None:
@@ -161,7 +161,7 @@ class Opener:
                 "RESULT_NOT_KEPT", error_type=type(error).__name__
             )
             return None
-        return result_text(packed(key.seal(result.encode(), place, self._chance)))
+        return result_text(pack(key.seal(result.encode(), place, self._chance)))
 
     def _open(self, raw: bytes, place: SealedPlace) -> tuple[DataKey, bytes]:
         sealed = _parse_sealed(raw)
@@ -229,7 +229,7 @@ def _sealed_parts(claim: Claimed) -> Iterator[bytes]:
 
 
 def _parse_sealed(raw: bytes) -> Sealed:
-    if (sealed := unpacked(raw)) is None:
+    if (sealed := unpack(raw)) is None:
         raise CannotOpen("these bytes are not in the format of sealed data", hint="restore them from a backup")
     return sealed
 

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.http_request import HTTP, HttpRequest, carried, request_of
+from todoku.core.http_request import HTTP, HttpRequest, encode_request, request_of
 from todoku.core.master_keys import MasterKeys
-from todoku.core.msgspec_warmup import learned
-from todoku.core.redaction import bared, parted
+from todoku.core.msgspec_warmup import warm_up
+from todoku.core.redaction import split_secret_headers, strip_secret_headers
 from todoku.core.schedule import Plan
-from todoku.core.sealed import VERSION, kept_in, kept_text
+from todoku.core.sealed import VERSION, master_sealed_text, parse_master_sealed
 from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
 
 NO_MASTERS: Final = MasterKeys()
@@ -28,16 +28,16 @@ class _PlanSecrets(msgspec.Struct, frozen=True):
     body: bytes
 
 
-learned(_PlanSecrets)
+warm_up(_PlanSecrets)
 
 
 def seal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan:
     """Returns a plan as it may be stored: its secret headers encrypted, and its body if its messages are encrypted."""
     request, given = request_of(plan.message.headers), plan.message.payload_bytes or b""
-    if not masters or request is None or (bared(request) == request and not (plan.sealed and given)):
+    if not masters or request is None or (strip_secret_headers(request) == request and not (plan.sealed and given)):
         return plan
     kept = seal_with_master_key(msgspec.json.encode(_PlanSecrets(request, given)), _place_of_plan(name), masters)
-    closed = _with_request(plan, bared(request), b"" if plan.sealed else given)
+    closed = _with_request(plan, strip_secret_headers(request), b"" if plan.sealed else given)
     return msgspec.structs.replace(closed, kept=kept)
 
 
@@ -57,7 +57,7 @@ def reseal_plan(name: str, plan: Plan, masters: MasterKeys) -> Plan | None:
         return None if closed is plan else closed
     request = request_of(plan.message.headers)
     # An older todoku knew fewer names of secret headers, and left the values of the others unencrypted.
-    is_bare = request is None or bared(request) == request
+    is_bare = request is None or strip_secret_headers(request) == request
     if plan.kept.master_key_id == masters.current.id and is_bare:
         return None
     return seal_plan(name, open_plan(name, plan, masters), masters)
@@ -71,7 +71,11 @@ def seal_default_headers(group: str, headers: Mapping[str, str], masters: Master
     if not masters:
         return dict(headers)
     plain = open_default_headers(group, headers, masters)
-    secrets = {name: value for name, value in parted(plain, ())[1].items() if not _is_current(headers[name], masters)}
+    secrets = {
+        name: value
+        for name, value in split_secret_headers(plain, ())[1].items()
+        if not _is_current(headers[name], masters)
+    }
     return {**headers, **{name: _seal_header(group, name, value, masters) for name, value in secrets.items()}}
 
 
@@ -81,16 +85,16 @@ def open_default_headers(group: str, headers: Mapping[str, str], masters: Master
 
 
 def _is_current(value: str, masters: MasterKeys) -> bool:
-    kept = kept_in(value)
+    kept = parse_master_sealed(value)
     return kept is not None and kept.master_key_id == masters.current.id
 
 
 def _seal_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
-    return kept_text(seal_with_master_key(value.encode(), _place_of_default(group, name), masters))
+    return master_sealed_text(seal_with_master_key(value.encode(), _place_of_default(group, name), masters))
 
 
 def _open_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
-    if (kept := kept_in(value)) is None:
+    if (kept := parse_master_sealed(value)) is None:
         return value
     called = f"the header {name} of the URL group {group}"
     return open_with_master_key(kept, _place_of_default(group, name), masters, called=called).decode()
@@ -98,7 +102,7 @@ def _open_header(group: str, name: str, value: str, masters: MasterKeys) -> str:
 
 def _with_request(plan: Plan, request: HttpRequest, body: bytes) -> Plan:
     """Returns the plan with this request and body in its message."""
-    headers = msgspec.json.decode(plan.message.headers or "{}", type=dict[str, str]) | {HTTP: carried(request)}
+    headers = msgspec.json.decode(plan.message.headers or "{}", type=dict[str, str]) | {HTTP: encode_request(request)}
     text = msgspec.json.encode(headers).decode()
     message = msgspec.structs.replace(plan.message, headers=text, payload_bytes=body)
     return msgspec.structs.replace(plan, message=message)

@@ -19,7 +19,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.identity import key_hash
 from todoku.core.master_keys import NO_KEY_HINT, MasterKeys
 from todoku.core.message import Draft, Idempotency
-from todoku.core.sealed import Kind, SealedPlace, packed
+from todoku.core.sealed import Kind, SealedPlace, pack
 from todoku.core.settings import Settings
 from todoku.engine.encryption.cipher import DataKey, new_data_key, require_cryptography
 from todoku.engine.encryption.secret_headers import seal_headers
@@ -84,7 +84,7 @@ class Sealer:
         with self._lock:  # both parts use one key, also at midnight: a draft carries only one
             key = self._current()
             made = self._seal(draft, key) if body or self.is_encrypted(draft.topic) else draft
-            closed = seal_headers(made, lambda plain, place: packed(key.seal(plain, place, self._chance)))
+            closed = seal_headers(made, lambda plain, place: pack(key.seal(plain, place, self._chance)))
             return made if closed is made else msgspec.structs.replace(closed, sealed_with=key.row)
 
     def key_digest(self, digest: str) -> str:
@@ -98,7 +98,7 @@ class Sealer:
         return msgspec.structs.replace(
             draft,
             payload=None,
-            payload_bytes=packed(box),
+            payload_bytes=pack(box),
             content_type=str(Kind(draft.content_type)),
             idempotency=None if draft.idempotency is None else self._with_keyed_digests(draft.idempotency),
             sealed_with=key.row,

@@ -13,11 +13,11 @@ from typing import Final, assert_never
 import msgspec
 
 from todoku.core.errors import CannotOpen, InvalidMessage
-from todoku.core.http_request import HTTP, SECRETS, TOPIC, Callback, HttpRequest, carried, request_of
+from todoku.core.http_request import HTTP, SECRETS, TOPIC, Callback, HttpRequest, encode_request, request_of
 from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
-from todoku.core.redaction import parted
-from todoku.core.sealed import RequestKind, SealedPlace, sealed_in, sealed_text
+from todoku.core.redaction import split_secret_headers
+from todoku.core.sealed import RequestKind, SealedPlace, parse_sealed_text, sealed_text
 
 Seal = Callable[[bytes, SealedPlace], bytes]
 
@@ -33,7 +33,7 @@ def seal_headers(draft: Draft, seal: Seal) -> Draft:
     if request is None:
         return draft
     id = str(draft.id)
-    clear, secrets = parted(request.headers, request.redact)
+    clear, secrets = split_secret_headers(request.headers, request.redact)
     callback = _seal_callback(request.callback, request.redact, seal, id, "callback")
     failure = _seal_callback(request.failure_callback, request.redact, seal, id, "failure_callback")
     if not secrets and callback is request.callback and failure is request.failure_callback:
@@ -42,7 +42,7 @@ def seal_headers(draft: Draft, seal: Seal) -> Draft:
     # Also if only a callback has secrets, so that this header alone shows that a data key is needed.
     own = _decode(draft.headers) | {
         SECRETS: _seal_text(secrets, _place(id, request, "request"), seal),
-        HTTP: carried(made),
+        HTTP: encode_request(made),
     }
     return msgspec.structs.replace(draft, headers=msgspec.json.encode(own).decode())
 
@@ -52,7 +52,7 @@ def _seal_callback(
 ) -> Callback | None:
     if callback is None:
         return None
-    clear, secrets = parted(callback.headers, redact)
+    clear, secrets = split_secret_headers(callback.headers, redact)
     if not secrets:
         return callback
     return msgspec.structs.replace(
@@ -85,14 +85,14 @@ def sealed_headers_of(claim: Claimed) -> tuple[bytes, SealedPlace] | None:
         return None
     if (request.source is None) != (claim.topic == TOPIC) or request.source == claim.message_id:
         raise CannotOpen("its headers name another request", hint="restore its headers from a backup")
-    return sealed_in(text), _place(request.source or claim.message_id, request, request.kind)
+    return parse_sealed_text(text), _place(request.source or claim.message_id, request, request.kind)
 
 
 def with_secrets(headers: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
     """Returns the headers of a message with the secret headers put back into its request."""
     request = msgspec.json.decode(headers[HTTP], type=HttpRequest)
     whole = msgspec.structs.replace(request, headers={**request.headers, **secrets})
-    return {name: value for name, value in headers.items() if name != SECRETS} | {HTTP: carried(whole)}
+    return {name: value for name, value in headers.items() if name != SECRETS} | {HTTP: encode_request(whole)}
 
 
 def secrets_of(claim: Claimed) -> Mapping[str, str]:
@@ -103,7 +103,7 @@ def secrets_of(claim: Claimed) -> Mapping[str, str]:
         request = request_of(claim.headers)
     except (InvalidMessage, msgspec.DecodeError):  # not written by todoku, so never sent as a request
         return {}
-    return {} if request is None else parted(request.headers, request.redact)[1]
+    return {} if request is None else split_secret_headers(request.headers, request.redact)[1]
 
 
 def without_secrets(outcome: Outcome, secrets: Mapping[str, str]) -> Outcome:

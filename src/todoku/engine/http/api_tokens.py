@@ -16,7 +16,7 @@ from cachetools import TTLCache
 
 from todoku.core.errors import InvalidAct, InvalidMessage, StoreError
 from todoku.core.identity import base62
-from todoku.core.scope import Scope, Secret, allows, known, scopes
+from todoku.core.scope import Scope, Secret, allows, known_scopes, scopes
 from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log
 from todoku.engine.outbox import new_id
@@ -193,7 +193,7 @@ def _token(row: TokenRow) -> Token:
         id=row.id,
         name=row.name,
         prefix=_prefix(row.id),
-        scopes=known(row.scopes),
+        scopes=known_scopes(row.scopes),
         created_at=row.created_at,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.http_request import dead_id, dead_ref
+from todoku.core.http_request import dead_id, parse_dead_id
 from todoku.core.outcome import Response
 from todoku.engine import operate
 from todoku.engine.http.requests import CANCELLED, RequestView, view, visible_response
@@ -69,7 +69,7 @@ def get(outbox: Outbox, id: str) -> RequestDeadLetter | None:
 
 def was_replayed(outbox: Outbox, id: str) -> bool:
     """Whether this was the id of a dead letter that has been replayed since."""
-    if (ref := dead_ref(id)) is None:
+    if (ref := parse_dead_id(id)) is None:
         return False
     delivery_id, replay_count = ref
     last = outbox.store.attempts.last([delivery_id]).get(delivery_id)
@@ -119,7 +119,7 @@ def _find(store: Store, selection: Selection, cursor: str | None, limit: int) ->
 
 
 def _by_ids(store: Store, ids: Sequence[str]) -> tuple[Delivery, ...]:
-    refs = {ref for id in ids if (ref := dead_ref(id)) is not None}
+    refs = {ref for id in ids if (ref := parse_dead_id(id)) is not None}
     rows = store.deliveries.dead_requests([delivery_id for delivery_id, _ in refs])
     return tuple(row for row in rows if (row.id, row.replay_count) in refs and _is_dead(row))
 

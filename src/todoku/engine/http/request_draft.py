@@ -10,10 +10,19 @@ import msgspec
 
 from todoku.core.digest import digest_bytes
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import CALLBACK_TOPIC, HTTP, TOPIC, Callback, HttpRequest, carried, origin, queue_name
+from todoku.core.http_request import (
+    CALLBACK_TOPIC,
+    HTTP,
+    TOPIC,
+    Callback,
+    HttpRequest,
+    encode_request,
+    origin,
+    queue_name,
+)
 from todoku.core.identity import key_hash, lane_id
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency, Leg
-from todoku.core.redaction import parted
+from todoku.core.redaction import split_secret_headers
 from todoku.core.sealed import SEALED
 from todoku.engine.publish import check_text, encode
 
@@ -50,9 +59,9 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
         _refuse_sealed(each)
     # What the caller calls it goes through to the receiver, and into the logs: before any name of ours.
     # What is redacted stays in the request, where it is hidden and can be sealed.
-    clear = parted(request.headers, request.redact)[0]
+    clear = split_secret_headers(request.headers, request.redact)[0]
     named = {name.lower(): clear[name] for name in _NAMED if clear.get(name)}
-    headers = encode({**posting.trace, **named, HTTP: carried(request)})
+    headers = encode({**posting.trace, **named, HTTP: encode_request(request)})
     if len(headers.encode()) > MAX_HEADERS_BYTES:
         raise InvalidMessage("the headers are too large", hint=f"{MAX_HEADERS_BYTES} bytes are allowed for all of them")
     topic = TOPIC if request.source is None else CALLBACK_TOPIC
@@ -81,7 +90,7 @@ def _refuse_sealed(sent: HttpRequest | Callback | None) -> None:
 def content_id(request: HttpRequest, body: bytes) -> str:
     """The deduplication id of a request that is told by its content: the same URL, headers and body."""
     told = msgspec.structs.replace(request, caller_ip=None)  # the same from elsewhere is the same
-    return digest_bytes(carried(told).encode() + b"\0" + body)
+    return digest_bytes(encode_request(told).encode() + b"\0" + body)
 
 
 def _leg(request: HttpRequest, posting: Posting) -> Leg:

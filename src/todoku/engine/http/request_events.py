@@ -16,7 +16,7 @@ import msgspec
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
-from todoku.core.redaction import redacted
+from todoku.core.redaction import redact_request
 from todoku.engine.http.requests import visible_response
 from todoku.engine.outbox import Outbox
 from todoku.store.attempts import Attempt
@@ -195,7 +195,7 @@ def _events(store: Store, pasts: Sequence[tuple[Kind, Past]]) -> Iterator[HttpEv
         stored = requests.get(past.message_id) if past.message_id is not None else None
         request = None if stored is None else request_of(stored.headers)
         if stored is not None and request is not None:
-            yield from _of_row(kind, past, stored, redacted(request))
+            yield from _of_row(kind, past, stored, redact_request(request))
 
 
 def _of_row(kind: Kind, past: Past, stored: StoredRequest, request: HttpRequest) -> Iterator[HttpEvent]:

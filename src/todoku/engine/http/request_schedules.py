@@ -18,7 +18,7 @@ from todoku.core.http_request import HTTP, TOPIC, HttpRequest, request_of
 from todoku.core.identity import key_hash
 from todoku.core.master_keys import MasterKeys
 from todoku.core.message import Draft, Idempotency
-from todoku.core.redaction import redacted, redacted_body
+from todoku.core.redaction import redact_body, redact_request
 from todoku.core.schedule import Cron, Plan
 from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.encryption.sealer import Sealer
@@ -171,8 +171,8 @@ def _shown(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> 
         id=row.name.removeprefix(_PREFIX),
         destination=request.url or request.group or "",
         when=plan.when,
-        request=redacted(request),
-        body=None if plan.kept is not None else redacted_body(request, plan.message.payload_bytes or b""),
+        request=redact_request(request),
+        body=None if plan.kept is not None else redact_body(request, plan.message.payload_bytes or b""),
         delay=plan.message.delay,
         created_at=plan.created_at or row.updated_at,
         paused=row.paused,

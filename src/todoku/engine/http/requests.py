@@ -12,7 +12,7 @@ import msgspec
 from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
-from todoku.core.redaction import redacted, redacted_answer, redacted_body
+from todoku.core.redaction import redact_body, redact_request, redact_response_headers
 from todoku.engine import operate
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
@@ -123,8 +123,8 @@ def _view(outbox: Outbox, delivery: Delivery, stored: StoredRequest | None) -> R
         delivery=delivery,
         message_id=stored.message_id,
         created_at=stored.created_at,
-        request=redacted(request),
-        body=None if body is None else redacted_body(request, body),
+        request=redact_request(request),
+        body=None if body is None else redact_body(request, body),
     )
 
 
@@ -137,4 +137,8 @@ def _body(outbox: Outbox, stored: StoredRequest) -> bytes | None:
 
 def visible_response(response: Response | None) -> Response | None:
     """A receiver's response as people may see it: without the cookies that it set."""
-    return None if response is None else msgspec.structs.replace(response, headers=redacted_answer(response.headers))
+    return (
+        None
+        if response is None
+        else msgspec.structs.replace(response, headers=redact_response_headers(response.headers))
+    )

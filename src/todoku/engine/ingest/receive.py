@@ -16,7 +16,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage, TodokuError
 from todoku.core.identity import ingest_scope, key_hash
-from todoku.core.ingest import Arrived, Challenge, Identity, text_at
+from todoku.core.ingest import Challenge, Identity, ReceivedRequest, text_at
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency
 from todoku.core.topic_pattern import Route
 from todoku.engine.group_commit import CommitResult, GroupCommit
@@ -107,7 +107,7 @@ class Ingest:
         """Begins to record a request to the source `name`."""
         return Visit(name if name in self._sources else UNKNOWN, request_id)
 
-    async def receive(self, name: str, arrived: Arrived, visit: Visit) -> Challenge | None:
+    async def receive(self, name: str, arrived: ReceivedRequest, visit: Visit) -> Challenge | None:
         """Stores the event that `name` sent, or finds it stored already, and records its message in `visit`.
 
         Returns a Challenge if that is to be answered instead. After Unverified, InvalidMessage, IdempotencyConflict and
@@ -122,7 +122,9 @@ class Ingest:
         visit.stored(message)
         return None
 
-    def submit(self, name: str, arrived: Arrived, visit: Visit, on_result: Callable[[Exception | None], None]) -> bool:
+    def submit(
+        self, name: str, arrived: ReceivedRequest, visit: Visit, on_result: Callable[[Exception | None], None]
+    ) -> bool:
         """As `receive`, without waiting: `on_result` is called later in this event loop, with None after the commit.
 
         False: this is not a plain valid event; call `receive`, which handles every case.
@@ -149,7 +151,7 @@ class Ingest:
         return True
 
     def _verify_and_draft(
-        self, source: Source | None, keys: tuple[bytes, ...], arrived: Arrived, visit: Visit
+        self, source: Source | None, keys: tuple[bytes, ...], arrived: ReceivedRequest, visit: Visit
     ) -> Draft | Challenge:
         if source is None:
             _spend_verification_time(arrived.body)
@@ -166,7 +168,9 @@ class Ingest:
         visit.event_id = identity.id
         return self._draft(source, arrived, event, identity, visit)
 
-    def _draft(self, source: Source, arrived: Arrived, event: object, identity: Identity, visit: Visit) -> Draft:
+    def _draft(
+        self, source: Source, arrived: ReceivedRequest, event: object, identity: Identity, visit: Visit
+    ) -> Draft:
         if source.decode is not None:
             try:
                 source.decode(arrived.body)
@@ -187,7 +191,7 @@ class Ingest:
             topic, _storable_payload(arrived.body), key and key[:MAX_KEY_LENGTH], headers, entry
         )
 
-    def _headers(self, source: Source, arrived: Arrived, identity: Identity, visit: Visit) -> dict[str, str]:
+    def _headers(self, source: Source, arrived: ReceivedRequest, identity: Identity, visit: Visit) -> dict[str, str]:
         """Returns the headers of the message: the trace, the verifier's headers, and the id of this request."""
         headers = trace_headers(arrived.headers)
         visit.trace_id = _trace_id(headers.get("traceparent", ""))

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
-from todoku.core.ingest import Template, Verifier, checked_path, template
+from todoku.core.ingest import Template, Verifier, check_path, template
 from todoku.core.outcome import Duration
 from todoku.engine.jobs.decoders import decoder
 from todoku.engine.jobs.options import checked_duration
@@ -85,7 +85,7 @@ class IngestDeclarations:
                 verifier=verifier,
                 topic=template(topic),
                 decode=None if model is None else decoder(model, f"{source}: model", self.outbox.secrets),
-                key=None if key is None else checked_path(key, "key"),
+                key=None if key is None else check_path(key, "key"),
                 dedupe_for=self._dedupe_seconds(dedupe_for),
                 reopen=reopen,
             )

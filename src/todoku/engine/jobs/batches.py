@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.ending import Following, NewBatch, On, chained, member
+from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_drafts
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft, Message
 from todoku.engine.jobs.handle import Handle
@@ -145,7 +145,7 @@ def _planned(calls: Iterable[Call[Any]], then: Call[Any] | None, on: On) -> _Pla
     if on not in get_args(On):
         raise InvalidMessage(f"on cannot be {on!r}", hint='"finished" or "succeeded"')
     members, id = without_tx(calls), new_id()
-    drafts = [member(_draft(call), id) for call in members]
+    drafts = [add_to_batch(_draft(call), id) for call in members]
     last = [_draft(call) for call in without_tx([] if then is None else [then])]
     next = Following(tuple(last)) if last and drafts else None
     return _Plan(members, drafts or last, NewBatch(id=id, total=len(drafts), on=on, next=next))
@@ -157,7 +157,7 @@ def _linked(calls: Sequence[Call[Any]]) -> _Links:
     links = without_tx(calls)
     drafts = [_draft(call) for call in links]
     handles = [call.handle_of(draft) for call, draft in zip(links, drafts, strict=True)]
-    return _Links(chained(drafts, [new_id() for _ in drafts[1:]]), handles)
+    return _Links(chain_drafts(drafts, [new_id() for _ in drafts[1:]]), handles)
 
 
 def _draft(call: Call[Any]) -> Draft:

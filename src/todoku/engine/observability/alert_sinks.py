@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from todoku.core.address_guard import Guard, check_url
-from todoku.core.alert import Kind, Name, Telling, action, summary
+from todoku.core.alert import DueAlert, Kind, Name, action, summary
 from todoku.core.alert_settings import Alerting
 from todoku.core.errors import CannotStart
 from todoku.core.settings import Settings
@@ -108,7 +108,7 @@ class AlertNotice(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
 
-def build_notice(telling: Telling, database: str) -> AlertNotice:
+def build_notice(telling: DueAlert, database: str) -> AlertNotice:
     """Builds the alert to send. `database` is its URL without the password."""
     known = telling.standing
     text = summary(known.name, known.value)

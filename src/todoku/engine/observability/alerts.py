@@ -16,15 +16,15 @@ import msgspec
 from todoku.core.alert import (
     WINDOW,
     AlertStanding,
+    DueAlert,
     Forget,
     Keep,
     Name,
     Raised,
     Reading,
-    Telling,
-    begun,
+    find_raised,
+    new_standing,
     percentile,
-    raised,
     ratio,
     step,
 )
@@ -48,10 +48,10 @@ class AlertStates(Protocol):
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
-    ) -> tuple[Telling, ...]:
+    ) -> tuple[DueAlert, ...]:
         """Records the alerts raised now, and returns those that this process is to send."""
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def told(self, telling: DueAlert, *, remind: float) -> None:
         """Records that an alert was sent."""
 
 
@@ -64,13 +64,13 @@ class MemoryAlertStates:
 
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
-    ) -> tuple[Telling, ...]:
+    ) -> tuple[DueAlert, ...]:
         """As AlertStates."""
         now = self._clock()
         for name, one in found.items():
             for sink in sinks:
-                self._known.setdefault((name, sink), begun(one, sink, now))
-        telling: list[Telling] = []
+                self._known.setdefault((name, sink), new_standing(one, sink, now))
+        telling: list[DueAlert] = []
         for place, known in list(self._known.items()):
             match step(known, found.get(known.name), now, quiet=quiet, remind=remind):
                 case Forget():
@@ -80,7 +80,7 @@ class MemoryAlertStates:
                     telling += [] if told is None else [told]
         return tuple(telling)
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def told(self, telling: DueAlert, *, remind: float) -> None:
         """As AlertStates."""
         known, now = telling.standing, self._clock()
         place = (known.name, known.sink)
@@ -167,10 +167,10 @@ class Alerts:
         counted = self._numbers.reading()
         try:
             reading = with_database(counted, self._store, stuck_after=self._stuck_after)
-            self._send_due(self._store.alerts, raised(reading, self._settings.thresholds))
+            self._send_due(self._store.alerts, find_raised(reading, self._settings.thresholds))
             self._send_due(self._own, {})
         except StoreError:  # the guardrail logs that the database is unavailable
-            self._send_due(self._own, raised(counted, self._settings.thresholds))
+            self._send_due(self._own, find_raised(counted, self._settings.thresholds))
 
     def _send_due(self, keeping: AlertStates, found: Mapping[Name, Raised]) -> None:
         settings = self._settings
@@ -180,7 +180,7 @@ class Alerts:
                 keeping.told(telling, remind=settings.remind_sec)
 
 
-def send_alert(sink: Sink, telling: Telling, database: str) -> bool:
+def send_alert(sink: Sink, telling: DueAlert, database: str) -> bool:
     """Sends an alert to one sink. False: it failed, and is sent again when its lease has ended."""
     try:
         sink.send(build_notice(telling, database))

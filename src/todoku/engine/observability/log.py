@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.control_characters import escape_controls, escape_json
-from todoku.core.masking import MASKED, STARS, mask, telling
+from todoku.core.masking import MASKED, STARS, is_sensitive, mask
 
 LOGGER: Final = logging.getLogger("todoku")
 LOGGER.addHandler(logging.NullHandler())  # a library logs nothing until the application configures logging
@@ -142,7 +142,7 @@ def mask_fields(names: Iterable[str]) -> None:
     """Masks fields whose name contains one of these, in every line from now on (setting `mask_fields`)."""
     global _masked, _masked_of_line  # noqa: PLW0603 - logging is process-wide, and so is its masking
     _masked = frozenset(names)
-    _masked_of_line = tuple(name for name in _MASKABLE if telling(name, _masked))
+    _masked_of_line = tuple(name for name in _MASKABLE if is_sensitive(name, _masked))
 
 
 def _to_json_types(fields: Fields) -> Fields:

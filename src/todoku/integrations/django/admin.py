@@ -12,7 +12,7 @@ from django.contrib.admin.helpers import ActionForm
 
 from todoku.core.control_characters import escape_controls
 from todoku.core.masking import mask
-from todoku.core.sealed import shown
+from todoku.core.sealed import payload_placeholder
 from todoku.engine import operate
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.project import get_box
@@ -83,7 +83,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         box = get_box()
         found = box.store.messages.previews([row.message.id]).get(row.message.id)
         if found is None or found.payload is None:
-            return "-" if found is None else shown(found.content_type, found.size)
+            return "-" if found is None else payload_placeholder(found.content_type, found.size)
         masked = mask(json.loads(found.payload), frozenset(box.settings.mask_fields))
         lines = json.dumps(masked, ensure_ascii=False, indent=2).split("\n")
         return "\n".join(map(escape_controls, lines))

@@ -28,7 +28,7 @@ from django.utils.module_loading import import_string
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import classify
-from todoku.core.msgspec_warmup import learned
+from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Abort, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job, routed
@@ -83,7 +83,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-learned(StoredTask)
+warm_up(StoredTask)
 
 
 def find_task(path: str) -> Any:

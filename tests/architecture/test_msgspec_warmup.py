@@ -33,7 +33,7 @@ def test_every_struct_that_is_decoded_was_learned_where_it_is_defined() -> None:
                 decoded |= {name for word in call.keywords if word.arg == "type" for name in names(word.value)}
             case "msgspec.convert":
                 decoded |= set(names(call.args[1]))
-            case "learned":
+            case "warm_up":
                 learned |= {name for argument in call.args for name in names(argument)}
     assert {"Settings", "HttpRequest"} <= decoded
     assert decoded - learned == set()
