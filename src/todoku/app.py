@@ -34,18 +34,19 @@ from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import IngestDeclarations, Sources
 from todoku.engine.jobs.batches import Batches, without_tx
 from todoku.engine.jobs.event import Event
-from todoku.engine.jobs.handle import Handle, signed
+from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import HookDeclarations
 from todoku.engine.jobs.job import Call
 from todoku.engine.ledger import Answer, Ledger
 from todoku.engine.observability.sentry import watch
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
-from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
+from todoku.engine.outbox import Outbox, Policy, new_id
 from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import Target
 from todoku.engine.schedule import declare
 from todoku.engine.transaction_block import Block
+from todoku.engine.twins import asynchronous, blocking, refuse_in_event_loop
 from todoku.engine.worker.worker import Worker
 from todoku.store.database import Database
 from todoku.store.store import SqlStore
@@ -215,12 +216,13 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         return drained(self.worker(limit=limit))
 
     async def adrain(self, *, limit: int | None = None) -> int:
-        """As `drain`, for async code."""
+        """Run what is due, here and now, and return how many attempts were settled: for tests and scripts (async)."""
         return await self.worker(limit=limit).run(until_idle=True)
 
     # ----------------------------------------------------------------------------------------- publish
 
-    def publish(
+    @blocking("box")
+    async def publish(
         self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
     ) -> Message:
         """Publish an event, or a topic and its payload, in your own transaction `tx`.
@@ -229,33 +231,26 @@ class App(HookDeclarations, Batches, IngestDeclarations):
         idempotency key, a repetition returns the earlier message with `duplicate=True`; the same key with another
         payload raises IdempotencyConflict. `delay`, `at`: later. `expires`: not after so long. `priority`: 0 to 15.
         """
-        return self._publish([self._drafted(event, payload, options)], tx)[0]
+        (message,) = await self.outbox.insert([self._drafted(event, payload, options)], tx)
+        return message
 
-    async def apublish(
-        self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
-    ) -> Message:
-        """As `publish`, for async code."""
-        return (await self._apublish([self._drafted(event, payload, options)], tx))[0]
+    apublish = asynchronous(publish)
 
-    def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
+    @blocking("box")
+    async def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
         """Publish many events, or (topic, payload), at once, in your transaction: all of them, or none."""
-        return self._publish(self._all_drafted(events), tx, twin="box.apublish_many(…)")
+        return await self.outbox.insert(self._all_drafted(events), tx)
 
-    async def apublish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
-        """As `publish_many`, for async code."""
-        return await self._apublish(self._all_drafted(events), tx)
+    apublish_many = asynchronous(publish_many)
 
-    def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
+    @blocking("box")
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
         """Store many calls, made by `job.call(…)`, at once, in your transaction: all of them, or none."""
         calls = without_tx(calls)
-        messages = self.outbox.put([call.draft() for call in calls], tx, twin="box.aenqueue_many(…)")
+        messages = await self.outbox.insert([call.draft() for call in calls], tx)
         return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
 
-    async def aenqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
-        """As `enqueue_many`, for async code."""
-        calls = without_tx(calls)
-        messages = await self.outbox.aput([call.draft() for call in calls], tx)
-        return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+    aenqueue_many = asynchronous(enqueue_many)
 
     # ------------------------------------------------------------------------------------------ ingest
 
@@ -309,7 +304,7 @@ class App(HookDeclarations, Batches, IngestDeclarations):
             raise InvalidAct("replay what?", hint="give ids, or reason=…: box.replay(reason='TIMEOUT', by=…, why=…)")
         refuse_in_event_loop("asyncio.to_thread(box.replay, …)")
         which = Filter(ids=operate.resolve(self.store, ids) if ids else None, reason=reason)
-        done = operate.replay(self.store, which, signed(by, why), limit=limit, rate=rate, dry_run=dry_run)
+        done = operate.replay(self.store, which, operate.sign(by, why), limit=limit, rate=rate, dry_run=dry_run)
         if not dry_run:
             self.outbox.wake()
         return done
@@ -327,12 +322,6 @@ class App(HookDeclarations, Batches, IngestDeclarations):
 
     def _draft(self, topic: str, payload: object, options: MessageOptions) -> Draft:
         return self.outbox.draft(topic, payload, options, self._routes)
-
-    def _publish(self, drafts: list[Draft], tx: Any, *, twin: str = "box.apublish(…)") -> list[Message]:
-        return self.outbox.put(drafts, tx, twin=twin)
-
-    async def _apublish(self, drafts: list[Draft], tx: Any) -> list[Message]:
-        return await self.outbox.aput(drafts, tx)
 
 
 def _alone(event: object) -> tuple[Any, None]:

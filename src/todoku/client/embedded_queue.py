@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +23,7 @@ from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.publish import Encoded, MessageOptions, directed
+from todoku.engine.twins import off_loop
 from todoku.store.values import Delivery, Filter, Signed, StoredMessage, Story
 
 _JSON: Final = "application/json"
@@ -46,13 +46,10 @@ class Embedded:
         except (DatabaseUnavailable, DatabaseBusy) as error:
             raise QueueUnavailable(f"the database cannot take it: {error}") from error
 
-    def join(self, asked: Posted, body: bytes, tx: Any) -> Published:
-        """Store it in the caller's transaction: it commits with that, or not at all (I2)."""
-        return _published(asked, self.box.outbox.put(self._drafts(asked, body), tx, twin=_TWIN))
-
-    async def ajoin(self, asked: Posted, body: bytes, tx: Any) -> Published:
-        """As `join`, for async code."""
-        return _published(asked, await self.box.outbox.aput(await asyncio.to_thread(self._drafts, asked, body), tx))
+    async def insert(self, asked: Posted, body: bytes, tx: Any) -> Published:
+        """Stores it in the caller's transaction: it commits with that, or not at all (I2). For `engine.twins`."""
+        drafts = await off_loop(self._drafts, asked, body)
+        return _published(asked, await self.box.outbox.insert(drafts, tx))
 
     def ping(self, *, within: float) -> None:  # noqa: ARG002 - as publish
         """Whether the database answers."""

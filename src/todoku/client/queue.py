@@ -23,7 +23,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.twins import Step, asynchronous, blocking, in_thread
 
 _MOST: Final = 100
 
@@ -34,23 +34,19 @@ class MessageCalls:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def get(self, id: str) -> Queued:
-        """A message by its id; QueueRefused with status 404: there is none."""
-        refuse_in_event_loop("queue.messages.aget(…)")
-        return self._backend.message(id)
+    @blocking("queue.messages")
+    async def get(self, id: str) -> Queued:
+        """Returns a message by its id. QueueRefused with status 404: there is none."""
+        return await in_thread(self._backend.message, id)
 
-    async def aget(self, id: str) -> Queued:
-        """As `get`, for async code."""
-        return await asyncio.to_thread(self._backend.message, id)
+    aget = asynchronous(get)
 
-    def cancel(self, id: str, *, by: str, why: str) -> None:
-        """Let it not be sent; what runs at this moment goes on."""
-        refuse_in_event_loop("queue.messages.acancel(…)")
-        self._backend.cancel(id, **_signed(by, why))
+    @blocking("queue.messages")
+    async def cancel(self, id: str, *, by: str, why: str) -> None:
+        """Cancels its sending; a running attempt goes on."""
+        await in_thread(self._backend.cancel, id, **_signed(by, why))
 
-    async def acancel(self, id: str, *, by: str, why: str) -> None:
-        """As `cancel`, for async code."""
-        await asyncio.to_thread(self._backend.cancel, id, **_signed(by, why))
+    acancel = asynchronous(cancel)
 
 
 class DeadLetterCalls:
@@ -59,7 +55,8 @@ class DeadLetterCalls:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def list(
+    @blocking("queue.dlq")
+    async def list(
         self,
         *,
         queue: str | None = None,
@@ -69,41 +66,32 @@ class DeadLetterCalls:
         cursor: str | None = None,
         count: int = _MOST,
     ) -> DeadLetters:
-        """A page of at most 100 dead letters: of a queue, to a URL or topic, that died in this time."""
-        refuse_in_event_loop("queue.dlq.alist(…)")
+        """Returns a page of at most 100 dead letters: of a queue, to a URL or topic, aborted in this time."""
         which = Which(queue=queue, to=to, since=since, until=until)
-        return self._backend.dead_letters(which, cursor=cursor, count=_count(count))
+        return await in_thread(self._backend.dead_letters, which, cursor=cursor, count=_count(count))
 
-    async def alist(self, **which: Any) -> DeadLetters:
-        """As `list`, for async code, with the same keywords."""
-        return await asyncio.to_thread(self.list, **which)
+    alist = asynchronous(list)  # noqa: A003 - the method above
 
-    def get(self, id: str) -> DeadLetter:
-        """One of them; QueueRefused with status 404: there is none."""
-        refuse_in_event_loop("queue.dlq.aget(…)")
-        return self._backend.dead_letter(id)
+    @blocking("queue.dlq")
+    async def get(self, id: str) -> DeadLetter:
+        """Returns one dead letter. QueueRefused with status 404: there is none."""
+        return await in_thread(self._backend.dead_letter, id)
 
-    async def aget(self, id: str) -> DeadLetter:
-        """As `get`, for async code."""
-        return await asyncio.to_thread(self._backend.dead_letter, id)
+    aget = asynchronous(get)
 
-    def retry(self, id: str, *, by: str, why: str) -> str:
-        """Let it be sent again, with all its attempts; returns the id of the message that is."""
-        refuse_in_event_loop("queue.dlq.aretry(…)")
-        return self._backend.retry(id, **_signed(by, why))
+    @blocking("queue.dlq")
+    async def retry(self, id: str, *, by: str, why: str) -> str:
+        """Sends it again, with all its attempts; returns the id of its message."""
+        return await in_thread(self._backend.retry, id, **_signed(by, why))
 
-    async def aretry(self, id: str, *, by: str, why: str) -> str:
-        """As `retry`, for async code."""
-        return await asyncio.to_thread(self._backend.retry, id, **_signed(by, why))
+    aretry = asynchronous(retry)
 
-    def delete(self, id: str, *, by: str, why: str) -> None:
-        """Remove it for good."""
-        refuse_in_event_loop("queue.dlq.adelete(…)")
-        self._backend.delete(id, **_signed(by, why))
+    @blocking("queue.dlq")
+    async def delete(self, id: str, *, by: str, why: str) -> None:
+        """Removes it for good."""
+        await in_thread(self._backend.delete, id, **_signed(by, why))
 
-    async def adelete(self, id: str, *, by: str, why: str) -> None:
-        """As `delete`, for async code."""
-        await asyncio.to_thread(self._backend.delete, id, **_signed(by, why))
+    adelete = asynchronous(delete)
 
 
 def _signed(by: str, why: str) -> dict[str, str]:
@@ -137,7 +125,7 @@ class _Here(msgspec.Struct, frozen=True):
 
 
 class Queue:
-    """Made by `todoku.client.connect`. From any thread; the calls that begin with `a` are for async code."""
+    """Made by `todoku.client.connect`. For any thread; every call has an async form, `a…`."""
 
     def __init__(
         self, backend: Backend, *, fallback: Fallback, within: float, handlers: Mapping[str, Handler],
@@ -156,30 +144,26 @@ class Queue:
         self.dlq = DeadLetterCalls(backend)
         self.messages = MessageCalls(backend)
 
-    def publish(self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]) -> Published:
-        """Have `payload` sent to a URL or a topic: bytes as they are, anything else as JSON.
-
-        `tx` is for an App: your own transaction, as in `box.publish`. For the rest see `Sending`.
-        """
-        return self._now(*self._posted(to, None, payload, sending), tx)
-
-    async def apublish(
+    @blocking("queue")
+    async def publish(
         self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
-        """As `publish`, for async code."""
-        return await self._soon(*self._posted(to, None, payload, sending), tx)
+        """Sends `payload` to a URL or a topic: bytes as they are, anything else as JSON.
 
-    def enqueue(
+        `tx` is for an App: your own transaction, as in `box.publish`. For the other options see `Sending`.
+        """
+        return await self._send(*self._posted(to, None, payload, sending), tx)
+
+    apublish = asynchronous(publish)
+
+    @blocking("queue")
+    async def enqueue(
         self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
-        """As `publish`, through a queue: one after the other, in the order they came."""
-        return self._now(*self._posted(to, queue, payload, sending), tx)
+        """Sends `payload` like `publish`, through a queue: one message after the other, in the order of the calls."""
+        return await self._send(*self._posted(to, queue, payload, sending), tx)
 
-    async def aenqueue(
-        self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
-    ) -> Published:
-        """As `enqueue`, for async code."""
-        return await self._soon(*self._posted(to, queue, payload, sending), tx)
+    aenqueue = asynchronous(enqueue)
 
     def spooled(self) -> int:
         """How many messages wait on this disk."""
@@ -205,28 +189,13 @@ class Queue:
             raise InvalidMessage(f"there is no option {sorted(unknown)[0]!r}", hint=f"known: {known}")
         return posted(to, queue, payload, sending, new_id=str(new_id()), trace=inject(None) or {})
 
-    def _now(self, asked: Posted, body: bytes, tx: Any) -> Published:
+    async def _send(self, asked: Posted, body: bytes, tx: Any) -> Published:
         if tx is not None:
-            return self._app().join(asked, body, tx)
-        refuse_in_event_loop("queue.apublish(…), or queue.aenqueue(…)")
-        done = self._stored(asked, body)
+            return await self._app().insert(asked, body, tx)
+        done = await in_thread(self._stored, asked, body)
         if isinstance(done, Published):
             return done
-        returned = done.handler(done.message)
-        if inspect.isawaitable(returned):
-            asyncio.run(_awaited(returned))
-        return _ran(asked)
-
-    async def _soon(self, asked: Posted, body: bytes, tx: Any) -> Published:
-        if tx is not None:
-            return await self._app().ajoin(asked, body, tx)
-        done = await asyncio.to_thread(self._stored, asked, body)
-        if isinstance(done, Published):
-            return done
-        if is_async(done.handler):
-            await done.handler(done.message)
-        else:
-            await asyncio.to_thread(done.handler, done.message)
+        await _Run(done)
         return _ran(asked)
 
     def _app(self) -> Embedded:
@@ -291,6 +260,24 @@ class Queue:
             created_at=time.time(),
         )
         return _Here(handler, message)
+
+
+class _Run(Step[None]):
+    """The caller's own handler, run in the caller's thread or event loop."""
+
+    def __init__(self, here: _Here) -> None:
+        self._handler, self._message = here.handler, here.message
+
+    def now(self, twin: str) -> None:  # noqa: ARG002 - what came before it has refused
+        returned = self._handler(self._message)
+        if inspect.isawaitable(returned):
+            asyncio.run(_awaited(returned))
+
+    async def later(self) -> None:
+        if is_async(self._handler):
+            await self._handler(self._message)
+        else:
+            await asyncio.to_thread(self._handler, self._message)
 
 
 async def _awaited(returned: Any) -> None:

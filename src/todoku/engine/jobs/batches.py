@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
@@ -14,7 +13,8 @@ from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft, Message
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call
-from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
+from todoku.engine.outbox import Outbox, new_id
+from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.port import Store
 from todoku.store.values import BatchStatus
 
@@ -37,14 +37,12 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch of {len(self.handles)} {self.id}>"
 
-    def status(self) -> BatchStatus:
-        """How far it is. NoSuchMessage: rolled back, not committed yet, or its retention has passed."""
-        refuse_in_event_loop("batch.astatus()")
-        return found(self._store, self.id)
+    @blocking("batch")
+    async def status(self) -> BatchStatus:
+        """Returns how many of its members have ended. NoSuchMessage: rolled back, not committed yet, or pruned."""
+        return await in_thread(found, self._store, self.id)
 
-    async def astatus(self) -> BatchStatus:
-        """As `status`, for async code."""
-        return await asyncio.to_thread(found, self._store, self.id)
+    astatus = asynchronous(status)
 
 
 def found(store: Store, id: UUID) -> BatchStatus:
@@ -62,7 +60,8 @@ class Batches:
 
     outbox: Outbox
 
-    def batch(
+    @blocking("box")
+    async def batch(
         self, calls: Iterable[Call[Any]], *, tx: Any, then: Call[Any] | None = None, on: On = "finished"
     ) -> Batch:
         """Store calls, made by `job.call(…)`, as one batch, in your transaction: all of them, or none.
@@ -71,39 +70,29 @@ class Batches:
         after a replay. It is stored in the transaction that ends the last of them. An empty batch is complete at once.
         """
         plan = _planned(calls, then, on)
-        return plan.made(self.outbox, self.outbox.put(plan.drafts, tx, twin="box.abatch(…)", batch=plan.batch))
+        return plan.made(self.outbox, await self.outbox.insert(plan.drafts, tx, batch=plan.batch))
 
-    async def abatch(
-        self, calls: Iterable[Call[Any]], *, tx: Any, then: Call[Any] | None = None, on: On = "finished"
-    ) -> Batch:
-        """As `batch`, for async code."""
-        plan = _planned(calls, then, on)
-        return plan.made(self.outbox, await self.outbox.aput(plan.drafts, tx, batch=plan.batch))
+    abatch = asynchronous(batch)
 
-    def chain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
+    @blocking("box")
+    async def chain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
         """Store calls that are made one after the other, in your transaction; a handle of each.
 
         Each is stored in the transaction in which the one before succeeds. One that is aborted stops the chain; a
         replay that succeeds lets it go on. The handle of a link that is not stored yet says NoSuchMessage.
         """
         links = _linked(calls)
-        self.outbox.put(list(links.first.drafts), tx, twin="box.achain(…)", batch=links.first.batch)
+        await self.outbox.insert(list(links.first.drafts), tx, batch=links.first.batch)
         return links.handles
 
-    async def achain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
-        """As `chain`, for async code."""
-        links = _linked(calls)
-        await self.outbox.aput(list(links.first.drafts), tx, batch=links.first.batch)
-        return links.handles
+    achain = asynchronous(chain)
 
-    def batch_status(self, id: UUID) -> BatchStatus:
+    @blocking("box")
+    async def batch_status(self, id: UUID) -> BatchStatus:
         """How far a batch is, by its id. NoSuchMessage: there is none, or its retention has passed."""
-        refuse_in_event_loop("box.abatch_status(…)")
-        return found(self.outbox.store, id)
+        return await in_thread(found, self.outbox.store, id)
 
-    async def abatch_status(self, id: UUID) -> BatchStatus:
-        """As `batch_status`, for async code."""
-        return await asyncio.to_thread(found, self.outbox.store, id)
+    abatch_status = asynchronous(batch_status)
 
 
 def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:

@@ -18,6 +18,7 @@ from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions
 from todoku.engine.registry import Target
+from todoku.engine.twins import asynchronous, blocking
 from todoku.store.values import EPOCH
 
 P = ParamSpec("P")
@@ -104,25 +105,17 @@ class Job(Generic[P, R]):
         """One call, checked, to be stored with others by `box.enqueue_many`."""
         return Call(self._outbox, self._handler, self._options, self._handler.signature.encoded(args, kwargs))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a call: it commits with `tx`, or in a transaction of its own."""
+    @blocking("{0.name}")
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Stores a call: it commits with `tx`, or in a transaction of its own."""
         call: Call[R] = self.call(*args, **kwargs)
-        tx = self._options.get("tx")
+        draft, tx = call.draft(), self._options.get("tx")
         if self._options.get("best_effort"):
-            draft = call.draft()
-            return call.handle_or_none(draft, self._outbox.try_put([draft], tx, twin=f"{self.name}.aenqueue(…)"))
-        (message,) = self._outbox.put([call.draft()], tx, twin=f"{self.name}.aenqueue(…)")
+            return call.handle_or_none(draft, await self._outbox.try_insert([draft], tx))
+        (message,) = await self._outbox.insert([draft], tx)
         return call.handle(message)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """As `enqueue`, for async code."""
-        call: Call[R] = self.call(*args, **kwargs)
-        tx = self._options.get("tx")
-        if self._options.get("best_effort"):
-            draft = call.draft()
-            return call.handle_or_none(draft, await self._outbox.atry_put([draft], tx))
-        (message,) = await self._outbox.aput([call.draft()], tx)
-        return call.handle(message)
+    aenqueue = asynchronous(enqueue)
 
 
 class Call(Generic[R]):
