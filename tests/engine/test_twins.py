@@ -14,13 +14,16 @@ import todoku
 from todoku.app import App
 from todoku.client.queue import DeadLetterCalls, MessageCalls, Queue
 from todoku.core.errors import BlockingCall
+from todoku.engine.deliveries import Deliveries
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.ledger import Ledger
+from todoku.engine.queues import Queues
 from todoku.engine.schedules import Schedules
 from todoku.engine.twins import Pause, asynchronous, blocking, in_thread, off_loop
 
 CLASSES: tuple[type, ...] = (
-    App, todoku.Batch, todoku.Job, Handle, Ledger, Schedules, Queue, MessageCalls, DeadLetterCalls,
+    App, todoku.Batch, todoku.Job, Handle, Ledger, Schedules, Deliveries, Queues, Queue, MessageCalls,
+    DeadLetterCalls,
 )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ class Spool:
     def _settle_in(self) -> None:
         """Settings of a spool, whatever the environment says of the application's own database."""
         given = self.box.settings
-        self.box.settings = self.box.outbox.settings = msgspec.structs.replace(
+        self.box.outbox.settings = msgspec.structs.replace(
             given, enabled=True, lease_sec=_LEASE, reclaim_interval_sec=1.0, max_lost=_EVER, unknown_after_sec=_LONG,
             drain_grace_sec=1.0, max_payload_bytes=_LARGEST, max_processing_sec=60.0,
         )  # fmt: skip
