@@ -56,7 +56,7 @@ class Oven:
 
     abake = asynchronous(bake)
 
-    @blocking("{0.name}")
+    @blocking(lambda oven: oven.name)
     async def cool(self) -> None:
         """Cools."""
         await Pause(0.0)

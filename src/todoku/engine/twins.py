@@ -92,18 +92,21 @@ class Pause(Step[None]):
         await asyncio.sleep(self._seconds)
 
 
-def blocking(noun: str) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, R]]:
+def blocking(
+    noun: str | Callable[[Any], str],
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, R]]:
     """Makes the blocking form of an implementation, with its name, docstring and signature.
 
-    `noun`: what users call the object, for the hint of BlockingCall; `{0.name}` in it is the name of the object itself.
+    `noun`: what users call the object, or a function that returns it, for the hint of BlockingCall.
     """
 
     def decorate(implementation: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-        twin, is_template = f"{noun}.a{implementation.__name__}(…)", "{" in noun
+        tail = f".a{implementation.__name__}(…)"
+        known, named = (noun + tail, str) if isinstance(noun, str) else ("", noun)
 
         @wraps(implementation)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return now(implementation(*args, **kwargs), twin.format(*args) if is_template else twin)
+            return now(implementation(*args, **kwargs), known or named(args[0]) + tail)
 
         # Frameworks that unwrap a function to see whether it is async must not find the implementation.
         del call.__wrapped__

@@ -105,7 +105,7 @@ class Job(Generic[P, R]):
         """One call, checked, to be stored with others by `box.enqueue_many`."""
         return Call(self._outbox, self._handler, self._options, self._handler.signature.encoded(args, kwargs))
 
-    @blocking("{0.name}")
+    @blocking(lambda job: job.name)
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a call: it commits with `tx`, or in a transaction of its own."""
         call: Call[R] = self.call(*args, **kwargs)
