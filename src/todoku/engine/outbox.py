@@ -1,4 +1,4 @@
-"""The end of every publish: drafts go into the caller's transaction, or into one of their own."""
+"""Stores drafts: in the caller's transaction, or in one of their own. Every publish ends here."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ T = TypeVar("T")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an App allows its publishers."""
+    """The options of an App that concern publishing."""
 
     require_tx: bool = False
     no_route: Literal["error", "dead_letter"] = "error"
 
 
 class Instead(Protocol):
-    """Somebody who takes drafts in the store's place: a test that runs jobs where they are enqueued."""
+    """A stand-in for the store: a test that runs jobs where they are enqueued."""
 
     def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
         """As `Outbox.put`."""
@@ -56,7 +56,7 @@ class Instead(Protocol):
 
 
 class Outbox:
-    """Takes drafts: of events and of jobs, from blocking and from async code, with `tx` and without."""
+    """Checks and stores drafts of events and of jobs."""
 
     def __init__(
         self, store: Store, database: Database, settings: Settings, policy: Policy, telemetry: Telemetry
@@ -67,22 +67,22 @@ class Outbox:
         self._database = database
         self._policy = policy
         self.schemas = Schemas()
-        """What payloads must look like, by topic."""
+        """The schemas of payloads, by topic."""
         self.sealer = Sealer(settings)
         self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
         self.secrets = SecretSources(settings.secrets_dir)
         self.instead: Instead | None = None
         self.wake: Callable[[], None] = _nothing
-        """Called after a commit of our own: a worker in this process need not wait for its next poll."""
+        """Called after a commit without `tx`, so that a worker in this process does not wait for its next poll."""
 
     def connect(self, database: Database, settings: Settings) -> None:
-        """From now on, another database; the store is on it already."""
+        """Changes to another database, which the store already uses."""
         self._database, self.settings = database, settings
         self.sealer.forget()
         self.opener = Opener(settings.master_keys, self.store, monotonic=time.monotonic)
 
     def draft(self, topic: str, payload: object, options: MessageOptions, routes: Sequence[Route]) -> Draft:
-        """A checked draft that carries the current trace, or InvalidMessage and nothing stored."""
+        """Returns a checked draft that carries the current trace, or raises InvalidMessage."""
         headers = inject(options.headers)
         if not isinstance(payload, bytes | Encoded):
             with self.secrets.near():
@@ -99,10 +99,10 @@ class Outbox:
         return self.finished(made)
 
     def finished(self, made: Draft) -> Draft:
-        """A draft that fits the schema of its topic, sealed if that is declared; or InvalidMessage."""
+        """Returns the draft, encrypted if its topic is. InvalidMessage: it breaks the schema of its topic."""
         if self.schemas and made.payload is not None:
             self.schemas.check(made.topic, made.payload)
-        # Nobody stores what is taken in the store's place.
+        # A stand-in for the store stores nothing, so nothing is encrypted for it.
         return self.sealer.sealed(made) if self.sealer.seals(made.topic) and self.instead is None else made
 
     def put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message]:
@@ -223,9 +223,9 @@ def _with_later(drafts: list[Draft], batch: NewBatch | None) -> list[Draft]:
 
 
 def new_id() -> UUID:
-    """A public message id: time in front, unguessable behind."""
+    """Returns a new public message id: the time, then unguessable bits."""
     return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
 
 
 def _nothing() -> None:
-    """Nobody is to be woken."""
+    """No worker in this process."""

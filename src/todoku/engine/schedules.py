@@ -1,6 +1,6 @@
-"""What a person or a program does to schedules at run time: the one module behind Python, the command line and HTTP.
+"""The schedules of an App's database, `box.schedules`: the one module behind Python, the command line and HTTP.
 
-Each act is signed and leaves an audit row; with `dry_run` it only finds out whether it could be done.
+Each act is signed and leaves an audit row; with `dry_run` it only checks whether it could be done.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from todoku.store.schedules import Put, ReadGroups, ScheduleRow
 from todoku.store.values import Signed, moment
 
 MakePlan = Callable[[Any, object, Any, Missed], Plan]
-"""(what, payload, when, missed) → plan: the App knows its jobs and routes."""
+"""(what, payload, when, missed) → plan, by the jobs and routes that an App declares."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as people look at it. Times are in UTC; `tz` is where its cron expression is read.
+    """A schedule, for people. Times are in UTC; `tz` is the time zone of its cron expression.
 
-    `source`: "code" (an App declares it) or "stored" (made at run time). `declared`: whether somebody still keeps it;
-    one that is not does not fire. `overdue`: for how many seconds its next slot has been due.
+    `source`: "code" (an App declares it) or "stored" (stored at run time). `declared`: False if no App declares it any
+    more, and it no longer fires. `overdue`: for how many seconds its next slot has been due.
     """
 
     name: str

@@ -23,7 +23,7 @@ from todoku.engine.group_commit import Answer, Together
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
 from todoku.engine.ingest.source_keys import SourceKeys
-from todoku.engine.jobs.decoders import told
+from todoku.engine.jobs.decoders import describe
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.tracing import inject, travelling
@@ -171,7 +171,8 @@ class Ingest:
                 source.decode(arrived.body)
             except msgspec.DecodeError as error:  # of which a ValidationError is one
                 raise InvalidMessage(
-                    f"the event is not as {source.name} declares it: {told(error)}", hint="model= of box.ingest"
+                    f"the event is not as {source.name} declares it: {describe(error)}",
+                    hint="model= of box.ingest",
                 ) from None
         # Its digest is its own: an event that its source writes down anew is a repetition, never a conflict.
         hashed = key_hash(identity.id)

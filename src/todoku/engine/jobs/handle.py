@@ -119,6 +119,6 @@ class Handle(Generic[R_co]):
             reason = standing.reason or "UNKNOWN"
             raise JobAborted(
                 f"{self.job} {self.id} was aborted: {reason}: {standing.error or reason}",
-                hint="mend the cause, then replay it",
+                hint="remove the cause, then replay it",
                 reason=reason,
             )
