@@ -1,88 +1,74 @@
-"""The composition root: the only place that names a backend, and the object people hold in their hands."""
+"""The composition root: the only module that names a backend, and App, the object that users hold."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import tomllib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.alert_settings import SECRET_ALERTS
-from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting, UnknownDatabase
+from todoku.core.destination import Destination
+from todoku.core.ending import Event as End
+from todoku.core.ending import On
+from todoku.core.errors import UnknownDatabase
 from todoku.core.http_request import QUEUE, SCHEMES
-from todoku.core.message import Draft, Message
+from todoku.core.ingest import Verifier
+from todoku.core.message import Message
 from todoku.core.outcome import Duration
-from todoku.core.settings import Settings, read_settings
+from todoku.core.schedule import timing
+from todoku.core.settings import Settings
+from todoku.core.topic_pattern import Route
 from todoku.destinations.http_requests import Requests
 from todoku.destinations.http_sender import is_installed
-from todoku.engine import operate
+from todoku.engine.context import Context
+from todoku.engine.deliveries import Deliveries, Id
 from todoku.engine.diagnostics.summary import About, without_password
 from todoku.engine.embedded_worker import run_beside, run_until_idle
+from todoku.engine.encryption.secret_providers import Resolve
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.inbox import Inbox
 from todoku.engine.ingest.receive import Ingest
-from todoku.engine.ingest.source import IngestDeclarations, Sources
-from todoku.engine.jobs.batches import Batches, without_tx
-from todoku.engine.jobs.event import Event
-from todoku.engine.jobs.handle import Handle, signed
-from todoku.engine.jobs.hooks import HookDeclarations
-from todoku.engine.jobs.job import Call
+from todoku.engine.ingest.source import Sources
+from todoku.engine.jobs import batches, hooks
+from todoku.engine.jobs.declarations import Declarations, Declare, Sender
+from todoku.engine.jobs.event import E, Event
+from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.hooks import EndingOptions, HookOptions
+from todoku.engine.jobs.job import Call, Job
+from todoku.engine.jobs.options import JobOptions, PublishOptions
+from todoku.engine.jobs.schedule_declarations import DeclaredSchedules, TimedOptions
 from todoku.engine.ledger import Answer, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operate import Replayed
-from todoku.engine.outbox import Outbox, Policy, new_id, refuse_in_event_loop
-from todoku.engine.publish import MessageOptions
+from todoku.engine.outbox import Outbox, Policy, new_id
+from todoku.engine.process_settings import load_settings
+from todoku.engine.queues import Queues
 from todoku.engine.registry import Target
-from todoku.engine.schedule import declare
+from todoku.engine.schedule import Timing, declare, timed
+from todoku.engine.schedules import Schedules
 from todoku.engine.transaction_block import Block
+from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.engine.worker.worker import Worker
 from todoku.shells import registered_shells
+from todoku.store.batches import BatchStatus
 from todoku.store.database import Database, Migrated
-from todoku.store.filter import Filter
 from todoku.store.store import Store
 
-__all__ = ["App", "load_settings", "new_id", "open_database", "printed_migrations"]
+__all__ = ["App", "PublishOptions", "load_settings", "new_id", "open_database", "printed_migrations"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def load_settings(**given: object) -> Settings:
-    """Settings of this process: arguments, then the environment, then `todoku.toml`."""
-    file = Path("todoku.toml")
-    try:
-        stored = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:  # not ours to read, not UTF-8, not TOML
-        raise InvalidSetting(f"todoku.toml cannot be read: {error}", hint="mend it, or move it away") from error
-    return read_settings(_with_secret_files(os.environ), stored, **given)
-
-
-_SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
-
-
-def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """NAME_FILE names a file that holds NAME: how secrets reach containers."""
-    read = dict(environ)
-    for name in (*_SECRETS, *SECRET_ALERTS):
-        if path := environ.get(f"{name}_FILE"):
-            try:
-                read[name] = Path(path).read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise InvalidSetting(f"{name}_FILE cannot be read: {error}", hint="does the file exist?") from error
-    return read
-
-
 def open_database(settings: Settings) -> Database:
-    """The database a URL names."""
+    """Opens the database that the settings' URL names. UnknownDatabase: it names none."""
     scheme, separator, rest = settings.database.partition("://")
     if scheme == "sqlite":
         from todoku.store.sqlite.database import SqliteDatabase  # noqa: PLC0415 - only the backend in use
@@ -92,110 +78,89 @@ def open_database(settings: Settings) -> Database:
         try:
             from todoku.store.postgres.database import PostgresDatabase  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise UnknownDatabase(
-                "PostgreSQL needs psycopg, which is not installed", hint='pip install "todoku[postgres]"'
-            ) from error
-        return PostgresDatabase(_replaced(settings, f"postgresql://{rest}"))
-    raise UnknownDatabase(
-        f"{scheme or settings.database!r} is no database todoku knows",
-        hint="use sqlite:///name.db or postgresql://user@host/name",
-    )
-
-
-def _replaced(settings: Settings, url: str) -> Settings:
-    return msgspec.structs.replace(settings, database=url)
+            hint = 'pip install "todoku[postgres]"'
+            raise UnknownDatabase("PostgreSQL needs psycopg, which is not installed", hint=hint) from error
+        return PostgresDatabase(msgspec.structs.replace(settings, database=f"postgresql://{rest}"))
+    hint = "use sqlite:///name.db or postgresql://user@host/name"
+    raise UnknownDatabase(f"{scheme or settings.database!r} is no database todoku knows", hint=hint)
 
 
 def printed_migrations(database: str | None, schema: str | None) -> str:
-    """The whole schema as one SQL script, for people who apply SQL with their own tools."""
-    opened = open_database(load_settings(database=database, schema=schema))
-    return opened.printed()
+    """Returns the whole schema as one SQL script, for people who apply SQL with their own tools."""
+    return open_database(load_settings(database=database, schema=schema)).printed()
 
 
-class PublishOptions(TypedDict, total=False):
-    """How to publish: the keywords of `publish`, beside `tx`."""
-
-    key: str | None
-    idempotency_key: str | None
-    delay: Duration | None
-    at: datetime | None
-    expires: Duration | None
-    priority: int
-    headers: Mapping[str, str] | None
-
-
-class App(HookDeclarations, Batches, IngestDeclarations):
+class App:
     """Your messages and where they go. Examples call it `box`.
 
     `database` is `sqlite:///file.db` or `postgresql://…`; None reads TODOKU_DATABASE or DATABASE_URL.
-    `schema` is the PostgreSQL schema todoku lives in (None: wherever the search path leads).
+    `schema` is the PostgreSQL schema of todoku's tables (None: the first of the search path).
     `require_tx`: a publish or enqueue without `tx=` is an error.
-    `no_route`: what is published and no route takes is an error, or a dead letter.
+    `no_route`: a message that no route takes is an error, or becomes a dead letter.
+
+    `deliveries`, `queues` and `schedules` are for looking after them. Calls that wait have an async form, `a…`.
     """
 
     def __init__(
-        self,
-        database: str | None = None,
-        *,
-        schema: str | None = None,
-        require_tx: bool = False,
+        self, database: str | None = None, *, schema: str | None = None, require_tx: bool = False,
         no_route: Literal["error", "dead_letter"] = "error",
-    ) -> None:
+    ) -> None:  # fmt: skip
         settings = load_settings(database=database, schema=schema)
+        policy = Policy(require_tx=require_tx, no_route=no_route)
         self._database = open_database(settings)
         self.store = Store(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
-        policy = Policy(require_tx=require_tx, no_route=no_route)
         self.telemetry = Telemetry(span_ratio=settings.span_ratio)
-        self.sources = Sources()
-        super().__init__(Outbox(self.store, self._database, settings, policy, self.telemetry), settings)
+        self.outbox = Outbox(self.store, self._database, settings, policy, self.telemetry)
+        declared = self.declarations = Declarations(self.outbox)
+        self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
+        self._timetable = DeclaredSchedules(declared)
+        self.plans = self._timetable.plans
+        self.sources = Sources(self.outbox)
+        self.deliveries = Deliveries(self.outbox)
+        self.queues = Queues(self.store)
+        self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
             self._serve_http(Requests(settings, KeyRing(self.store, settings).keys))
 
-    def _serve_http(self, sender: Requests) -> None:
-        """Every worker of every App sends requests, to whatever host."""
-        for name in SCHEMES:
-            self.registry.add(
-                Target(
-                    name=name, queue=QUEUE, backoff=self.settings.backoff, sender=sender, batch=sender.batch,
-                    at_once=self.settings.http_per_host,
-                )
-            )  # fmt: skip
+    @property
+    def settings(self) -> Settings:
+        """The settings of this App; those of the database change with `connect`."""
+        return self.outbox.settings
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Every route, in the order of their declarations."""
+        return tuple(self.declarations.routes)
 
     def migrate(self) -> Migrated:
-        """Create or update todoku's tables, and store the schedules declared here; nothing, if all that is there."""
+        """Creates or updates todoku's tables, and stores the schedules and hooks declared here. Can be repeated."""
         done = self.store.migrate()
         declare(self.store, self.plans)
         self.store.announce_hooks(self.registry.hooks)
         return done
 
     def connect(self, database: str, *, schema: str | None = None) -> None:
-        """Leave this database for another; what is declared stays. Not while a worker of this App runs."""
+        """Moves the App, with its declarations, to another database. Not while a worker of this App runs."""
         settings = msgspec.structs.replace(self.settings, database=database, schema=schema)
         opened = open_database(settings)
         self.store.close()
-        self._database = opened
-        self.store.connect(opened)
-        self.settings = settings
+        self._database = self.store.database = opened
         self.outbox.connect(opened, settings)
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Closes every connection."""
         self.store.close()
 
     def about(self) -> About:
-        """What is in the database, for `todoku up`."""
-        counts = self.store.statistics.counts(max_age=60.0)
-        shown = without_password(self.settings.database)
-        return About(shown, self._database.dialect, self._database.describe(), counts)
-
-    # ----------------------------------------------------------------------------------------- running
+        """Returns what `todoku up` prints about the database."""
+        database, counts = self._database, self.store.statistics.counts(max_age=60.0)
+        return About(without_password(self.settings.database), database.dialect, database.describe(), counts)
 
     def worker(self, *, name: str | None = None, limit: int | None = None) -> Worker:
-        """A worker for everything declared here. `limit`: it claims no more than so many."""
-        # The heartbeat has a connection of its own: whatever handlers do to the others, the lease is kept.
-        heart = Store(
-            open_database(msgspec.structs.replace(self.settings, connections=1)), ledger_ttl=self.settings.ledger_ttl
-        )
+        """Creates a worker for everything declared here. `limit`: the most deliveries it claims."""
+        # The heartbeat has a connection of its own: handlers that use up the others do not cost the lease.
+        own = open_database(msgspec.structs.replace(self.settings, connections=1))
+        heart = Store(own, ledger_ttl=self.settings.ledger_ttl)
         wrap_handlers(self.registry)
         worker = Worker(
             self.store, heart, self.registry, self.settings, telemetry=self.telemetry, name=name, limit=limit,
@@ -206,136 +171,228 @@ class App(HookDeclarations, Batches, IngestDeclarations):
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
-        """Run a worker beside an ASGI application: `FastAPI(lifespan=box.lifespan)`."""
+        """Runs a worker beside an ASGI application: `FastAPI(lifespan=box.lifespan)`."""
         await asyncio.to_thread(self.migrate)
         async with run_beside(self.worker()):
             yield
 
     def drain(self, *, limit: int | None = None) -> int:
-        """Run what is due, here and now, and return how many attempts were settled: for tests and scripts."""
+        """Runs everything that is due and returns the number of settled attempts: for tests and scripts."""
         return run_until_idle(self.worker(limit=limit))
 
     async def adrain(self, *, limit: int | None = None) -> int:
-        """As `drain`, for async code."""
+        """Runs everything that is due and returns the number of settled attempts: for tests and scripts (async)."""
         return await self.worker(limit=limit).run(until_idle=True)
 
-    # ----------------------------------------------------------------------------------------- publish
+    # -------------------------------------------------------------------------------- publish and enqueue
 
-    def publish(
+    @blocking("box")
+    async def publish(
         self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
     ) -> Message:
-        """Publish an event, or a topic and its payload, in your own transaction `tx`.
+        """Publishes an event, or a topic and its payload, in your own transaction `tx`.
 
-        It commits with your rows, or not at all (I2); `tx=None` is a transaction of its own, on purpose. With an
-        idempotency key, a repetition returns the earlier message with `duplicate=True`; the same key with another
-        payload raises IdempotencyConflict. `delay`, `at`: later. `expires`: not after so long. `priority`: 0 to 15.
+        It commits with your rows, or not at all (I2); `tx=None` is a transaction of its own. A repetition with the same
+        idempotency key returns the earlier message with `duplicate=True`; the same key with another payload raises
+        IdempotencyConflict. `delay`, `at`: later. `expires`: seconds after which it is not sent. `priority`: 0 to 15.
         """
-        return self._publish([self._drafted(event, payload, options)], tx)[0]
+        (message,) = await self.outbox.insert([self.declarations.draft(event, payload, options)], tx)
+        return message
 
-    async def apublish(
-        self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
-    ) -> Message:
-        """As `publish`, for async code."""
-        return (await self._apublish([self._drafted(event, payload, options)], tx))[0]
+    apublish = asynchronous(publish)
 
-    def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
-        """Publish many events, or (topic, payload), at once, in your transaction: all of them, or none."""
-        return self._publish(self._all_drafted(events), tx, twin="box.apublish_many(…)")
+    @blocking("box")
+    async def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
+        """Publishes many events, or (topic, payload), in your transaction: all of them, or none."""
+        return await self.outbox.insert(self.declarations.drafts(events), tx)
 
-    async def apublish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
-        """As `publish_many`, for async code."""
-        return await self._apublish(self._all_drafted(events), tx)
+    apublish_many = asynchronous(publish_many)
 
-    def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
-        """Store many calls, made by `job.call(…)`, at once, in your transaction: all of them, or none."""
-        calls = without_tx(calls)
-        messages = self.outbox.put([call.draft() for call in calls], tx, twin="box.aenqueue_many(…)")
-        return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+    @blocking("box")
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
+        """Stores many calls, made by `job.call(…)`, in your transaction: all of them, or none."""
+        return await batches.insert_calls(self.outbox, calls, tx)
 
-    async def aenqueue_many(self, calls: Iterable[Call[R]], *, tx: Any) -> list[Handle[R]]:
-        """As `enqueue_many`, for async code."""
-        calls = without_tx(calls)
-        messages = await self.outbox.aput([call.draft() for call in calls], tx)
-        return [call.handle(message) for call, message in zip(calls, messages, strict=True)]
+    aenqueue_many = asynchronous(enqueue_many)
 
-    # ------------------------------------------------------------------------------------------ ingest
+    @blocking("box")
+    async def batch(
+        self, calls: Iterable[Call[Any]], *, tx: Any, then: Call[Any] | None = None, on: On = "finished"
+    ) -> batches.Batch:
+        """Stores calls, made by `job.call(…)`, as one batch, in your transaction: all of them, or none.
+
+        `then` is called once, when all have ended; with `on="succeeded"` when all have succeeded, if need be after a
+        replay. It is stored in the transaction that ends the last member. An empty batch is complete at once.
+        """
+        return await batches.insert_batch(self.outbox, calls, tx, then, on)
+
+    abatch = asynchronous(batch)
+
+    @blocking("box")
+    async def chain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
+        """Stores calls that run one after the other, in your transaction; returns a handle of each.
+
+        Each is stored in the transaction in which the one before it succeeds. An aborted one stops the chain until its
+        replay succeeds. The handle of a call that is not stored yet raises NoSuchMessage.
+        """
+        return await batches.insert_chain(self.outbox, calls, tx)
+
+    achain = asynchronous(chain)
+
+    @blocking("box")
+    async def batch_status(self, id: UUID) -> BatchStatus:
+        """Returns how many members of a batch have ended. NoSuchMessage: there is none, or its retention has passed."""
+        return await in_thread(batches.batch_status, self.outbox.store, id)
+
+    abatch_status = asynchronous(batch_status)
+
+    # ------------------------------------------------------------------------------------ declarations
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
+    @overload
+    def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declare: ...
+    def job(self, name: Any = None, /, **options: Unpack[JobOptions]) -> Any:
+        """Makes a function a job: `@box.job`, or `@box.job(name, queue=…, max_attempts=…, …)`.
+
+        The name is the function's unless you give one. The options are explained at JobOptions.
+        """
+        if callable(name):
+            return self.declarations.job(name, None, options)
+        return lambda function: self.declarations.job(function, name, options)
+
+    def on(self, topic: str | type[Any], *, name: str | None = None, **options: Unpack[JobOptions]) -> Declare:
+        """Makes a function the consumer of a topic, a pattern, or an event class; the options are those of `job`.
+
+        The function takes the event, after `ctx` if it has that parameter. The event is decoded as its annotation, else
+        as the event class, else as JSON.
+        """
+        return self.declarations.consumer(topic, name, options)
+
+    @overload
+    def after(self, *events: End, to: Destination | Sender | str, **which: Unpack[EndingOptions]) -> None: ...
+    @overload
+    def after(self, *events: End, **options: Unpack[HookOptions]) -> Declare: ...
+    def after(self, *events: End, to: Any = None, **options: Unpack[HookOptions]) -> Any:
+        """Calls a function after each delivery that has "succeeded" or was "aborted", or sends the Ending to `to`.
+
+        The function takes an `Ending`, after `ctx` if it has that parameter, and becomes a job with these options. Its
+        call is stored in the transaction that ends the delivery, once, and retried like any other. `topic` (a pattern),
+        `destination` and `from_queue` select the deliveries; `queue` is the hook's own.
+        """
+        return hooks.declare(self.declarations, events, to, options)
+
+    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
+        """Makes a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
+
+        `encrypted`: every message of this topic is stored encrypted; its key is not.
+        """
+        return self.declarations.event(topic, key, encrypted=encrypted)
+
+    def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
+        """Requires payloads of `topic`, or of a pattern, to fit this JSON Schema: a mapping, or JSON text.
+
+        Checked at publish, which stores nothing then, and again before a message is run or sent.
+        """
+        self.outbox.schemas.declare(topic, schema)
+
+    def secrets(self, provider: str, resolve: Resolve) -> None:
+        """Makes this function, plain or async, the provider of secrets: `Ref("provider:path")` calls it with `path`."""
+        self.outbox.secrets.add(provider, resolve)
+
+    def route(
+        self, topic: str, to: Destination | Job[..., Any] | Sender | str, *, name: str | None = None,
+        ordered: bool = False,
+    ) -> None:  # fmt: skip
+        """Sends messages whose topic matches to a destination: `*` is one word of the topic, `**` any number.
+
+        `to` is a destination, a plain function of an Outgoing, a job, or the name of a destination that another
+        process serves. `ordered`: messages with the same key arrive one after the other, as they were committed.
+        """
+        self.declarations.route(topic, to, name, ordered=ordered)
+
+    def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
+        """Calls a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.
+
+        The function becomes a job with these options, unless it is one, and is called with `args` and `kwargs`. `name`
+        is the schedule's, and that of a new job. `missed`: for slots that no worker fired in time, "skip" fires none,
+        "once" one for all of them, "all" each. `ctx.scheduled_at` is the slot.
+        """
+        return self._timetable.decorator(timing(expression, None, tz), options)
+
+    def every(self, duration: Duration, *, anchor: datetime | None = None, **options: Unpack[TimedOptions]) -> Declare:
+        """Calls a function at an interval: `@box.every(60)`, `@box.every(timedelta(hours=6))`. Otherwise like `cron`.
+
+        Slots are counted from `anchor` (the beginning of 1970, UTC), so a restart does not move them.
+        """
+        return self._timetable.decorator(timing(None, duration, anchor=anchor), options)
+
+    def schedule(self, name: str, what: Any, payload: object = None, **when: Unpack[Timing]) -> None:
+        """Declares a schedule for a job, a call of one (`job.call(…)`), an event, or a topic with its payload.
+
+        `cron` (and `tz`) or `every` (and `anchor`) say when. An event goes to the routes declared before this call.
+        """
+        self._timetable.declare(name, what, payload, *timed(**when))
+
+    def ingest(
+        self, source: str, verifier: Verifier, *, topic: str, model: Any = None, key: str | None = None,
+        dedupe_for: Duration | None = None, reopen: bool = True,
+    ) -> None:  # fmt: skip
+        """Receives the events that `source` posts: verified, stored in one commit, and then acknowledged with 204.
+
+        `verifier`: `todoku.stripe(secrets=[…])`, `github`, `slack`, `shopify`, `standard_webhooks`, `hmac`. `topic`: of
+        its messages; `{type}` is the event's type, `{data.object.object}` a value in its JSON. `model`: the class of
+        events. `key`: the path of the value that orders them. An event that comes again within `dedupe_for` (setting
+        `ingest_dedupe`, 90 days) is acknowledged and not queued; if it is a dead letter, `reopen` replays it.
+        """
+        self.sources.declare(source, verifier, topic=topic, model=model, key=key, dedupe_for=dedupe_for, reopen=reopen)
 
     @cached_property
     def ingest_app(self) -> Any:
-        """An ASGI application that takes in what the sources declared here post: `api.mount("/ingest", …)`."""
+        """The ASGI application that the sources declared here post to: `api.mount("/ingest", box.ingest_app)`."""
         return registered_shells().ingest_app(self)
 
     def receiver(self, together: GroupCommit) -> Ingest:
-        """Who takes in the events of the sources declared here, and stores them with what others store."""
-        return Ingest(self.outbox, self.sources, lambda: self._routes, together)
-
-    # -------------------------------------------------------------------------------------------- once
+        """Creates the receiver of the sources declared here; it stores events by the group commit `together`."""
+        return Ingest(self.outbox, self.sources, lambda: self.declarations.routes, together)
 
     @property
     def ledger(self) -> Ledger:
-        """Ledger entries of your own: `once`, `conclude`, `entry`."""
+        """Your own idempotency keys: `once`, `conclude`, `entry`."""
         return Ledger(self.outbox)
 
     def once(self, key: str, *, scope: str, tx: Any, body: object = None) -> Block[Answer]:
-        """Do something once for a key: `with box.once(key, scope="refunds", tx=db) as done:`, or `async with`.
+        """Does something once for a key: `with box.once(key, scope="refunds", tx=db) as done:`, or `async with`.
 
-        `done.first`: do it, and `done.store(response)`. Otherwise `done.response` is what was stored. The same key with
-        another `body` raises IdempotencyConflict. The entry commits with your rows (I2), and lasts `ledger_ttl`; with
-        `tx=None` it is held while the block runs, and whoever else comes meanwhile is told InProgress.
+        If `done.first`, do it, and `done.store(response)`. Otherwise `done.response` is the stored response. The same
+        key with another `body` raises IdempotencyConflict. The entry commits with your rows (I2), and lasts
+        `ledger_ttl`. With `tx=None` the key is reserved while the block runs, and another caller gets InProgress.
         """
         return self.ledger.once(key, scope=scope, tx=tx, body=body)
 
     def inbox(self, consumer: str) -> Inbox:
-        """What a consumer has seen: `with box.inbox("points").once(message_id, tx=db) as first:`."""
+        """The messages a consumer has seen: `with box.inbox("points").once(message_id, tx=db) as first:`."""
         return Inbox(self.outbox, consumer)
 
-    # ------------------------------------------------------------------------------- what a person does
-
     def replay(
-        self,
-        *ids: UUID | int | str,
-        reason: str | None = None,
-        by: str,
-        why: str,
-        dry_run: bool = False,
-        limit: int | None = None,
+        self, *ids: Id, reason: str | None = None, by: str, why: str, dry_run: bool = False, limit: int | None = None,
         rate: float | None = None,
-    ) -> Replayed:
-        """Let dead letters run again, from attempt 0, audited: by id of message or delivery, or all of a `reason`.
+    ) -> Replayed:  # fmt: skip
+        """Runs dead letters again, by id or by reason; see `box.deliveries.replay`, which has an async form."""
+        return self.deliveries.replay(*ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate)
 
-        `limit`: at most so many. `rate`: at most so many a second. `dry_run`: only say what would be replayed.
-        """
-        if not ids and reason is None:
-            raise InvalidAct("replay what?", hint="give ids, or reason=…: box.replay(reason='TIMEOUT', by=…, why=…)")
-        refuse_in_event_loop("asyncio.to_thread(box.replay, …)")
-        which = Filter(ids=operate.resolve(self.store, ids) if ids else None, reason=reason)
-        done = operate.replay(self.store, which, signed(by, why), limit=limit, rate=rate, dry_run=dry_run)
-        if not dry_run:
-            self.outbox.wake()
-        return done
-
-    # ------------------------------------------------------------------------------------------- inside
-
-    def _drafted(self, event: str | Event, payload: object, options: PublishOptions) -> Draft:
-        topic, body, key = self._events.split(event, payload)
-        given: PublishOptions = {"key": key, **options}
-        return self._draft(topic, body, MessageOptions(**given))
-
-    def _all_drafted(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
-        pairs = (event if isinstance(event, tuple) else _alone(event) for event in events)
-        return [self._drafted(event, payload, {}) for event, payload in pairs]
-
-    def _draft(self, topic: str, payload: object, options: MessageOptions) -> Draft:
-        return self.outbox.draft(topic, payload, options, self._routes)
-
-    def _publish(self, drafts: list[Draft], tx: Any, *, twin: str = "box.apublish(…)") -> list[Message]:
-        return self.outbox.put(drafts, tx, twin=twin)
-
-    async def _apublish(self, drafts: list[Draft], tx: Any) -> list[Message]:
-        return await self.outbox.aput(drafts, tx)
-
-
-def _alone(event: object) -> tuple[Any, None]:
-    if isinstance(event, str):
-        raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
-    return event, None
+    def _serve_http(self, sender: Requests) -> None:
+        """Registers HTTP: every worker of every App sends requests, to any host."""
+        for name in SCHEMES:
+            self.registry.add(
+                Target(
+                    name=name, queue=QUEUE, backoff=self.settings.backoff, sender=sender, batch=sender.batch,
+                    at_once=self.settings.http_per_host,
+                )
+            )  # fmt: skip

@@ -276,7 +276,7 @@ def test_what_cannot_be_a_hook_is_refused_where_it_is_declared(box: todoku.App) 
 def test_a_hook_hears_of_an_event_once(box: todoku.App) -> None:
     box.after("aborted", to="there")
     box.after("succeeded", to="there")
-    with pytest.raises(todoku.InvalidSetting, match="there hears of aborted twice"):
+    with pytest.raises(todoku.InvalidSetting, match="there is declared twice for aborted"):
         box.after("aborted", to="there", topic="order.*")
 
 

@@ -87,9 +87,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "both counts": ({"max_retries": 1, "max_attempts": 2}, "cannot both be given"),
     "one alias as text": ({"aliases": "old"}, "aliases cannot be 'old'"),
     "its own name as alias": ({"aliases": ["work"]}, "two destinations are named 'work'"),
-    "no schema": ({"schema": {"type": "objct"}}, "the schema of work is none"),
-    "a schema that is no JSON": ({"schema": "{"}, "the schema of work is none"),
-    "a schema elsewhere": ({"schema": {"$ref": "http://127.0.0.1:9/order.json"}}, "the schema of work is none"),
+    "no schema": ({"schema": {"type": "objct"}}, "work has no valid JSON Schema"),
+    "a schema that is no JSON": ({"schema": "{"}, "work has no valid JSON Schema"),
+    "a schema elsewhere": ({"schema": {"$ref": "http://127.0.0.1:9/order.json"}}, "work has no valid JSON Schema"),
 }
 
 

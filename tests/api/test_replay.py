@@ -57,7 +57,7 @@ def test_what_is_not_dead_is_passed_over_and_counted(box: todoku.App, world: Wor
 
 def test_a_replay_says_what_who_and_why(box: todoku.App, world: World, claims: Claims) -> None:
     (one,) = dead(box, world, claims, "TIMEOUT")
-    with pytest.raises(todoku.TodokuError, match="replay what"):
+    with pytest.raises(todoku.TodokuError, match="replay needs ids, or a filter"):
         box.replay(by="ada", why="all of it")
     for by, why in (("", "x"), ("ada", " ")):
         with pytest.raises(todoku.TodokuError, match="does not say who and why"):

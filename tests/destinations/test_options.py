@@ -80,7 +80,7 @@ def test_the_time_limit_is_the_settings_unless_the_destination_has_its_own(tmp_p
     assert read_settings({"BROKER_TIMEOUT_MS": "700"}).send_timeout_ms == 700
     box = todoku.App(f"sqlite:///{tmp_path}/todoku.db")
     settings = type(box.settings)(database=box.settings.database, send_timeout_ms=700)
-    box.settings = settings
+    box.outbox.settings = settings
     general, own = todoku.nats(name="general"), todoku.nats(name="own", send_timeout_ms=50)
     box.route("a", to=general)
     box.route("b", to=own)

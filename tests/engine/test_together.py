@@ -46,7 +46,7 @@ def box(world: World) -> Iterator[todoku.App]:
 
 
 def drafted(box: todoku.App, n: int, key: str | None = None, *, lane: str | None = None) -> Draft:
-    return box._draft("order.created", {"n": n}, MessageOptions(idempotency_key=key, key=lane))
+    return box.outbox.draft("order.created", {"n": n}, MessageOptions(idempotency_key=key, key=lane), box.routes)
 
 
 def gathered(

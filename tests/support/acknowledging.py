@@ -28,7 +28,7 @@ async def publish(box: todoku.App, fatal: str, commit: int) -> None:
     async def call() -> None:
         while True:
             number = next(numbers)
-            (message,) = await together.put([box._drafted("order.created", {"n": number}, {})])
+            (message,) = await together.put([box.declarations.draft("order.created", {"n": number}, {})])
             os.write(1, f"{message.id} {number}\n".encode())
 
     with failpoint.armed(fatal, pass_by):

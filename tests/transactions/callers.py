@@ -66,7 +66,7 @@ class Caller(ABC):
 
     def store(self, box: App, drafts: list[Draft]) -> list[Message]:
         """Several drafts at once, each with options of its own: what `enqueue_many` will do."""
-        return box._publish(drafts, self.tx)
+        return box.outbox.put(drafts, self.tx, twin="")
 
 
 class AsyncCaller(Caller):
@@ -111,7 +111,7 @@ class AsyncCaller(Caller):
         return self.run(box.apublish_many(events, tx=self.tx))  # type: ignore[no-any-return]
 
     def store(self, box: App, drafts: list[Draft]) -> list[Message]:
-        return self.run(box._apublish(drafts, self.tx))  # type: ignore[no-any-return]
+        return self.run(box.outbox.aput(drafts, self.tx))  # type: ignore[no-any-return]
 
 
 async def _awaited(call: Callable[[], Any]) -> Any:

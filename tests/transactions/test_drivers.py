@@ -147,7 +147,8 @@ def test_a_conflict_of_one_key_does_not_use_up_the_others(shop: World, box: App,
     caller.begin()
     caller.publish(box, "order.created", {"n": 1}, idempotency_key="used")
     drafts = [
-        box._draft("order.created", {"n": 2}, MessageOptions(idempotency_key=key)) for key in ("new", "used", "newer")
+        box.outbox.draft("order.created", {"n": 2}, MessageOptions(idempotency_key=key), box.routes)
+        for key in ("new", "used", "newer")
     ]
     with pytest.raises(IdempotencyConflict, match="'used'"):
         caller.store(box, drafts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +23,7 @@ from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.publish import Encoded, MessageOptions, directed
+from todoku.engine.twins import off_loop
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery
 from todoku.store.filter import Filter
@@ -49,13 +49,10 @@ class EmbeddedBackend:
         except (DatabaseUnavailable, DatabaseBusy) as error:
             raise QueueUnavailable(f"the database did not accept the message: {error}") from error
 
-    def join(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
-        """Stores the message in the caller's transaction: it commits with it, or not at all (I2)."""
-        return _published(request, self.box.outbox.put(self._drafts(request, body), tx, twin=_TWIN))
-
-    async def ajoin(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
-        """As `join`, for async code."""
-        return _published(request, await self.box.outbox.aput(await asyncio.to_thread(self._drafts, request, body), tx))
+    async def insert(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
+        """Stores it in the caller's transaction: it commits with that, or not at all (I2). For `engine.twins`."""
+        drafts = await off_loop(self._drafts, request, body)
+        return _published(request, await self.box.outbox.insert(drafts, tx))
 
     def ping(self, *, within: float) -> None:  # noqa: ARG002 - as publish
         """Raises QueueUnavailable unless the database answers."""

@@ -23,7 +23,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.twins import Step, asynchronous, blocking, in_thread
 
 _MAX_PAGE: Final = 100
 
@@ -34,23 +34,19 @@ class MessageCalls:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def get(self, id: str) -> Queued:
+    @blocking("queue.messages")
+    async def get(self, id: str) -> Queued:
         """Returns a message by its id. QueueRefused with status 404: there is none."""
-        refuse_in_event_loop("queue.messages.aget(…)")
-        return self._backend.message(id)
+        return await in_thread(self._backend.message, id)
 
-    async def aget(self, id: str) -> Queued:
-        """As `get`, for async code."""
-        return await asyncio.to_thread(self._backend.message, id)
+    aget = asynchronous(get)
 
-    def cancel(self, id: str, *, by: str, why: str) -> None:
-        """Cancels a message. An attempt that is running continues."""
-        refuse_in_event_loop("queue.messages.acancel(…)")
-        self._backend.cancel(id, **_check_signature(by, why))
+    @blocking("queue.messages")
+    async def cancel(self, id: str, *, by: str, why: str) -> None:
+        """Cancels its sending; a running attempt goes on."""
+        await in_thread(self._backend.cancel, id, **_check_signature(by, why))
 
-    async def acancel(self, id: str, *, by: str, why: str) -> None:
-        """As `cancel`, for async code."""
-        await asyncio.to_thread(self._backend.cancel, id, **_check_signature(by, why))
+    acancel = asynchronous(cancel)
 
 
 class DeadLetterCalls:
@@ -59,7 +55,8 @@ class DeadLetterCalls:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def list(
+    @blocking("queue.dlq")
+    async def list(
         self,
         *,
         queue: str | None = None,
@@ -69,41 +66,32 @@ class DeadLetterCalls:
         cursor: str | None = None,
         count: int = _MAX_PAGE,
     ) -> DeadLetters:
-        """Returns a page of at most 100 dead letters: of a queue, to a URL or topic, that failed in this time."""
-        refuse_in_event_loop("queue.dlq.alist(…)")
-        filters = DeadLetterFilter(queue=queue, to=to, since=since, until=until)
-        return self._backend.dead_letters(filters, cursor=cursor, count=_check_count(count))
+        """Returns a page of at most 100 dead letters: of a queue, to a URL or topic, aborted in this time."""
+        which = DeadLetterFilter(queue=queue, to=to, since=since, until=until)
+        return await in_thread(self._backend.dead_letters, which, cursor=cursor, count=_check_count(count))
 
-    async def alist(self, **filters: Any) -> DeadLetters:
-        """As `list`, for async code, with the same keywords."""
-        return await asyncio.to_thread(self.list, **filters)
+    alist = asynchronous(list)  # noqa: A003 - the method above
 
-    def get(self, id: str) -> DeadLetter:
-        """Returns a dead letter by its id. QueueRefused with status 404: there is none."""
-        refuse_in_event_loop("queue.dlq.aget(…)")
-        return self._backend.dead_letter(id)
+    @blocking("queue.dlq")
+    async def get(self, id: str) -> DeadLetter:
+        """Returns one dead letter. QueueRefused with status 404: there is none."""
+        return await in_thread(self._backend.dead_letter, id)
 
-    async def aget(self, id: str) -> DeadLetter:
-        """As `get`, for async code."""
-        return await asyncio.to_thread(self._backend.dead_letter, id)
+    aget = asynchronous(get)
 
-    def retry(self, id: str, *, by: str, why: str) -> str:
-        """Sends it again with a full set of attempts; returns the id of the message that is sent."""
-        refuse_in_event_loop("queue.dlq.aretry(…)")
-        return self._backend.retry(id, **_check_signature(by, why))
+    @blocking("queue.dlq")
+    async def retry(self, id: str, *, by: str, why: str) -> str:
+        """Sends it again, with all its attempts; returns the id of its message."""
+        return await in_thread(self._backend.retry, id, **_check_signature(by, why))
 
-    async def aretry(self, id: str, *, by: str, why: str) -> str:
-        """As `retry`, for async code."""
-        return await asyncio.to_thread(self._backend.retry, id, **_check_signature(by, why))
+    aretry = asynchronous(retry)
 
-    def delete(self, id: str, *, by: str, why: str) -> None:
-        """Deletes it."""
-        refuse_in_event_loop("queue.dlq.adelete(…)")
-        self._backend.delete(id, **_check_signature(by, why))
+    @blocking("queue.dlq")
+    async def delete(self, id: str, *, by: str, why: str) -> None:
+        """Removes it for good."""
+        await in_thread(self._backend.delete, id, **_check_signature(by, why))
 
-    async def adelete(self, id: str, *, by: str, why: str) -> None:
-        """As `delete`, for async code."""
-        await asyncio.to_thread(self._backend.delete, id, **_check_signature(by, why))
+    adelete = asynchronous(delete)
 
 
 def _check_signature(by: str, why: str) -> dict[str, str]:
@@ -137,7 +125,7 @@ class _LocalRun(msgspec.Struct, frozen=True):
 
 
 class Queue:
-    """Created by `todoku.client.connect`. Any thread may use it; calls that begin with `a` are for async code."""
+    """Made by `todoku.client.connect`. For any thread; every call has an async form, `a…`."""
 
     def __init__(
         self, backend: Backend, *, fallback: Fallback, within: float, handlers: Mapping[str, Handler],
@@ -156,30 +144,26 @@ class Queue:
         self.dlq = DeadLetterCalls(backend)
         self.messages = MessageCalls(backend)
 
-    def publish(self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]) -> Published:
-        """Publishes `payload` to a URL or a topic: bytes unchanged, anything else as JSON.
-
-        `tx` works with an App only: your own transaction, as in `box.publish`. For the other options see `Sending`.
-        """
-        return self._publish(*self._check(to, None, payload, sending), tx)
-
-    async def apublish(
+    @blocking("queue")
+    async def publish(
         self, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
-        """As `publish`, for async code."""
-        return await self._apublish(*self._check(to, None, payload, sending), tx)
+        """Sends `payload` to a URL or a topic: bytes as they are, anything else as JSON.
 
-    def enqueue(
+        `tx` is for an App: your own transaction, as in `box.publish`. For the other options see `Sending`.
+        """
+        return await self._publish(*self._check(to, None, payload, sending), tx)
+
+    apublish = asynchronous(publish)
+
+    @blocking("queue")
+    async def enqueue(
         self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
     ) -> Published:
-        """As `publish`, through a queue, which delivers its messages one by one in their order."""
-        return self._publish(*self._check(to, queue, payload, sending), tx)
+        """Sends `payload` like `publish`, through a queue: one message after the other, in the order of the calls."""
+        return await self._publish(*self._check(to, queue, payload, sending), tx)
 
-    async def aenqueue(
-        self, queue: str, to: str, payload: object = None, *, tx: Any = None, **sending: Unpack[Sending]
-    ) -> Published:
-        """As `enqueue`, for async code."""
-        return await self._apublish(*self._check(to, queue, payload, sending), tx)
+    aenqueue = asynchronous(enqueue)
 
     def spooled(self) -> int:
         """The number of messages that wait in the spool."""
@@ -205,28 +189,13 @@ class Queue:
             raise InvalidMessage(f"there is no option {sorted(unknown)[0]!r}", hint=f"the options are {known}")
         return check_publish(to, queue, payload, sending, new_id=str(new_id()), trace=inject(None) or {})
 
-    def _publish(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
+    async def _publish(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
         if tx is not None:
-            return self._embedded().join(request, body, tx)
-        refuse_in_event_loop("queue.apublish(…), or queue.aenqueue(…)")
-        done = self._send(request, body)
+            return await self._embedded().insert(request, body, tx)
+        done = await in_thread(self._send, request, body)
         if isinstance(done, Published):
             return done
-        returned = done.handler(done.message)
-        if inspect.isawaitable(returned):
-            asyncio.run(_await(returned))
-        return _published_locally(request)
-
-    async def _apublish(self, request: PublishRequest, body: bytes, tx: Any) -> Published:
-        if tx is not None:
-            return await self._embedded().ajoin(request, body, tx)
-        done = await asyncio.to_thread(self._send, request, body)
-        if isinstance(done, Published):
-            return done
-        if is_async(done.handler):
-            await done.handler(done.message)
-        else:
-            await asyncio.to_thread(done.handler, done.message)
+        await _Run(done)
         return _published_locally(request)
 
     def _embedded(self) -> EmbeddedBackend:
@@ -292,6 +261,24 @@ class Queue:
             created_at=time.time(),
         )
         return _LocalRun(handler, message)
+
+
+class _Run(Step[None]):
+    """The caller's own handler, run in the caller's thread or event loop."""
+
+    def __init__(self, local: _LocalRun) -> None:
+        self._handler, self._message = local.handler, local.message
+
+    def now(self, twin: str) -> None:  # noqa: ARG002 - what came before it has refused
+        returned = self._handler(self._message)
+        if inspect.isawaitable(returned):
+            asyncio.run(_await(returned))
+
+    async def later(self) -> None:
+        if is_async(self._handler):
+            await self._handler(self._message)
+        else:
+            await asyncio.to_thread(self._handler, self._message)
 
 
 async def _await(returned: Any) -> None:

@@ -114,7 +114,7 @@ class Spool:
     def _override_settings(self) -> None:
         """Overrides settings from the environment, which are meant for the application's own database."""
         given = self.box.settings
-        self.box.settings = self.box.outbox.settings = msgspec.structs.replace(
+        self.box.outbox.settings = msgspec.structs.replace(
             given, enabled=True, lease_sec=_LEASE, reclaim_interval_sec=1.0, max_lost=_NO_LIMIT,
             unknown_after_sec=_LONG, drain_grace_sec=1.0, max_payload_bytes=_MAX_BODY, max_processing_sec=60.0,
         )  # fmt: skip

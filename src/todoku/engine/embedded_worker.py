@@ -7,7 +7,7 @@ import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.twins import refuse_in_event_loop
 from todoku.engine.worker.worker import Worker
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -13,10 +11,10 @@ from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage
 from todoku.core.identity import key_hash, once_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
+from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import check_text, encode
 from todoku.engine.transaction_block import Block, BlockSteps
-from todoku.store.join import run, run_async
+from todoku.engine.twins import asynchronous, blocking
 from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, record, reserve
 from todoku.store.publish import Publishing
 from todoku.store.statements import Steps
@@ -94,24 +92,17 @@ class Ledger:
 
         return Block(self._outbox, tx, BlockSteps(begin, end, undo), twin="use `async with`")
 
-    def conclude(self, key: str, *, scope: str, tx: Any, response: object, status: int = 200, ok: bool = True) -> bool:
-        """Stores the end of a key that was stored as accepted. False: there is no such key."""
-        steps = self._conclude_steps(key, scope, response, status, ok)
-        if tx is None:
-            refuse_in_event_loop("ledger.aconclude(…)")
-            return self._outbox.store.run(steps(self._outbox.publishing()))
-        to = self._outbox.publishing()
-        return run(tx, to.dialect, steps(to), twin="ledger.aconclude(…)")
-
-    async def aconclude(
+    @blocking("ledger")
+    async def conclude(
         self, key: str, *, scope: str, tx: Any, response: object, status: int = 200, ok: bool = True
     ) -> bool:
-        """As `conclude`, for async code."""
-        steps = self._conclude_steps(key, scope, response, status, ok)
-        to = self._outbox.publishing()
-        if tx is None:
-            return await asyncio.to_thread(self._outbox.store.run, steps(to))
-        return await run_async(tx, to.dialect, steps(to))
+        """Stores the response of a key that was stored as accepted. False: no such key waits for its response."""
+        text, state = encode(response), "succeeded" if ok else "failed"
+        where, hashed, to = once_scope(scope), key_hash(key), self._outbox.publishing()
+        steps = conclude(to, where, hashed, state=state, status=status, response=text, lasts=self._ttl)
+        return await self._outbox.run(tx, steps)
+
+    aconclude = asynchronous(conclude)
 
     def entry(self, key: str, *, scope: str) -> Entry | None:
         """Returns the entry of a key, if there is one."""
@@ -126,13 +117,6 @@ class Ledger:
         return Reservation(
             scope=once_scope(scope), key_hash=key_hash(key), digest=body_digest, token=new_id(), lasts=lasts
         )
-
-    def _conclude_steps(
-        self, key: str, scope: str, response: object, status: int, ok: bool
-    ) -> Callable[[Publishing], Steps[bool]]:
-        text, state = encode(response), "succeeded" if ok else "failed"
-        where, hashed, ttl = once_scope(scope), key_hash(key), self._ttl
-        return lambda to: conclude(to, where, hashed, state=state, status=status, response=text, lasts=ttl)
 
 
 def _check_found(found: Found, wanted: Reservation, key: str) -> Answer:

@@ -55,6 +55,13 @@ class _Batch(Protocol):
     def __call__(self, *, limit: int, after: int) -> Acted: ...
 
 
+def sign(by: str, why: str) -> Signed:
+    """Returns the signature of an act. InvalidAct: `by` or `why` is empty, and the audit records nothing else."""
+    if not (by and by.strip() and why and why.strip()):
+        raise InvalidAct(f"by={by!r}, why={why!r} does not say who and why", hint='by="ada", why="sent by mistake"')
+    return Signed(by, why)
+
+
 def resolve(store: Store, ids: Iterable[UUID | int | str]) -> tuple[int, ...]:
     """Delivery numbers of what people write: a number, or a message's id, which stands for its unfinished deliveries.
 

@@ -1,4 +1,4 @@
-"""The end of every publish: drafts go into the caller's transaction, or into one of their own."""
+"""Stores drafts: in the caller's transaction, or in one of their own. Every publish ends here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.ending import Following, NewBatch, following_drafts
+from todoku.core.ending import Following, NewBatch
+from todoku.core.ending import following_drafts as later_drafts
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Message
@@ -25,24 +27,27 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, MessageOptions, draft, encode
+from todoku.engine.twins import Step, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
-from todoku.store.database import Database
+from todoku.store.database import Database, DialectName
 from todoku.store.join import run, run_async
 from todoku.store.publish import Publishing, publish
-from todoku.store.savepoint import asavepoint, savepoint
+from todoku.store.savepoint import Savepoint
 from todoku.store.statements import Steps
 from todoku.store.store import Store
 
+T = TypeVar("T")
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an App allows its publishers."""
+    """The options of an App that concern publishing."""
 
     require_tx: bool = False
     no_route: Literal["error", "dead_letter"] = "error"
 
 
 class Instead(Protocol):
-    """Somebody who takes drafts in the store's place: a test that runs jobs where they are enqueued."""
+    """A stand-in for the store: a test that runs jobs where they are enqueued."""
 
     def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
         """As `Outbox.put`."""
@@ -52,7 +57,7 @@ class Instead(Protocol):
 
 
 class Outbox:
-    """Takes drafts: of events and of jobs, from blocking and from async code, with `tx` and without."""
+    """Checks and stores drafts of events and of jobs."""
 
     def __init__(
         self, store: Store, database: Database, settings: Settings, policy: Policy, telemetry: Telemetry
@@ -63,22 +68,22 @@ class Outbox:
         self._database = database
         self._policy = policy
         self.schemas = Schemas()
-        """What payloads must look like, by topic."""
+        """The schemas of payloads, by topic."""
         self.sealer = Sealer(settings)
         self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
         self.secrets = SecretSources(settings.secrets_dir)
         self.instead: Instead | None = None
         self.wake: Callable[[], None] = _nothing
-        """Called after a commit of our own: a worker in this process need not wait for its next poll."""
+        """Called after a commit without `tx`, so that a worker in this process does not wait for its next poll."""
 
     def connect(self, database: Database, settings: Settings) -> None:
-        """From now on, another database; the store is on it already."""
+        """Changes to another database, which the store already uses."""
         self._database, self.settings = database, settings
         self.sealer.forget()
         self.opener = Opener(settings.master_keys, self.store, monotonic=time.monotonic)
 
     def draft(self, topic: str, payload: object, options: MessageOptions, routes: Sequence[Route]) -> Draft:
-        """A checked draft that carries the current trace, or InvalidMessage and nothing stored."""
+        """Returns a checked draft that carries the current trace, or raises InvalidMessage."""
         headers = inject(options.headers)
         if not isinstance(payload, bytes | Encoded):
             with self.secrets.near():
@@ -95,96 +100,65 @@ class Outbox:
         return self.finished(made)
 
     def finished(self, made: Draft) -> Draft:
-        """A draft that fits the schema of its topic, sealed if that is declared; or InvalidMessage."""
+        """Returns the draft, encrypted if its topic is. InvalidMessage: it breaks the schema of its topic."""
         if self.schemas and made.payload is not None:
             self.schemas.check(made.topic, made.payload)
-        # Nobody stores what is taken in the store's place.
+        # A stand-in for the store stores nothing, so nothing is encrypted for it.
         return self.sealer.seal(made) if self.sealer.is_encrypted(made.topic) and self.instead is None else made
 
-    def put(self, drafts: list[Draft], tx: Any, *, twin: str, batch: NewBatch | None = None) -> list[Message]:
-        """Store drafts, all or none. `twin` names the call to await instead where an event loop runs.
+    def put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message]:
+        """Stores drafts, all or none. `twin`: the call that BlockingCall suggests to await instead."""
+        return now(self.insert(drafts, tx), twin)
 
-        `batch`: the one they are the members of, stored with them.
+    async def aput(self, drafts: list[Draft], tx: Any) -> list[Message]:
+        """Stores drafts, all or none (async)."""
+        return await later(self.insert(drafts, tx))
+
+    # ---------------------------------------------------------------- for implementations (engine/twins.py)
+
+    async def insert(self, drafts: list[Draft], tx: Any, *, batch: NewBatch | None = None) -> list[Message]:
+        """Stores drafts, all or none, in `tx` or in a transaction of their own; with the batch they belong to."""
+        self._require(tx)
+        if self.instead is not None:
+            return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
+        steps = self._steps(drafts, batch) if tx is None else self._joining(drafts, batch)
+        try:
+            messages = await self.run(tx, steps)
+        except BlockingCall:  # nothing was tried
+            raise
+        except Exception as error:
+            self.telemetry.publish_failed(error, len(drafts))
+            raise
+        if tx is None:
+            self.wake()
+        self.telemetry.published(drafts, messages)
+        return messages
+
+    async def try_insert(self, drafts: list[Draft], tx: Any) -> list[Message] | None:
+        """Stores drafts like `insert`, but logs a failure of the database and returns None (S3-72).
+
+        The caller's own transaction stays usable.
         """
-        self._check(tx, twin)
+        self._require(tx)
         if self.instead is not None:
-            return self.instead.put(_with_later(drafts, batch), tx)[: len(drafts)]
+            return await self.insert(drafts, tx)
         try:
             if tx is None:
-                messages = self._put(drafts, batch)
-            else:
-                messages = run(tx, self._database.dialect, self._joining(drafts, batch), twin=twin)
-        except Exception as error:
-            self.telemetry.publish_failed(error, len(drafts))
-            raise
-        self.telemetry.published(drafts, messages)
-        return messages
-
-    async def aput(self, drafts: list[Draft], tx: Any, *, batch: NewBatch | None = None) -> list[Message]:
-        """As `put`, for async code."""
-        self._check(tx, None)
-        if self.instead is not None:
-            return (await self.instead.aput(_with_later(drafts, batch), tx))[: len(drafts)]
-        try:
-            if tx is None:
-                messages = await asyncio.to_thread(self._put, drafts, batch)
-            else:
-                messages = await run_async(tx, self._database.dialect, self._joining(drafts, batch))
-        except Exception as error:
-            self.telemetry.publish_failed(error, len(drafts))
-            raise
-        self.telemetry.published(drafts, messages)
-        return messages
-
-    def try_put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message] | None:
-        """As `put`, but what the database cannot do is logged, and None: the caller's own work goes on (S3-72)."""
-        self._check(tx, twin)
-        if self.instead is not None:
-            return self.instead.put(drafts, tx)
-        try:
-            if tx is None:
-                return self.put(drafts, None, twin=twin)
-            with savepoint(tx, self.publishing(), twin=twin):
-                return self.put(drafts, tx, twin=twin)
+                return await self.insert(drafts, None)
+            async with Savepoint(self.publishing(), partial(self.run, tx)):
+                return await self.insert(drafts, tx)
         except TransactionError:
             raise  # a mistake in the program, or the caller's own rows are gone
-        except Exception as error:  # noqa: BLE001 - whatever the database or its driver says
-            self._fell_back(drafts, error)
+        except Exception as error:  # noqa: BLE001 - any error of the database or its driver
+            self._log_failure(drafts, error)
             return None
 
-    async def atry_put(self, drafts: list[Draft], tx: Any) -> list[Message] | None:
-        """As `try_put`, for async code."""
-        self._check(tx, None)
-        if self.instead is not None:
-            return await self.instead.aput(drafts, tx)
-        try:
-            if tx is None:
-                return await self.aput(drafts, None)
-            async with asavepoint(tx, self.publishing()):
-                return await self.aput(drafts, tx)
-        except TransactionError:
-            raise
-        except Exception as error:  # noqa: BLE001 - as in try_put
-            self._fell_back(drafts, error)
-            return None
-
-    # ------------------------------------------------------------------------------------------- inside
-
-    def _check(self, tx: Any, twin: str | None) -> None:
-        if tx is not None:
-            return
-        if self._policy.require_tx:
-            raise InvalidMessage("this App requires tx=", hint="pass your connection or session")
-        if twin is not None:
-            refuse_in_event_loop(twin)
-
-    def _put(self, drafts: list[Draft], batch: NewBatch | None) -> list[Message]:
-        messages = self.store.run(self._steps(drafts, batch))
-        self.wake()
-        return messages
+    def run(self, tx: Any, steps: Steps[T]) -> Step[T]:
+        """Runs statements in `tx`, or, if that is None, in a transaction of their own."""
+        return _Transaction(self.store, self._database.dialect, tx, steps)
 
     def publishing(self) -> Publishing:
-        """What the builders of statements must know about the database, at this moment."""
+        """The facts about the database that statements are built from, as of now."""
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
@@ -196,30 +170,63 @@ class Outbox:
         yield from self._database.check_tx()
         return (yield from self._steps(drafts, batch))
 
-    def _fell_back(self, drafts: list[Draft], error: Exception) -> None:
+    def _require(self, tx: Any) -> None:
+        if tx is None and self._policy.require_tx:
+            raise InvalidMessage("this App requires tx=", hint="pass your connection or session")
+
+    def _log_failure(self, drafts: list[Draft], error: Exception) -> None:
         self.telemetry.fell_back(len(drafts))
         for each in drafts:
             Log(message_id=str(each.id), topic=each.topic).error("ENQUEUE_FAILED", error_type=type(error).__name__)
 
 
+class _Transaction(Step[T]):
+    """Statements in the caller's transaction, or in one of their own."""
+
+    def __init__(self, store: Store, dialect: DialectName, tx: Any, steps: Steps[T]) -> None:
+        self._store = store
+        self._dialect = dialect
+        self._tx = tx
+        self._steps = steps
+
+    def now(self, twin: str) -> T:
+        if self._tx is None:
+            refuse_in_event_loop(twin)
+            return self._store.run(self._steps)
+        return run(self._tx, self._dialect, self._steps, twin=twin)
+
+    async def later(self) -> T:
+        if self._tx is None:
+            return await asyncio.to_thread(self._store.run, self._steps)
+        return await run_async(self._tx, self._dialect, self._steps)
+
+
+class _Instead(Step[list[Message]]):
+    """Drafts for the stand-in of the store."""
+
+    def __init__(self, instead: Instead, drafts: list[Draft], tx: Any) -> None:
+        self._instead = instead
+        self._drafts = drafts
+        self._tx = tx
+
+    def now(self, twin: str) -> list[Message]:
+        if self._tx is None:
+            refuse_in_event_loop(twin)
+        return self._instead.put(self._drafts, self._tx)
+
+    async def later(self) -> list[Message]:
+        return await self._instead.aput(self._drafts, self._tx)
+
+
 def _with_later(drafts: list[Draft], batch: NewBatch | None) -> list[Draft]:
-    """Who takes drafts in the store's place gets what follows them, too."""
-    return drafts if batch is None else [*drafts, *following_drafts(batch)]
-
-
-def refuse_in_event_loop(twin: str) -> None:
-    """Say which call to await, where this one would block an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise BlockingCall("this call blocks, and this thread runs an event loop", hint=f"await {twin}")
+    """The drafts, and those that follow the batch: a stand-in for the store runs both."""
+    return drafts if batch is None else [*drafts, *later_drafts(batch)]
 
 
 def new_id() -> UUID:
-    """A public message id: time in front, unguessable behind."""
+    """Returns a new public message id: the time, then unguessable bits."""
     return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
 
 
 def _nothing() -> None:
-    """Nobody is to be woken."""
+    """No worker in this process."""

@@ -1,7 +1,7 @@
 """A schedule: its plan, how that is stored, and the messages of its slots.
 
-A plan holds everything a message needs, its deliveries too: any worker on the database can fire it, also one whose App
-has never heard of the job. What nobody takes becomes a dead letter like any other message, never nothing.
+A plan holds everything a message needs, with its deliveries: any worker on the database can fire it, also one whose App
+does not have the job. A message that no worker serves becomes a dead letter like any other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORBIDDEN: Final = ("tx", "at", "idempotency_key", "best_effort")
 
 
 class Timing(TypedDict, total=False):
-    """When a schedule fires: `cron` on the clocks of `tz`, or `every` counted from `anchor`; and what is `missed`."""
+    """When a schedule fires: `cron` on the clocks of `tz`, or `every` from `anchor`; and its `missed` policy."""
 
     cron: str | None
     every: Duration | None
@@ -49,25 +49,25 @@ class Timing(TypedDict, total=False):
 def timed(
     *, cron: object = None, every: object = None, tz: object = "UTC", anchor: object = None, missed: object = "once"
 ) -> tuple[When, Missed]:
-    """What Timing says, checked; InvalidSetting names what is wrong."""
+    """Returns the checked timing and missed policy. InvalidSetting names the wrong argument."""
     return timing(cron, every, tz, anchor), policy(missed)
 
 
 def checked_name(name: object) -> str:
-    """A name of a schedule, or InvalidSetting."""
+    """Returns the name of a schedule, or raises InvalidSetting."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TOPIC_LENGTH or not name.isprintable():
         raise InvalidSetting(f"name cannot be {name!r}", hint=f"a name of 1 to {MAX_TOPIC_LENGTH} characters")
     return name
 
 
 def plan(draft: Draft, inside: object, given: Mapping[str, object], when: When, missed: Missed) -> Plan:
-    """The plan of a schedule whose messages are like this draft, with this inside, made with the options `given`.
+    """Returns the plan of a schedule whose messages are like this draft; `inside` is its payload, `given` its options.
 
-    The trace of who declares it is not theirs.
+    The trace of the process that declares it is left out.
     """
     for option in _FORBIDDEN:
         if given.get(option):
-            raise InvalidSetting(f"a scheduled call has no {option}", hint="the schedule says when, and how often")
+            raise InvalidSetting(f"a scheduled call has no {option}", hint="its schedule decides when it runs")
     headers = given.get("headers")
     kept = encode(headers) if headers else None
     message = msgspec.structs.replace(draft, id=_NOBODY, idempotency=None, headers=kept)
@@ -77,12 +77,12 @@ def plan(draft: Draft, inside: object, given: Mapping[str, object], when: When, 
 
 
 def _emptied(message: Draft, inside: object) -> Draft:
-    """What is encrypted at rest is not to be read in a plan either; and a sealed plan would be lost with its day."""
+    """Refuses arguments of an encrypted topic: plans are stored in the clear, and a sealed one would lose its key."""
     text = "" if isinstance(inside, bytes) else encode(inside)
     if text not in ("{}", "null"):
         raise InvalidSetting(
             f"{message.topic} is encrypted, and a schedule keeps its arguments as they are",
-            hint="schedule a job without arguments, which finds out what it needs",
+            hint="schedule a job without arguments, which reads the data it needs",
         )
     return msgspec.structs.replace(
         message, payload=text, payload_bytes=None, content_type="application/json", sealed_with=None
@@ -90,12 +90,12 @@ def _emptied(message: Draft, inside: object) -> Draft:
 
 
 def encoded(plan: Plan) -> str:
-    """How a plan is stored."""
+    """Returns the stored form of a plan."""
     return msgspec.json.encode(plan).decode()
 
 
 def decoded(text: str) -> Plan:
-    """A stored plan, or InvalidSetting: a newer todoku may have written it, or a person."""
+    """Returns a stored plan. InvalidSetting: a newer todoku or a person wrote something else."""
     try:
         plan = msgspec.json.decode(text, type=Plan)
     except (msgspec.DecodeError, ValueError) as error:
@@ -126,9 +126,9 @@ def message(name: str, plan: Plan, slot: datetime, seal: Seal, masters: MasterKe
 
 
 def firing(row: ScheduleRow, seal: Seal, *, once_for: float, masters: MasterKeys = NO_MASTERS) -> Firing:
-    """What a schedule that is due publishes, by the database's clock (I12).
+    """Returns the messages of a schedule that is due, by the database's clock (I12).
 
-    For `once_for` seconds the ledger remembers each slot, too, in case somebody moves the schedule back.
+    The ledger stores each slot for `once_for` seconds: it is not fired again if a person moves the schedule back.
     """
     plan = decoded(row.spec)
     due = due_slots(plan.when, row.next_run_at or row.now, row.now, plan.missed)
@@ -144,22 +144,22 @@ def _once(name: str, slot: datetime, made: Draft, lasts: float) -> Draft:
 
 
 def declared(plan: Plan) -> Callable[[ScheduleRow | None, datetime], Put | None]:
-    """What the store does about a plan that an App declares."""
+    """Returns what the store does with a plan that an App declares."""
     return lambda row, now: _put(plan, "code", row, now)
 
 
 def stored(plan: Plan) -> Callable[[ScheduleRow | None, datetime], Put | None]:
-    """What the store does about a plan that somebody stores at run time."""
+    """Returns what the store does with a plan that is stored at run time."""
     return lambda row, now: _put(plan, "stored", row, now)
 
 
 def declare(store: Store, plans: Mapping[str, Plan]) -> None:
-    """Store and announce what an App declares."""
+    """Stores and announces the schedules that an App declares."""
     store.schedules.declare({name: declared(plan) for name, plan in plans.items()})
 
 
 def _put(plan: Plan, source: Source, row: ScheduleRow | None, now: datetime) -> Put | None:
-    """Nothing, if it is there as it is. What was due before a change is still fired, as it is planned now."""
+    """None if the same plan is stored. A slot that was due before a change is still fired, by the new plan."""
     if row is None or row.next_run_at is None:
         return Put(encoded(plan), next_after(plan.when, now), source)
     before = _readable(row.spec)

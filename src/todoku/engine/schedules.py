@@ -1,11 +1,10 @@
-"""What a person or a program does to schedules at run time: the one module behind Python, the command line and HTTP.
+"""The schedules of an App's database, `box.schedules`: the one module behind Python, the command line and HTTP.
 
-Each act is signed and leaves an audit row; with `dry_run` it only finds out whether it could be done.
+Each act is signed and leaves an audit row; with `dry_run` it only checks whether it could be done.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Unpack
@@ -17,22 +16,23 @@ from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
 from todoku.core.schedule import Cron, Missed, Plan, next_after
 from todoku.engine.http.request_schedules import spread
-from todoku.engine.jobs.handle import signed
-from todoku.engine.outbox import Outbox, refuse_in_event_loop
+from todoku.engine.operate import sign
+from todoku.engine.outbox import Outbox
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
+from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.schedules import Put, ReadGroups, ScheduleRow
 
 MakePlan = Callable[[Any, object, Any, Missed], Plan]
-"""(what, payload, when, missed) → plan: the App knows its jobs and routes."""
+"""(what, payload, when, missed) → plan, by the jobs and routes that an App declares."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as people look at it. Times are in UTC; `tz` is where its cron expression is read.
+    """A schedule, for people. Times are in UTC; `tz` is the time zone of its cron expression.
 
-    `source`: "code" (an App declares it) or "stored" (made at run time). `declared`: whether somebody still keeps it;
-    one that is not does not fire. `overdue`: for how many seconds its next slot has been due.
+    `source`: "code" (an App declares it) or "stored" (stored at run time). `declared`: False if no App declares it any
+    more, and it no longer fires. `overdue`: for how many seconds its next slot has been due.
     """
 
     name: str
@@ -52,82 +52,71 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedules:
-    """The schedules of an App's database, `box.schedules`. Every call has an `a…` twin for async code."""
+    """The schedules of an App's database, `box.schedules`. Every call has an async form, `a…`."""
 
     def __init__(self, outbox: Outbox, plan: MakePlan) -> None:
         self._outbox = outbox
         self._plan = plan
 
-    def list(self) -> tuple[Schedule, ...]:
-        """All of them, by name."""
-        refuse_in_event_loop("box.schedules.alist()")
-        return self._list()
+    @blocking("box.schedules")
+    async def list(self) -> tuple[Schedule, ...]:
+        """Returns all schedules, by name."""
+        return tuple(map(self._shown, await in_thread(self._outbox.store.schedules.rows)))
 
-    async def alist(self) -> tuple[Schedule, ...]:
-        """As `list`, for async code."""
-        return await asyncio.to_thread(self._list)
+    alist = asynchronous(list)  # noqa: A003 - the method above
 
-    def add(
+    @blocking("box.schedules")
+    async def get(self, name: str) -> Schedule:
+        """Returns one schedule. NotThere: there is none of this name."""
+        return self._shown(await in_thread(self._there, name))
+
+    aget = asynchronous(get)
+
+    @blocking("box.schedules")
+    async def add(
         self, name: str, what: Any, payload: object = None, *, by: str, why: str, dry_run: bool = False,
         **when: Unpack[Timing],
     ) -> datetime:  # fmt: skip
-        """Store a schedule, or change the one that was stored under this name; returns its next slot.
+        """Stores a schedule, or changes the stored one of this name; returns its next slot.
 
         `what` is a job, a call of one (`job.call(…)`), or an event or a topic with its payload. `cron` (and `tz`) or
-        `every` (and `anchor`) say when, `missed` as in `box.cron`. It is fired by whatever worker there is, until
-        somebody removes it. One that code declares is refused: change it there.
+        `every` (and `anchor`) say when, `missed` as in `box.cron`. Any worker on the database fires it until it is
+        removed. A schedule that code declares is refused with InvalidAct: change it in the code.
         """
-        refuse_in_event_loop("box.schedules.aadd(…)")
         plan = self._plan(what, payload, *timed(**when))
-        return self._add(name, plan, signed(by, why), dry_run=dry_run)
+        return await in_thread(self._add, name, plan, sign(by, why), dry_run=dry_run)
 
-    async def aadd(
-        self, name: str, what: Any, payload: object = None, *, by: str, why: str, **when: Unpack[Timing]
-    ) -> datetime:
-        """As `add`, for async code."""
-        plan = self._plan(what, payload, *timed(**when))
-        return await asyncio.to_thread(self._add, name, plan, signed(by, why))
+    aadd = asynchronous(add)
 
-    def remove(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
-        """Remove it: one that was stored, or that no code declares any more. What it has published stays."""
-        refuse_in_event_loop("box.schedules.aremove(…)")
-        self._remove(name, signed(by, why), dry_run=dry_run)
+    @blocking("box.schedules")
+    async def remove(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
+        """Removes a stored schedule, or one that code no longer declares. The messages it has published stay."""
+        await in_thread(self._remove, name, sign(by, why), dry_run=dry_run)
 
-    async def aremove(self, name: str, *, by: str, why: str) -> None:
-        """As `remove`, for async code."""
-        await asyncio.to_thread(self._remove, name, signed(by, why))
+    aremove = asynchronous(remove)
 
-    def pause(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
-        """Let it fire nothing until it is resumed, whatever code declares meanwhile."""
-        refuse_in_event_loop("box.schedules.apause(…)")
-        self._pause(name, signed(by, why), paused=True, dry_run=dry_run)
+    @blocking("box.schedules")
+    async def pause(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
+        """Stops its firing until it is resumed; a new declaration in code does not resume it."""
+        await in_thread(self._pause, name, sign(by, why), paused=True, dry_run=dry_run)
 
-    async def apause(self, name: str, *, by: str, why: str) -> None:
-        """As `pause`, for async code."""
-        await asyncio.to_thread(self._pause, name, signed(by, why), paused=True)
+    apause = asynchronous(pause)
 
-    def resume(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
-        """Let it fire again, from the next slot on: those of the pause are not made up for."""
-        refuse_in_event_loop("box.schedules.aresume(…)")
-        self._pause(name, signed(by, why), paused=False, dry_run=dry_run)
+    @blocking("box.schedules")
+    async def resume(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
+        """Lets it fire again, from its next slot on; the slots during the pause are not fired."""
+        await in_thread(self._pause, name, sign(by, why), paused=False, dry_run=dry_run)
 
-    async def aresume(self, name: str, *, by: str, why: str) -> None:
-        """As `resume`, for async code."""
-        await asyncio.to_thread(self._pause, name, signed(by, why), paused=False)
+    aresume = asynchronous(resume)
 
-    def run_now(self, name: str, *, by: str, why: str, dry_run: bool = False) -> Message | None:
-        """Publish one message of it at once, paused or not; its slots stay as they are. None: `dry_run`."""
-        refuse_in_event_loop("box.schedules.arun_now(…)")
-        return self._run_now(name, signed(by, why), dry_run=dry_run)
+    @blocking("box.schedules")
+    async def run_now(self, name: str, *, by: str, why: str, dry_run: bool = False) -> Message | None:
+        """Publishes one message of it at once, paused or not; its slots stay as they are. None: `dry_run`."""
+        return await in_thread(self._run_now, name, sign(by, why), dry_run=dry_run)
 
-    async def arun_now(self, name: str, *, by: str, why: str) -> Message | None:
-        """As `run_now`, for async code."""
-        return await asyncio.to_thread(self._run_now, name, signed(by, why))
+    arun_now = asynchronous(run_now)
 
     # ------------------------------------------------------------------------------------------- inside
-
-    def _list(self) -> tuple[Schedule, ...]:
-        return tuple(map(self._shown, self._outbox.store.schedules.rows()))
 
     def _add(self, name: str, plan: Plan, who: Signed, *, dry_run: bool = False) -> datetime:
         put = stored(plan)

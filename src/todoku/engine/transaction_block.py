@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from todoku.engine.outbox import Outbox, refuse_in_event_loop
-from todoku.store.join import run, run_async
+from todoku.engine.outbox import Outbox
+from todoku.engine.twins import later, now
 from todoku.store.publish import Publishing
-from todoku.store.savepoint import asavepoint, savepoint
+from todoku.store.savepoint import Savepoint
 from todoku.store.statements import Steps
 
 T = TypeVar("T")
 
 
 class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
-    """The steps of a block: at its begin, at its end, and (only without a caller's transaction) when it raises."""
+    """The statements of a block: at its beginning, at its end, and, without a caller's transaction, after a failure."""
 
     begin: Callable[[Publishing], Steps[T]]
     end: Callable[[Publishing], Steps[None]]
@@ -28,10 +28,10 @@ class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Block(Generic[T]):
-    """Runs steps in the caller's transaction `tx` before and after the code inside the block.
+    """Statements before and after the code inside `with`, or `async with`, in the caller's transaction `tx`.
 
-    If that code raises, the steps and its own writes are rolled back (a savepoint), even if the caller then commits.
-    With `tx=None`, begin and end are separate transactions.
+    If the code raises, its own writes in `tx` and these statements are undone, even if the caller then commits. With
+    `tx=None` the statements before and after are a transaction each.
     """
 
     def __init__(self, outbox: Outbox, tx: Any, parts: BlockSteps[T], *, twin: str) -> None:
@@ -39,60 +39,41 @@ class Block(Generic[T]):
         self._tx = tx
         self._parts = parts
         self._twin = twin
-        self._sync: Any = None
-        self._async: Any = None
+        self._open = AsyncExitStack()
 
     def __enter__(self) -> T:
-        self._sync = self._blocking()
-        return self._sync.__enter__()  # type: ignore[no-any-return]
+        return now(self._begin(), self._twin)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._sync.__exit__(kind, error, trace)  # type: ignore[no-any-return]
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        now(self._end(error), self._twin)
 
     async def __aenter__(self) -> T:
-        self._async = self._awaiting()
-        return await self._async.__aenter__()  # type: ignore[no-any-return]
+        return await later(self._begin())
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._async.__aexit__(kind, error, trace)  # type: ignore[no-any-return]
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await later(self._end(error))
 
     # ------------------------------------------------------------------------------------------- inside
 
-    @contextmanager
-    def _blocking(self) -> Iterator[T]:
-        outbox, parts = self._outbox, self._parts
-        if self._tx is None:
-            refuse_in_event_loop(self._twin)
-            value = outbox.store.run(parts.begin(outbox.publishing()))
-            try:
-                yield value
-            except BaseException:
-                outbox.store.run(parts.undo(outbox.publishing()))
-                raise
-            outbox.store.run(parts.end(outbox.publishing()))
-            return
-        to = outbox.publishing()
-        with savepoint(self._tx, to, twin=self._twin):
-            yield run(self._tx, to.dialect, parts.begin(to), twin=self._twin)
-            run(self._tx, to.dialect, parts.end(outbox.publishing()))
+    async def _begin(self) -> T:
+        outbox, to = self._outbox, self._outbox.publishing()
+        async with AsyncExitStack() as opening:
+            if self._tx is not None:
+                await opening.enter_async_context(Savepoint(to, partial(outbox.run, self._tx)))
+            value = await outbox.run(self._tx, self._parts.begin(to))
+            self._open = opening.pop_all()
+        return value
 
-    @asynccontextmanager
-    async def _awaiting(self) -> AsyncIterator[T]:
-        outbox, parts = self._outbox, self._parts
-        if self._tx is None:
-            value = await asyncio.to_thread(outbox.store.run, parts.begin(outbox.publishing()))
-            try:
-                yield value
-            except BaseException:
-                await asyncio.to_thread(outbox.store.run, parts.undo(outbox.publishing()))
-                raise
-            await asyncio.to_thread(outbox.store.run, parts.end(outbox.publishing()))
+    async def _end(self, error: BaseException | None) -> None:
+        outbox, to = self._outbox, self._outbox.publishing()
+        if error is None:
+            async with self._open:
+                await outbox.run(self._tx, self._parts.end(to))
             return
-        to = outbox.publishing()
-        async with asavepoint(self._tx, to):
-            yield await run_async(self._tx, to.dialect, parts.begin(to))
-            await run_async(self._tx, to.dialect, parts.end(outbox.publishing()))
+        if self._tx is None:
+            await outbox.run(None, self._parts.undo(to))
+        await self._open.__aexit__(type(error), error, error.__traceback__)

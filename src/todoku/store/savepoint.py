@@ -1,45 +1,41 @@
-"""A savepoint in the caller's transaction: what fails inside it leaves the rest of the transaction as it was."""
+"""A savepoint in the caller's transaction: a failure inside it leaves the rest of the transaction as it was."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 from todoku.core.errors import TransactionError
-from todoku.store.join import run, run_async
 from todoku.store.publish import Publishing
 from todoku.store.statements import Steps
 
 
-@contextmanager
-def savepoint(tx: Any, to: Publishing, *, twin: str) -> Iterator[None]:
-    """Undo what was done inside if it raises; the transaction goes on either way. `twin`: as of `run`."""
-    run(tx, to.dialect, _open(to), twin=twin)
-    try:
-        yield
-    except BaseException as failure:
-        try:
-            run(tx, to.dialect, _undo(to))
-        except Exception as error:
-            raise _ended(failure) from error
-        raise
-    run(tx, to.dialect, _close(to))
+class Savepoint:
+    """Undoes the statements inside `async with` if it raises; the transaction goes on either way.
 
+    `run` runs statements in the caller's transaction, and waits for them in the caller's way.
+    """
 
-@asynccontextmanager
-async def asavepoint(tx: Any, to: Publishing) -> AsyncIterator[None]:
-    """As `savepoint`, for async code."""
-    await run_async(tx, to.dialect, _open(to))
-    try:
-        yield
-    except BaseException as failure:
+    def __init__(self, to: Publishing, run: Callable[[Steps[None]], Awaitable[None]]) -> None:
+        self._to = to
+        self._run = run
+
+    async def __aenter__(self) -> None:
+        await self._run(_open(self._to))
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, failure: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if failure is None:
+            await self._run(_close(self._to))
+            return
         try:
-            await run_async(tx, to.dialect, _undo(to))
+            await self._run(_undo(self._to))
         except Exception as error:
-            raise _ended(failure) from error
-        raise
-    await run_async(tx, to.dialect, _close(to))
+            # The database has ended the whole transaction: the caller must know that its own rows are gone too.
+            raise TransactionError(
+                f"your transaction did not survive: {failure}", hint="roll back and begin it again"
+            ) from error
 
 
 def _open(to: Publishing) -> Steps[None]:
@@ -54,8 +50,3 @@ def _undo(to: Publishing) -> Steps[None]:
 
 def _close(to: Publishing) -> Steps[None]:
     yield to.one("savepoint_close")
-
-
-def _ended(failure: BaseException) -> TransactionError:
-    """The database has ended the whole transaction: the caller's rows are gone too, and that is not to be hidden."""
-    return TransactionError(f"your transaction did not survive: {failure}", hint="roll back and begin it again")

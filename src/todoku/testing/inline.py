@@ -22,7 +22,7 @@ from todoku.core.status import Status
 from todoku.engine.context import Context
 from todoku.engine.execute import outcome_of
 from todoku.engine.jobs.job import Job, here_and_now
-from todoku.engine.outbox import refuse_in_event_loop
+from todoku.engine.twins import refuse_in_event_loop
 from todoku.store.deliveries import Standing
 from todoku.store.store import Store
 

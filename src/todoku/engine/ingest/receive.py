@@ -23,7 +23,7 @@ from todoku.engine.group_commit import CommitResult, GroupCommit
 from todoku.engine.ingest.ingest_request import UNKNOWN, Visit
 from todoku.engine.ingest.source import Source, Sources
 from todoku.engine.ingest.source_keys import SourceKeys
-from todoku.engine.jobs.decoders import told
+from todoku.engine.jobs.decoders import describe
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.tracing import inject, trace_headers
@@ -176,8 +176,8 @@ class Ingest:
                 source.decode(arrived.body)
             except msgspec.DecodeError as error:  # of which a ValidationError is one
                 raise InvalidMessage(
-                    f"the event does not match the model of {source.name}: {told(error)}",
-                    hint="correct the event, or model= of box.ingest",
+                    f"the event is not as {source.name} declares it: {describe(error)}",
+                    hint="model= of box.ingest",
                 ) from None
         # The digest is that of the event id: a repeated event whose body is serialised differently is no conflict.
         hashed = key_hash(identity.id)

@@ -1,8 +1,7 @@
-"""Batches and chains: calls that belong together, and what is called when they have ended."""
+"""Batches and chains: calls that are stored together, and the calls that follow when they have ended."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar, get_args
 from uuid import UUID
@@ -11,21 +10,22 @@ import msgspec
 
 from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_drafts
 from todoku.core.errors import InvalidMessage, NoSuchMessage
-from todoku.core.message import Draft, Message
+from todoku.core.message import Draft
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call
-from todoku.engine.outbox import Outbox, new_id, refuse_in_event_loop
+from todoku.engine.outbox import Outbox, new_id
+from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.batches import BatchStatus
 from todoku.store.store import Store
 
 R = TypeVar("R")
 
 LONGEST_CHAIN: Final = 100
-"""Every link carries all that follow it, until it has succeeded."""
+"""Every link carries all links after it until it has succeeded."""
 
 
 class Batch:
-    """Calls that were stored together: `id`, and a handle of each in the order given."""
+    """Calls that were stored together: `id`, and a handle of each, in the order of the calls."""
 
     __slots__ = ("_store", "handles", "id")
 
@@ -37,18 +37,16 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch of {len(self.handles)} {self.id}>"
 
-    def status(self) -> BatchStatus:
-        """How far it is. NoSuchMessage: rolled back, not committed yet, or its retention has passed."""
-        refuse_in_event_loop("batch.astatus()")
-        return found(self._store, self.id)
+    @blocking("batch")
+    async def status(self) -> BatchStatus:
+        """Returns how many of its members have ended. NoSuchMessage: rolled back, not committed yet, or pruned."""
+        return await in_thread(batch_status, self._store, self.id)
 
-    async def astatus(self) -> BatchStatus:
-        """As `status`, for async code."""
-        return await asyncio.to_thread(found, self._store, self.id)
+    astatus = asynchronous(status)
 
 
-def found(store: Store, id: UUID) -> BatchStatus:
-    """How far a batch is."""
+def batch_status(store: Store, id: UUID) -> BatchStatus:
+    """Returns how many members of a batch have ended, or raises NoSuchMessage."""
     if (status := store.batch(id)) is None:
         raise NoSuchMessage(
             f"there is no batch {id}",
@@ -57,57 +55,30 @@ def found(store: Store, id: UUID) -> BatchStatus:
     return status
 
 
-class Batches:
-    """What an App does with calls that belong together."""
+async def insert_batch(outbox: Outbox, calls: Iterable[Call[Any]], tx: Any, then: Call[Any] | None, on: On) -> Batch:
+    """Stores calls as one batch; the contract is that of `App.batch`. For `engine.twins`."""
+    plan = _planned(calls, then, on)
+    messages = await outbox.insert(plan.drafts, tx, batch=plan.batch)
+    handles = [call.handle(message) for call, message in zip(plan.calls, messages, strict=False)]
+    return Batch(outbox.store, plan.batch.id, handles)
 
-    outbox: Outbox
 
-    def batch(
-        self, calls: Iterable[Call[Any]], *, tx: Any, then: Call[Any] | None = None, on: On = "finished"
-    ) -> Batch:
-        """Store calls, made by `job.call(…)`, as one batch, in your transaction: all of them, or none.
+async def insert_chain(outbox: Outbox, calls: Sequence[Call[Any]], tx: Any) -> list[Handle[Any]]:
+    """Stores the first of several calls, with those that follow it; the contract is that of `App.chain`."""
+    links = _linked(calls)
+    await outbox.insert(list(links.first.drafts), tx, batch=links.first.batch)
+    return links.handles
 
-        `then` is called once when all have ended, whichever way; with `on="succeeded"` when all have succeeded, be it
-        after a replay. It is stored in the transaction that ends the last of them. An empty batch is complete at once.
-        """
-        plan = _planned(calls, then, on)
-        return plan.made(self.outbox, self.outbox.put(plan.drafts, tx, twin="box.abatch(…)", batch=plan.batch))
 
-    async def abatch(
-        self, calls: Iterable[Call[Any]], *, tx: Any, then: Call[Any] | None = None, on: On = "finished"
-    ) -> Batch:
-        """As `batch`, for async code."""
-        plan = _planned(calls, then, on)
-        return plan.made(self.outbox, await self.outbox.aput(plan.drafts, tx, batch=plan.batch))
-
-    def chain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
-        """Store calls that are made one after the other, in your transaction; a handle of each.
-
-        Each is stored in the transaction in which the one before succeeds. One that is aborted stops the chain; a
-        replay that succeeds lets it go on. The handle of a link that is not stored yet says NoSuchMessage.
-        """
-        links = _linked(calls)
-        self.outbox.put(list(links.first.drafts), tx, twin="box.achain(…)", batch=links.first.batch)
-        return links.handles
-
-    async def achain(self, *calls: Call[Any], tx: Any) -> list[Handle[Any]]:
-        """As `chain`, for async code."""
-        links = _linked(calls)
-        await self.outbox.aput(list(links.first.drafts), tx, batch=links.first.batch)
-        return links.handles
-
-    def batch_status(self, id: UUID) -> BatchStatus:
-        """How far a batch is, by its id. NoSuchMessage: there is none, or its retention has passed."""
-        refuse_in_event_loop("box.abatch_status(…)")
-        return found(self.outbox.store, id)
-
-    async def abatch_status(self, id: UUID) -> BatchStatus:
-        """As `batch_status`, for async code."""
-        return await asyncio.to_thread(found, self.outbox.store, id)
+async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> list[Handle[R]]:
+    """Stores many calls; the contract is that of `App.enqueue_many`."""
+    checked = without_tx(calls)
+    messages = await outbox.insert([call.draft() for call in checked], tx)
+    return [call.handle(message) for call, message in zip(checked, messages, strict=True)]
 
 
 def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:
-    """Calls to be stored together: none of them has a transaction of its own."""
+    """Returns calls to be stored together. InvalidMessage: one has a transaction of its own, or is no call."""
     calls = list(calls)
     for call in calls:
         if not isinstance(call, Call):
@@ -123,15 +94,11 @@ def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """A batch to be stored: its members' drafts (of an empty one what follows), and its row."""
+    """A batch to be stored: the drafts of its members (of an empty batch, those that follow it), and its row."""
 
     calls: list[Call[Any]]
     drafts: list[Draft]
     batch: NewBatch
-
-    def made(self, outbox: Outbox, messages: Sequence[Message]) -> Batch:
-        handles = [call.handle(message) for call, message in zip(self.calls, messages, strict=False)]
-        return Batch(outbox.store, self.batch.id, handles)
 
 
 class _Links(msgspec.Struct, frozen=True):
@@ -161,11 +128,11 @@ def _linked(calls: Sequence[Call[Any]]) -> _Links:
 
 
 def _draft(call: Call[Any]) -> Draft:
-    """The draft of a call that somebody counts. A duplicate would be counted where it was published first, or never."""
+    """The draft of a member. It has no key: a duplicate would be counted in the batch of its first publish, if any."""
     draft = call.draft()
     if draft.idempotency is not None:
         raise InvalidMessage(
             f"{draft.topic}: a call in a batch or chain has no idempotency_key, and its job no unique_for",
-            hint="a duplicate belongs to nobody's batch; store the whole batch once instead, with your own rows",
+            hint="a duplicate belongs to no batch; store the whole batch once instead, with your own rows",
         )
     return draft

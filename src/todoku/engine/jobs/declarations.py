@@ -1,34 +1,35 @@
-"""What an App is told before it runs: jobs, events, consumers, routes."""
+"""The declarations of an App: jobs, events, consumers, destinations, routes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
 from todoku.core.destination import Configured, Destination, Outgoing
 from todoku.core.errors import InvalidMessage, InvalidSetting, UnknownJob
+from todoku.core.message import Draft
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route, pattern
 from todoku.engine.context import Context
-from todoku.engine.encryption.secret_providers import Resolve
-from todoku.engine.jobs.event import E, EventClasses
-from todoku.engine.jobs.handler import is_async, made
-from todoku.engine.jobs.job import Job
-from todoku.engine.jobs.options import JobOptions
+from todoku.engine.jobs.event import E, Event, EventClasses
+from todoku.engine.jobs.handler import build_handler, is_async
+from todoku.engine.jobs.job import Handler, Job
+from todoku.engine.jobs.options import JobOptions, PublishOptions
 from todoku.engine.outbox import Outbox
+from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import SEND_BATCH, Registry, Target, outgoing
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Sender = Callable[[Outgoing], Any]
-"""A destination as a plain function, sync or async: given each message, and raises what is wrong with it."""
+"""A destination as a plain function, sync or async: called with each message, and raises if it cannot be sent."""
 
 
 class Declare(Protocol):
-    """What `@box.job(…)` and `@box.on(…)` put on a function; `ctx` is not part of the job's own signature."""
+    """The decorators that make a function a job. `ctx` is not part of the job's own signature."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
@@ -41,7 +42,7 @@ class Declare(Protocol):
 
 
 class Jobs(Mapping[str, Job[..., Any]]):
-    """The jobs of an App by name. An unknown name is refused with those there are."""
+    """The jobs of an App by name. UnknownJob lists the names that exist."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job[..., Any]] = {}
@@ -60,141 +61,98 @@ class Jobs(Mapping[str, Job[..., Any]]):
         return sum(1 for _ in self)
 
     def add(self, job: Job[..., Any]) -> None:
-        """Keep a job whose name the registry has taken."""
+        """Adds a job under its name and its aliases, which are free."""
         for name in (job.name, *job.aliases):
             self._jobs[name] = job
 
 
 class Declarations:
-    """Jobs, events, consumers and routes of one App."""
+    """The jobs, events, consumers, destinations and routes of one App. The contracts are those of App's methods."""
 
-    def __init__(self, outbox: Outbox, settings: Settings) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        self.settings = settings
         self.registry = Registry(outbox.schemas)
         self.jobs = Jobs()
-        self._events = EventClasses()
-        self._routes: list[Route] = []
+        self.events = EventClasses()
+        self.routes: list[Route] = []
         self._served: dict[str, object] = {}
 
     @property
-    def events(self) -> EventClasses:
-        """The event classes declared here."""
-        return self._events
+    def settings(self) -> Settings:
+        """Those of the outbox: they change when the App connects to another database."""
+        return self.outbox.settings
 
-    @property
-    def routes(self) -> tuple[Route, ...]:
-        """Every route, in the order they were declared."""
-        return tuple(self._routes)
+    def draft(self, event: Any, payload: object, options: PublishOptions) -> Draft:
+        """The draft of an event, or of a topic and its payload, for the routes declared here."""
+        topic, body, key = self.events.split(event, payload)
+        given: PublishOptions = {"key": key, **options}
+        return self.outbox.draft(topic, body, MessageOptions(**given), self.routes)
 
-    @overload
-    def job(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
-    @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
-    @overload
-    def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declare: ...
-    def job(self, name: Any = None, /, **options: Unpack[JobOptions]) -> Any:
-        """Make a function a job: `@box.job`, or `@box.job(name, queue=…, max_attempts=…, …)`.
+    def drafts(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
+        """The drafts of many events, or (topic, payload)."""
+        pairs = (event if isinstance(event, tuple) else _alone(event) for event in events)
+        return [self.draft(event, payload, {}) for event, payload in pairs]
 
-        The name is the function's unless you give one. `timeout`, `backoff`, `max_attempts`: of its attempts. `run`:
-        "loop" (async), "thread" (sync), "process" (killed at its timeout). `transactional`: hand it an open
-        transaction that commits with its success. `ordered`: calls with the same key run in turn. `per_key`: of calls
-        with the same key so many at once, so many a second (`todoku.Limit`), over all workers. `unique_for`: an
-        equal call within that time is a duplicate. `keep_result`: what it returns can be asked for. `max_retries`:
-        `max_attempts` less the first. `retry_on`: only these exceptions are retried; `abort_on`: these never.
-        `aliases`: names it had before. `schema`: a JSON Schema of its arguments, or of the event. `encrypted`: its
-        arguments and its result are stored encrypted, and of an error only the type.
-        """
-        if callable(name):
-            return self._job(name, None, options)
-        return lambda function: self._job(function, name, options)
+    def handler(
+        self, function: Callable[..., Any], name: str | None, options: JobOptions, *,
+        consumes: str | None = None, kind: Any = Any,
+    ) -> Handler:  # fmt: skip
+        """The handler of a job, or of a consumer of the topic (or pattern) `consumes`."""
+        return build_handler(
+            function, name, options, self.settings, consumes=consumes, kind=kind, secrets=self.outbox.secrets
+        )
 
-    def _job(self, function: Callable[..., Any], name: str | None, options: JobOptions) -> Job[..., Any]:
-        handler = made(function, name, options, self.settings, secrets=self.outbox.secrets)
-        job: Job[..., Any] = Job(self.outbox, handler)
+    def job(self, function: Callable[..., Any], name: str | None, options: JobOptions) -> Job[..., Any]:
+        """Declares a job."""
+        job: Job[..., Any] = Job(self.outbox, self.handler(function, name, options))
         if options.get("encrypted"):
-            self.outbox.sealer.declare(handler.topic)
-        self._schema_of(options, job.name)
-        return self._add(job)
+            self.outbox.sealer.declare(job.handler.topic)
+        self._declare_schema(job.name, options)
+        return self.add(job)
 
-    def on(self, topic: str | type[Any], *, name: str | None = None, **options: Unpack[JobOptions]) -> Declare:
-        """Consume what is published under a topic, a pattern, or as an event class; the options are those of `job`.
+    def consumer(self, topic: str | type[Any], name: str | None, options: JobOptions) -> Declare:
+        """Declares the decorated function as a consumer of a topic, a pattern, or an event class."""
+        kind, text = (Any, topic) if isinstance(topic, str) else (topic, self.events.of(topic).topic)
 
-        The handler is given the event, after `ctx` if it takes that: as its annotation says, else as the event class,
-        else as the JSON value.
-        """
-        kind, text = (Any, topic) if isinstance(topic, str) else (topic, self._events.of(topic).topic)
-
-        def declared(function: Callable[..., Any]) -> Job[..., Any]:
-            handler = made(
-                function, name, options, self.settings, consumes=text, kind=kind, secrets=self.outbox.secrets
-            )  # fmt: skip
-            self._schema_of(options, text)
-            job = self._add(Job(self.outbox, handler))
-            self._route(msgspec.structs.replace(handler.route, pattern=text))
+        def declare(function: Callable[..., Any]) -> Job[..., Any]:
+            handler = self.handler(function, name, options, consumes=text, kind=kind)
+            self._declare_schema(text, options)
+            job = self.add(Job(self.outbox, handler))
+            self._add_route(msgspec.structs.replace(handler.route, pattern=text))
             return job
 
         pattern(text)
-        return cast("Declare", declared)
+        return cast("Declare", declare)
 
-    def _add(self, job: Job[..., Any]) -> Job[..., Any]:
-        names = (job.name, *job.aliases)
-        for name in self.registry.free(names):
+    def add(self, job: Job[..., Any]) -> Job[..., Any]:
+        """Registers a job under its name and its aliases. InvalidSetting: one of them is taken."""
+        for name in self.registry.free((job.name, *job.aliases)):
             self.registry.add(msgspec.structs.replace(job.target, name=name))
         self.jobs.add(job)
         return job
 
-    def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
-        """What is published under `topic`, or a pattern, must fit this JSON Schema: a mapping, or JSON text.
-
-        Checked at publish, where nothing is stored if it does not fit, and again before anything is run or sent.
-        """
-        self.outbox.schemas.declare(topic, schema)
-
-    def _schema_of(self, options: JobOptions, topic: str) -> None:
-        if (schema := options.get("schema")) is not None:
-            self.schema(topic, schema)
-
-    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
-        """Make a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
-
-        `encrypted`: whatever is published under this topic is stored encrypted; its key is not.
-        """
-        declared = self._events.declare(topic, key)
+    def event(self, topic: str, key: str | None, *, encrypted: bool) -> Callable[[E], E]:
+        """Declares the decorated class as an event of `topic`."""
+        declare: Callable[[E], E] = self.events.declare(topic, key)
         if encrypted:
             self.outbox.sealer.declare(topic)
-        return declared
-
-    def secrets(self, provider: str, resolve: Resolve) -> None:
-        """Let `Ref("provider:path")` ask this function, plain or async, for the secret behind `path`."""
-        self.outbox.secrets.add(provider, resolve)
+        return declare
 
     def route(
-        self,
-        topic: str,
-        to: Destination | Job[..., Any] | Sender | str,
-        *,
-        name: str | None = None,
-        ordered: bool = False,
+        self, topic: str, to: Destination | Job[..., Any] | Sender | str, name: str | None, *, ordered: bool
     ) -> None:
-        """Send what matches `topic` to a destination: `*` is one word of the topic, `**` any number.
-
-        `to` is a destination, a plain function of an Outgoing, a job, or the name of a destination that another
-        process serves. `ordered`: messages with the same key arrive one after the other, as they were committed.
-        """
+        """Declares a route from a topic, or a pattern, to a destination."""
         pattern(topic)
         if isinstance(to, Job):
             if name is not None or ordered:
-                raise InvalidSetting("a job has its own name and order", hint="say it where the job is declared")
-            self._route(msgspec.structs.replace(to.route, pattern=topic))
+                raise InvalidSetting(
+                    "a job has its own name and order", hint="give both where the job is declared"
+                )  # fmt: skip
+            self._add_route(msgspec.structs.replace(to.route, pattern=topic))
             return
-        destination = self._destination(to, name)
+        destination = self.destination(to, name)
         known = self.registry.get(destination)
-        self._route(
+        self._add_route(
             Route(
                 pattern=topic,
                 destination=destination,
@@ -204,8 +162,8 @@ class Declarations:
             )
         )
 
-    def _destination(self, to: Destination | Sender | str, name: str | None) -> str:
-        """The name of a destination; one that is served here is registered, once."""
+    def destination(self, to: Destination | Sender | str, name: str | None) -> str:
+        """The name of a destination. One that this process serves is registered, once."""
         called = name or (to if isinstance(to, str) else getattr(to, "name", None) or getattr(to, "__name__", ""))
         if not isinstance(called, str) or not called:
             raise InvalidMessage("a destination needs a name", hint="pass name=…")
@@ -215,6 +173,12 @@ class Declarations:
             self.registry.add(self._target(called, to))
             self._served[called] = to
         return called
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _declare_schema(self, topic: str, options: JobOptions) -> None:
+        if (schema := options.get("schema")) is not None:
+            self.outbox.schemas.declare(topic, schema)
 
     def _target(self, name: str, to: Destination | Sender) -> Target:
         backoff, attempts = self.settings.backoff, self.settings.max_attempts
@@ -239,12 +203,18 @@ class Declarations:
             usual_attempts=attempts,
         )
 
-    def _route(self, route: Route) -> None:
-        """Add a route. One destination has one queue and one order, whichever pattern a message comes by."""
-        for other in self._routes:
+    def _add_route(self, route: Route) -> None:
+        """Adds a route. All routes to one destination have the same queue and the same `ordered`."""
+        for other in self.routes:
             if other.destination == route.destination and (other.queue, other.ordered) != (route.queue, route.ordered):
                 raise InvalidSetting(
                     f"two routes to {route.destination!r} differ in queue or ordered: {other.pattern}, {route.pattern}",
                     hint="give one of them another name=",
                 )
-        self._routes.append(route)
+        self.routes.append(route)
+
+
+def _alone(event: object) -> tuple[object, None]:
+    if isinstance(event, str):
+        raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
+    return event, None

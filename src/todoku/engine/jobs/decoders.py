@@ -1,4 +1,4 @@
-"""Decoders, built once per type: JSON becomes what an annotation says, and what does not is told by its field."""
+"""Decoders from JSON to annotated types, built once per type. Their errors name the field."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _OUTCOMES: Final = (Done, Retry, Abort, Snooze)
 _AT: Final = re.compile(r"(?P<what>.*) - at `\$?\.?(?P<where>.*)`", re.DOTALL)
 
 
-def told(error: Exception) -> str:
-    """An error of msgspec as a person would say it: the field in front, then both sides."""
+def describe(error: Exception) -> str:
+    """Returns the text of a msgspec error with the field in front."""
     if match := _AT.fullmatch(str(error)):
         return f"{match['where']}: {match['what']}" if match["where"] else match["what"]
     return str(error)
 
 
 def at(name: str, decode: Callable[[Any], Any], raw: Any) -> Any:
-    """A value that is decoded by itself, with its name in what is said about it."""
+    """Decodes one value; an error carries its name."""
     try:
         return decode(raw)
     except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"{name}: {told(error)}") from None
+        raise msgspec.ValidationError(f"{name}: {describe(error)}") from None
 
 
 def decoder(kind: Any, name: str, secrets: SecretSources | None = None) -> Callable[[str | bytes | msgspec.Raw], Any]:
-    """Decodes JSON as `kind`: msgspec's types by msgspec, pydantic's by pydantic. A Ref in it belongs to `secrets`."""
+    """Returns a decoder of JSON as `kind`: by msgspec, or by pydantic for its types. `secrets` resolves a Ref."""
     secrets = secrets or SecretSources()
     try:
         _refuse_unknown(kind)
@@ -57,7 +57,7 @@ def _refuse_unknown(kind: Any) -> None:
 
 
 def result_decoder(kind: Any, name: str, secrets: SecretSources | None = None) -> Callable[[str], Any]:
-    """Decodes a kept result as the return annotation says; outcomes in it are no results."""
+    """Returns a decoder of stored results, by the return annotation without its outcomes."""
     if get_origin(kind) in (Union, types.UnionType):
         left = [each for each in get_args(kind) if each not in _OUTCOMES]
         kind = Union[tuple(left)] if left else Any  # noqa: UP007 - made of a list
@@ -65,7 +65,7 @@ def result_decoder(kind: Any, name: str, secrets: SecretSources | None = None) -
 
 
 def _foreign(secrets: SecretSources, kind: type, value: Any) -> Any:
-    """A type msgspec does not know: pydantic's models know themselves, a Ref is its id."""
+    """Decodes a type that msgspec does not know: a pydantic model, or a Ref from its id."""
     if isinstance(value, kind):
         return value
     with secrets.near():
@@ -78,29 +78,29 @@ def _model(kind: type, value: Any) -> Any:
     try:
         return validate(msgspec.json.encode(value))
     except ValueError as error:
-        raise ValueError(_pydantic_told(error)) from None
+        raise ValueError(_describe_pydantic(error)) from None
 
 
-def _pydantic_told(error: ValueError) -> str:
+def _describe_pydantic(error: ValueError) -> str:
     if not callable(errors := getattr(error, "errors", None)):
         return str(error)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in errors())
 
 
 class Adapted:
-    """Decodes what msgspec cannot take at all (a model or a number), by pydantic."""
+    """A decoder by pydantic, for types that msgspec refuses (a union of a model and a number)."""
 
     def __init__(self, adapter: Any, secrets: SecretSources) -> None:
         self._adapter = adapter
         self._secrets = secrets
 
     def __call__(self, text: Any) -> Any:
-        """The value; ValidationError as msgspec's."""
+        """Returns the value, or raises msgspec's ValidationError."""
         try:
             with self._secrets.near():
                 return self._adapter.validate_json(bytes(text) if isinstance(text, msgspec.Raw) else text)
         except ValueError as error:
-            raise msgspec.ValidationError(_pydantic_told(error)) from None
+            raise msgspec.ValidationError(_describe_pydantic(error)) from None
 
 
 def _adapted(kind: Any, secrets: SecretSources) -> Adapted | None:

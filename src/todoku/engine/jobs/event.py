@@ -1,4 +1,4 @@
-"""Events: classes that know their topic, and what of them is the key."""
+"""Event classes: each has a topic, and a field that is the key of its messages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ModelLike(Protocol):
 
     @property
     def model_fields_set(self) -> set[str]:
-        """The fields that were given."""
+        """The fields that were set."""
 
 
 Event = DataclassLike | ModelLike | msgspec.Struct
-"""What `@box.event` can be put on."""
+"""The classes that `@box.event` takes."""
 
 E = TypeVar("E", bound=type[Any])
 
@@ -46,7 +46,7 @@ class EventKind(msgspec.Struct, frozen=True):
         return _fields(self.kind)
 
     def key_of(self, event: Any) -> str | None:
-        """The key of one event."""
+        """Returns the key of one event. InvalidMessage: it is None."""
         if self.key is None:
             return None
         value = getattr(event, self.key)
@@ -83,7 +83,7 @@ class EventClasses:
         return declared
 
     def of(self, kind: type[Any]) -> EventKind:
-        """What was declared for a class, or for the nearest of its ancestors."""
+        """Returns the declaration of a class, or of the nearest of its ancestors. InvalidMessage: there is none."""
         for ancestor in kind.__mro__:
             if (found := self._kinds.get(ancestor)) is not None:
                 return found
@@ -92,7 +92,7 @@ class EventClasses:
         )
 
     def split(self, event: Any, payload: object) -> tuple[str, object, str | None]:
-        """(topic, payload, key) of what `publish` was given: an event, or a topic and its payload."""
+        """Returns (topic, payload, key) of an event, or of a topic and its payload."""
         if isinstance(event, str):
             return event, payload, None
         if payload is not None:
@@ -104,7 +104,7 @@ class EventClasses:
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:
-    """The names of an event class's fields; refuses what is none."""
+    """Returns the field names of an event class. InvalidSetting: it cannot be one."""
     if not inspect.isclass(kind):
         raise InvalidSetting(f"{kind!r} cannot be an event", hint="put @box.event on a class")
     if dataclasses.is_dataclass(kind):

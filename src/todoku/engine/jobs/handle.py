@@ -1,8 +1,7 @@
-"""What an enqueue returns: a handle by which the job is watched, awaited and cancelled."""
+"""The handle of an enqueued job: its status, its result, and cancelling it."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
@@ -10,13 +9,12 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidAct, JobAborted, NoSuchMessage, ResultNotKept
+from todoku.core.errors import JobAborted, NoSuchMessage, ResultNotKept
 from todoku.core.outcome import Duration, seconds
 from todoku.core.status import Status
 from todoku.engine import operate
 from todoku.engine.encryption.opener import Opener
-from todoku.engine.outbox import refuse_in_event_loop
-from todoku.store.audit import Signed
+from todoku.engine.twins import Pause, asynchronous, blocking, in_thread
 from todoku.store.deliveries import Standing
 from todoku.store.filter import Filter
 from todoku.store.store import Store
@@ -28,13 +26,13 @@ _LONGEST_WAIT: Final = 0.5
 
 
 class ResultReader(msgspec.Struct, frozen=True):
-    """How a job's result is read; None: it keeps none."""
+    """How a job's result is decoded; None: it keeps none."""
 
     decode: Callable[[str], Any] | None
 
 
 class Handle(Generic[R_co]):
-    """One enqueued job. `duplicate`: it was there already. `stored`: False only where best effort was not enough."""
+    """One enqueued job. `duplicate`: an equal one was stored before. `stored`: False if a `best_effort` call failed."""
 
     __slots__ = ("_kept", "_opener", "_store", "duplicate", "id", "job", "stored")
 
@@ -53,64 +51,10 @@ class Handle(Generic[R_co]):
     def __repr__(self) -> str:
         return f"<Handle {self.job} {self.id}{' duplicate' if self.duplicate else ''}{'' if self.stored else ' lost'}>"
 
-    def status(self) -> Status:
-        """Where it is now. NoSuchMessage: it was rolled back, is not committed yet, or its retention has passed."""
-        refuse_in_event_loop("handle.astatus(…)")
-        return self._status()
-
-    async def astatus(self) -> Status:
-        """As `status`, for async code."""
-        return await asyncio.to_thread(self._status)
-
-    def result(self, timeout: Duration | None = None) -> R_co:
-        """What the job returned, once it has: waits up to `timeout` (None: as long as it takes).
-
-        JobAborted if it became a dead letter, TimeoutError if it takes longer, ResultNotKept if the job was declared
-        without `keep_result=True`, CannotOpen if it is encrypted and its key is gone or not here.
-        """
-        refuse_in_event_loop("handle.aresult(…)")
-        for wait in self._waits(timeout):
-            standing = self._look_inside()
-            if standing is not None and standing.status == Status.SUCCEEDED:
-                return self._value(standing)
-            self._refuse_aborted(standing)
-            time.sleep(wait)
-        raise self._late(timeout)
-
-    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - the same call as `result`
-        """As `result`, for async code."""
-        for wait in self._waits(timeout):
-            standing = await asyncio.to_thread(self._look_inside)
-            if standing is not None and standing.status == Status.SUCCEEDED:
-                return self._value(standing)
-            self._refuse_aborted(standing)
-            await asyncio.sleep(wait)
-        raise self._late(timeout)
-
-    def cancel(self, *, by: str, why: str) -> bool:
-        """Cancel it: True if it had not ended. What runs is asked to stop, and a success that comes first wins."""
-        refuse_in_event_loop("handle.acancel(…)")
-        return self._cancel(signed(by, why))
-
-    async def acancel(self, *, by: str, why: str) -> bool:
-        """As `cancel`, for async code."""
-        return await asyncio.to_thread(self._cancel, signed(by, why))
-
-    # ------------------------------------------------------------------------------------------- inside
-
-    def _look(self) -> Standing | None:
-        return self._store.deliveries.standing(self.id, self.job)
-
-    def _look_inside(self) -> Standing | None:
-        """As _look, with the result opened if it is sealed. Blocks."""
-        standing = self._look()
-        if standing is None or standing.result is None or self._opener is None:
-            return standing
-        opened = self._opener.result(standing.result, str(self.id), self.job)
-        return msgspec.structs.replace(standing, result=opened)
-
-    def _status(self) -> Status:
-        standing = self._look()
+    @blocking("handle")
+    async def status(self) -> Status:
+        """Returns its status. NoSuchMessage: it was rolled back, is not committed yet, or its retention has passed."""
+        standing = await in_thread(self._store.deliveries.standing, self.id, self.job)
         if standing is None:
             raise NoSuchMessage(
                 f"there is no {self.job} {self.id}",
@@ -118,11 +62,45 @@ class Handle(Generic[R_co]):
             )
         return Status(standing.status)
 
-    def _cancel(self, who: Signed) -> bool:
-        return operate.cancel(self._store, Filter(message_id=self.id, destination=self.job), who).changed > 0
+    astatus = asynchronous(status)
+
+    @blocking("handle")
+    async def result(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - of the result, not of this call
+        """Waits for the job's return value, at most `timeout` (None: without a limit).
+
+        JobAborted if it became a dead letter, TimeoutError if it takes longer, ResultNotKept if the job was declared
+        without `keep_result=True`, CannotOpen if it is encrypted and its key is gone or not here.
+        """
+        for wait in self._waits(timeout):
+            standing = await in_thread(self._look)
+            if standing is not None and standing.status == Status.SUCCEEDED:
+                return self._value(standing)
+            self._refuse_aborted(standing)
+            await Pause(wait)
+        raise TimeoutError(f"{self.job} {self.id} has no result after {timeout} s; it goes on")
+
+    aresult = asynchronous(result)
+
+    @blocking("handle")
+    async def cancel(self, *, by: str, why: str) -> bool:
+        """Cancels it: True if it had not ended. A running attempt is asked to stop, and a success before that wins."""
+        which, who = Filter(message_id=self.id, destination=self.job), operate.sign(by, why)
+        return (await in_thread(operate.cancel, self._store, which, who)).changed > 0
+
+    acancel = asynchronous(cancel)
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _look(self) -> Standing | None:
+        """Where it is now, with its result decrypted. Blocks."""
+        standing = self._store.deliveries.standing(self.id, self.job)
+        if standing is None or standing.result is None or self._opener is None:
+            return standing
+        opened = self._opener.result(standing.result, str(self.id), self.job)
+        return msgspec.structs.replace(standing, result=opened)
 
     def _waits(self, timeout: Duration | None) -> Iterator[float]:
-        """How long to wait after each look: longer each time, and the last look is when the time is up."""
+        """The pauses between looks, each longer than the one before; the last look is at the end of the timeout."""
         if self._kept.decode is None:
             raise ResultNotKept(f"{self.job} keeps no result", hint="declare it with keep_result=True")
         ends = None if timeout is None else time.monotonic() + seconds(timeout, what="timeout")
@@ -142,16 +120,6 @@ class Handle(Generic[R_co]):
             reason = standing.reason or "UNKNOWN"
             raise JobAborted(
                 f"{self.job} {self.id} was aborted: {reason}: {standing.error or reason}",
-                hint="mend the cause, then replay it",
+                hint="remove the cause, then replay it",
                 reason=reason,
             )
-
-    def _late(self, timeout: Duration | None) -> TimeoutError:
-        return TimeoutError(f"{self.job} {self.id} has no result after {timeout} s; it goes on")
-
-
-def signed(by: str, why: str) -> Signed:
-    """Who and why, both said: they are all that the audit will know."""
-    if not (by and by.strip() and why and why.strip()):
-        raise InvalidAct(f"by={by!r}, why={why!r} does not say who and why", hint='by="ada", why="sent by mistake"')
-    return Signed(by, why)

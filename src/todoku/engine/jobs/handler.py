@@ -1,4 +1,4 @@
-"""Making a handler of a function: its options are checked where it is declared, not when the first message comes."""
+"""The handler of a function: its options are checked at its declaration, not at its first message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from todoku.engine.jobs.signature import Arguments, Hints, OneEvent
 from todoku.engine.registry import Run, Target
 
 
-def made(
+def build_handler(
     function: Callable[..., Any],
     name: str | None,
     options: JobOptions,
@@ -38,7 +38,7 @@ def made(
     kind: Any = Any,
     secrets: SecretSources | None = None,
 ) -> Handler:
-    """A handler of `function`: of a job, or of a consumer of the topic (or pattern) `consumes`."""
+    """Builds the handler of a job, or of a consumer of the topic (or pattern) `consumes`. InvalidSetting: an option."""
     called = _named(function, name)
     _check_options(called, options)
     hints = Hints(function, called, secrets)
@@ -68,7 +68,7 @@ def _target(
     settings: Settings,
     route: Route,
 ) -> Target:
-    """How a worker runs it. The route's destination is its name."""
+    """How a worker runs the handler."""
     called, run = route.destination, _run(function, route.destination, options)
     attempts = checked_attempts(options.get("max_attempts"), options.get("max_retries"), InvalidSetting)
     return Target(
@@ -88,7 +88,7 @@ def _target(
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine."""
+    """Whether calling it returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
@@ -113,7 +113,7 @@ def _check_options(name: str, options: JobOptions) -> None:
 
 
 def _check_consumer(name: str, options: JobOptions) -> None:
-    """What is said of the event, not of who consumes it."""
+    """Refuses the options that belong to the event, not to its consumer."""
     if options.get("unique_for") is not None:
         raise InvalidSetting(f"{name}: unique_for is for jobs", hint="publish events with an idempotency_key")
     if "encrypted" in options:
@@ -121,7 +121,7 @@ def _check_consumer(name: str, options: JobOptions) -> None:
 
 
 def _route(name: str, options: JobOptions, settings: Settings) -> Route:
-    """The route of what is enqueued: straight to this handler, whatever the topic."""
+    """The route of enqueued calls: to this handler, whatever the topic."""
     attempts = checked_attempts(options.get("max_attempts"), options.get("max_retries"), InvalidSetting)
     timeout = options.get("timeout")
     return Route(
@@ -167,7 +167,7 @@ def _run(function: Callable[..., Any], name: str, options: JobOptions) -> Run:
 
 
 def _importable(function: Callable[..., Any], name: str) -> Run:
-    """Another process finds the job by its module and name, so it must be there under these."""
+    """Refuses a function that another process cannot import by its module and name."""
     if not inspect.isfunction(function) or "<" in function.__qualname__:
         raise InvalidSetting(
             f"{name} cannot be found by another process", hint='run="process" needs a function at the top of a module'

@@ -1,4 +1,4 @@
-"""A job: a function to be called later. `Job` is what the decorator makes of it, `Call` one call that can be stored."""
+"""Jobs: `Job` is a function that can be called later, `Call` one call of it that can be stored."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions
 from todoku.engine.registry import Target
+from todoku.engine.twins import asynchronous, blocking
 from todoku.store.columns import EPOCH
 
 P = ParamSpec("P")
@@ -25,7 +26,7 @@ R = TypeVar("R")
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """A function as it was declared: what a message for it looks like, and how it is routed."""
+    """A declared function: how its messages are encoded, routed and run."""
 
     function: Callable[..., Any]
     signature: Signature
@@ -36,11 +37,11 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     kept: ResultReader
     unique_for: float | None = None
     aliases: tuple[str, ...] = ()
-    """Names it had before: what was stored under them still runs."""
+    """Its former names: calls stored under them still run."""
 
 
 class Job(Generic[P, R]):
-    """A function that can be called later: `enqueue` stores a call, a worker makes it."""
+    """A function that can be called later: `enqueue` stores a call, and a worker makes it."""
 
     def __init__(self, outbox: Outbox, handler: Handler, options: CallOptions | None = None) -> None:
         self._outbox = outbox
@@ -58,17 +59,17 @@ class Job(Generic[P, R]):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Names it had before."""
+        """Its former names."""
         return self._handler.aliases
 
     @property
     def outbox(self) -> Outbox:
-        """Where its calls go."""
+        """The outbox that stores its calls."""
         return self._outbox
 
     @property
     def handler(self) -> Handler:
-        """The function as it was declared."""
+        """The declared function."""
         return self._handler
 
     @property
@@ -78,55 +79,47 @@ class Job(Generic[P, R]):
 
     @property
     def route(self) -> Route:
-        """The way of its own calls: straight to it."""
+        """The route of its own calls."""
         return self._handler.route
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function here and now, as if it were not a job; of an async one this is the coroutine."""
+        """Calls the function in this thread, as if it were not a job; an async function returns its coroutine."""
         if self._handler.takes_context:
             here = Context(here_and_now(self._handler), float("inf"), self._options.get("tx"))
             return self._handler.function(here, *args, **kwargs)
         return self._handler.function(*args, **kwargs)
 
     def using(self, **options: Unpack[CallOptions]) -> Job[P, R]:
-        """The same job with options for the calls made through it; the job itself stays as it is.
+        """Returns the same job with options for its calls; this job does not change.
 
-        `tx`: in your transaction. `delay`, `at`: later. `expires`: not after so long. `priority`: 0 to 15, larger is
-        sooner. `key`: what shares it runs in turn if it is ordered, or within its limit `per_key`. `idempotency_key`:
-        once. `queue`, `max_attempts`, `timeout`: other than declared. `best_effort`: a call that cannot be stored is
-        logged, and your work goes on.
+        `tx`: in your transaction. `delay`, `at`: later. `expires`: seconds after which it is not run. `priority`: 0 to
+        15, larger is sooner. `key`: calls with the same key run in turn if the job is ordered, or within its limit
+        `per_key`. `idempotency_key`: once. `queue`, `max_attempts`, `timeout`: other than declared. `best_effort`: a
+        call that cannot be stored is logged, and the handle says so, instead of an error.
         """
         if unknown := options.keys() - CallOptions.__optional_keys__:
             raise InvalidMessage(f"there is no option {', '.join(sorted(unknown))}", hint="see Job.using")
         return Job(self._outbox, self._handler, {**self._options, **options})
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """One call, checked, to be stored with others by `box.enqueue_many`."""
+        """Returns one checked call, to be stored with others by `box.enqueue_many`, `box.batch` or `box.chain`."""
         return Call(self._outbox, self._handler, self._options, self._handler.signature.encoded(args, kwargs))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a call: it commits with `tx`, or in a transaction of its own."""
+    @blocking(lambda job: job.name)
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Stores a call: it commits with `tx`, or in a transaction of its own."""
         call: Call[R] = self.call(*args, **kwargs)
-        tx = self._options.get("tx")
+        draft, tx = call.draft(), self._options.get("tx")
         if self._options.get("best_effort"):
-            draft = call.draft()
-            return call.handle_or_none(draft, self._outbox.try_put([draft], tx, twin=f"{self.name}.aenqueue(…)"))
-        (message,) = self._outbox.put([call.draft()], tx, twin=f"{self.name}.aenqueue(…)")
+            return call.handle_or_none(draft, await self._outbox.try_insert([draft], tx))
+        (message,) = await self._outbox.insert([draft], tx)
         return call.handle(message)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """As `enqueue`, for async code."""
-        call: Call[R] = self.call(*args, **kwargs)
-        tx = self._options.get("tx")
-        if self._options.get("best_effort"):
-            draft = call.draft()
-            return call.handle_or_none(draft, await self._outbox.atry_put([draft], tx))
-        (message,) = await self._outbox.aput([call.draft()], tx)
-        return call.handle(message)
+    aenqueue = asynchronous(enqueue)
 
 
 class Call(Generic[R]):
-    """One call of a job: its arguments are checked and encoded, nothing is stored yet."""
+    """One call of a job: its arguments are checked and encoded, and it is not stored yet."""
 
     __slots__ = ("_handler", "_outbox", "options", "payload")
 
@@ -137,7 +130,7 @@ class Call(Generic[R]):
         self.payload = payload
 
     def draft(self) -> Draft:
-        """A message for the job, checked, with an id of its own."""
+        """Returns a checked draft of its message, with a new id."""
         handler, given = self._handler, self.options
         options = MessageOptions(
             key=given.get("key"),
@@ -153,7 +146,7 @@ class Call(Generic[R]):
         return self._outbox.draft(handler.topic, self.payload, options, [routed(handler.route, given)])
 
     def handle(self, message: Message) -> Handle[R]:
-        """The handle of the stored call."""
+        """Returns the handle of the stored call."""
         handler = self._handler
         return Handle(
             self._outbox.store, message.id, handler.target.name, handler.kept,
@@ -161,11 +154,11 @@ class Call(Generic[R]):
         )  # fmt: skip
 
     def handle_of(self, draft: Draft) -> Handle[R]:
-        """The handle of a call that will be stored with this draft's id."""
+        """Returns the handle of a call that will be stored with this draft's id."""
         return self.handle(Message(id=draft.id, topic=draft.topic, key=draft.key, duplicate=False, created_at=EPOCH))
 
     def handle_or_none(self, draft: Draft, messages: list[Message] | None) -> Handle[R]:
-        """The handle of a call that may not have been stored; then it says so, and has the id it would have had."""
+        """Returns the handle of a call that may not be stored (None): then `stored` is False."""
         if messages is not None:
             return self.handle(messages[0])
         handler = self._handler
@@ -173,7 +166,7 @@ class Call(Generic[R]):
 
 
 def routed(route: Route, given: CallOptions) -> Route:
-    """A job's own route with what one call wants otherwise."""
+    """Returns a job's route with the options of one call."""
     queue, timeout = given.get("queue"), given.get("timeout")
     attempts = checked_attempts(given.get("max_attempts"), given.get("max_retries"), InvalidMessage)
     if queue is None and attempts is None and timeout is None:
@@ -181,7 +174,7 @@ def routed(route: Route, given: CallOptions) -> Route:
     if queue is not None and route.per_key is not None and queue != route.queue:
         raise InvalidMessage(
             f"queue cannot be {queue!r} for a call: {route.destination} has a limit per key",
-            hint="say the queue where the job is declared: a key has one",
+            hint="give the queue where the job is declared: a key has one",
         )
     return msgspec.structs.replace(
         route,
@@ -192,7 +185,7 @@ def routed(route: Route, given: CallOptions) -> Route:
 
 
 def here_and_now(handler: Handler) -> Claimed:
-    """The claim of a call that no worker makes: the first attempt, of a message that is stored nowhere."""
+    """Returns a claim for a call that no worker makes: the first attempt of a message that is not stored."""
     return Claimed(
         id=0, epoch=0, message_seq=0, message_id=str(new_id()), topic=handler.topic, key=None, payload=None,
         payload_bytes=None, content_type="application/json", headers=None, destination=handler.target.name,

@@ -1,4 +1,4 @@
-"""The options of a job and of a call, checked where they are given: a refusal names the option and says what fits."""
+"""The options of a job, a call and a publish, and their checks: a refusal names the option and gives a valid value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ Exceptions = type[Exception] | tuple[type[Exception], ...]
 
 
 class JobOptions(TypedDict, total=False):
-    """How a job is run: the keywords of `@box.job` and `@box.on`."""
+    """How a job is run: the keywords of `@box.job` and `@box.on`.
+
+    `max_attempts` (or `max_retries`, one less), `backoff`, `timeout`: of its attempts. `run`: "loop" (async), "thread"
+    (sync), "process" (killed at its timeout). `transactional`: it gets an open transaction that commits with its
+    success. `ordered`: calls with the same key run in turn. `per_key`: the limit of calls with the same key, over all
+    workers (`todoku.Limit`). `unique_for`: an equal call within that time is a duplicate. `keep_result`: its return
+    value is stored for `handle.result()`. `encrypted`: its arguments and its result are stored encrypted, and of an
+    error only the type. `retry_on`: only these exceptions are retried; `abort_on`: these never. `aliases`: its former
+    names. `schema`: a JSON Schema of its arguments, or of the event.
+    """
 
     queue: str
     max_attempts: int | None
@@ -56,18 +65,30 @@ class CallOptions(TypedDict, total=False):
     best_effort: bool
 
 
+class PublishOptions(TypedDict, total=False):
+    """How a message is published: the keywords of `publish`, beside `tx`."""
+
+    key: str | None
+    idempotency_key: str | None
+    delay: Duration | None
+    at: datetime | None
+    expires: Duration | None
+    priority: int
+    headers: Mapping[str, str] | None
+
+
 Refusal = type[InvalidMessage] | type[InvalidSetting]
 
 
 def checked_queue(queue: object, refusal: Refusal) -> str:
-    """A name of a queue, or the refusal."""
+    """Returns the name of a queue, or raises the refusal."""
     if not isinstance(queue, str) or not 0 < len(queue) <= MAX_TOPIC_LENGTH or not queue.isprintable():
         raise refusal(f"queue cannot be {queue!r}", hint=f"a name of 1 to {MAX_TOPIC_LENGTH} characters")
     return queue
 
 
 def checked_attempts(attempts: object, retries: object, refusal: Refusal) -> int | None:
-    """How often it may be tried: `max_attempts`, or `max_retries` and the first try; None if neither is said."""
+    """Returns the number of attempts: `max_attempts`, or `max_retries` + 1; None if neither is given."""
     if retries is not None:
         if attempts is not None:
             raise refusal("max_attempts and max_retries cannot both be given", hint="max_retries=3 is max_attempts=4")
@@ -80,7 +101,7 @@ def checked_attempts(attempts: object, retries: object, refusal: Refusal) -> int
 
 
 def checked_per_key(name: str, options: JobOptions) -> Limit | None:
-    """The limit of each key, or the refusal."""
+    """Returns the limit of each key, or raises InvalidSetting."""
     limit = options.get("per_key")
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidSetting(f"{name}: per_key cannot be {limit!r}", hint="per_key=todoku.Limit(concurrency=2)")
@@ -92,7 +113,7 @@ def checked_per_key(name: str, options: JobOptions) -> Limit | None:
 
 
 def checked_duration(duration: Duration, what: str, refusal: Refusal) -> float:
-    """Seconds above 0, or the refusal."""
+    """Returns seconds greater than 0, or raises the refusal."""
     try:
         value = seconds(duration, what=what)
     except TodokuError:
@@ -103,7 +124,7 @@ def checked_duration(duration: Duration, what: str, refusal: Refusal) -> float:
 
 
 def checked_retrying(name: str, options: JobOptions) -> Retrying | None:
-    """Which exceptions are retried, if the job says anything about it."""
+    """Returns which exceptions are retried; None if the job declares neither option."""
     only = _exceptions(name, "retry_on", options.get("retry_on"))
     never = _exceptions(name, "abort_on", options.get("abort_on"))
     return None if only is None and never is None else Retrying(only, never or ())

@@ -1,4 +1,4 @@
-"""JSON Schemas by topic: a payload that breaks its schema is refused at publish, and not run if it is stored."""
+"""JSON Schemas by topic: a payload that breaks its schema is refused at publish, and aborted if it is stored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.core.topic_pattern import matches, pattern
 
-_REMEMBERED: Final = 1024
-"""So many topics whose schemas are known without matching patterns; topics are few, and some people's are not."""
+_MAX_TOPICS: Final = 1024
+"""Topics whose schemas are cached, so that patterns are not matched again. A program with more starts over."""
 
 
 class Schemas:
-    """The schemas of an App. Empty ones cost nothing."""
+    """The schemas of an App."""
 
     def __init__(self) -> None:
         self._declared: list[tuple[str, Any]] = []
@@ -26,20 +26,20 @@ class Schemas:
         return bool(self._declared)
 
     def declare(self, topic: str, schema: Mapping[str, Any] | str) -> None:
-        """What is published under `topic`, or a pattern, must fit this schema: a mapping, or JSON text."""
+        """Declares the schema of a topic, or of a pattern: a mapping, or JSON text."""
         pattern(topic)
         self._declared.append((topic, _validator(topic, schema)))
         self._of_topic.clear()
 
     def check(self, topic: str, text: str) -> None:
-        """InvalidMessage if this payload breaks a schema of its topic."""
+        """Raises InvalidMessage if this payload breaks a schema of its topic."""
         if (problem := self._problem(topic, text)) is not None:
             raise InvalidMessage(
-                f"{topic} breaks its schema: {problem}", hint="send what the schema asks for, or mend the schema"
+                f"{topic} breaks its schema: {problem}", hint="publish a payload that fits, or correct the schema"
             )
 
     def refused(self, claim: Claimed) -> Abort | None:
-        """The outcome of a delivery whose payload breaks a schema: nothing of it is sent."""
+        """Returns the outcome of a delivery whose payload breaks a schema; None: it fits."""
         if claim.payload is None or (problem := self._problem(claim.topic, claim.payload)) is None:
             return None
         return Abort("BAD_PAYLOAD", f"{claim.topic} breaks its schema: {problem}")
@@ -59,7 +59,7 @@ class Schemas:
         found = self._of_topic.get(topic)
         if found is None:
             found = tuple(validator for text, validator in self._declared if matches(text, topic))
-            if len(self._of_topic) >= _REMEMBERED:
+            if len(self._of_topic) >= _MAX_TOPICS:
                 self._of_topic.clear()
             self._of_topic[topic] = found
         return found
@@ -74,8 +74,8 @@ def _validator(topic: str, schema: Mapping[str, Any] | str) -> Any:
         ) from error
     try:
         parsed = json.loads(schema) if isinstance(schema, str) else dict(schema)
-        # Values are masked: what is wrong goes into errors and logs, the payload does not. Nothing is fetched.
+        # Values are masked: the problem goes into errors and logs, the payload does not. Nothing is fetched.
         return jsonschema_rs.validator_for(parsed, mask="it", validate_formats=True, offline=True)
     except (ValueError, TypeError) as error:  # not JSON, or no schema
         first = str(error).strip().splitlines()[0]
-        raise InvalidSetting(f"the schema of {topic} is none: {first}", hint="see json-schema.org") from None
+        raise InvalidSetting(f"{topic} has no valid JSON Schema: {first}", hint="see json-schema.org") from None

@@ -1,7 +1,7 @@
-"""What a handler takes: arguments become one JSON object, and the object becomes arguments again.
+"""The signatures of handlers: arguments are encoded as one JSON object, and decoded from it.
 
-What is stored is checked by reading it back the way the handler will, so what passes here decodes there. A decoder is
-built once per handler: an attempt costs one pass over its payload.
+A payload is checked by decoding it the way the handler will, so a stored payload can be decoded by the same version. A
+decoder is built once per handler: an attempt costs one pass over its payload.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import SecretSources
-from todoku.engine.jobs.decoders import Adapted, at, decoder, told
+from todoku.engine.jobs.decoders import Adapted, at, decoder, describe
 from todoku.engine.publish import Encoded, encode
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -29,10 +29,10 @@ class Signature(Protocol):
     """How arguments are stored, and how a handler is called with them."""
 
     def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
-        """The payload for these arguments; InvalidMessage names what is missing, too much or of a wrong type."""
+        """Returns the payload of these arguments. InvalidMessage names a missing, extra or wrong argument."""
 
     def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
-        """Calls `function` with what a payload says; Abort("BAD_PAYLOAD") before it if that is unreadable."""
+        """Returns a function that decodes a payload and calls `function`; it raises Abort("BAD_PAYLOAD") first."""
 
 
 class Hints:
@@ -51,16 +51,16 @@ class Hints:
             raise InvalidSetting(f"{name}: ctx has no annotation", hint="write ctx: todoku.Context")
         if self.takes_context:
             parameters = parameters[1:]
-        # As people wrote it: types by their names also where annotations are postponed, and what is returned left out.
-        told_as = [each.replace(annotation=hints.get(each.name, each.empty)) for each in parameters]
-        self.shape = shape.replace(parameters=told_as, return_annotation=shape.empty)
+        # For error messages: types by their names, also where annotations are postponed, without the return type.
+        shown = [each.replace(annotation=hints.get(each.name, each.empty)) for each in parameters]
+        self.shape = shape.replace(parameters=shown, return_annotation=shape.empty)
         self.parameters = parameters
         self.types = {each.name: hints.get(each.name, Any) for each in parameters}
         self.returns = hints.get("return", Any)
 
 
 def _resolved(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Type hints, with names of the function around it too: people declare classes and handlers inside functions."""
+    """Returns its type hints. Names of the calling function count too: tests declare classes and handlers there."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         return get_type_hints(called, localns=_callers_names(), include_extras=True)
@@ -106,11 +106,13 @@ class Arguments:
         try:
             self._arguments(text)
         except msgspec.ValidationError as error:
-            raise InvalidMessage(f"{self._hints.name}: {told(error)}", hint=f"it takes {self._hints.shape}") from None
+            raise InvalidMessage(
+                f"{self._hints.name}: {describe(error)}", hint=f"it takes {self._hints.shape}"
+            ) from None
         return Encoded(text)
 
     def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
-        """As Signature.caller: the common shapes without a detour, because this is in the way of every attempt."""
+        """As Signature.caller. Common shapes take a shorter way, because every attempt takes it."""
         if self._extra is None and not self._adapted and all(each.kind in _POSITIONAL for each in self._named):
             return self._plain_caller(function)
 
@@ -127,7 +129,7 @@ class Arguments:
         def call(context: Context) -> Any:
             payload = context.claim.payload
             try:
-                args = values(decode(payload))  # type: ignore[arg-type]  # None is no payload, and said below
+                args = values(decode(payload))  # type: ignore[arg-type]  # None is no payload, which is reported below
             except (msgspec.DecodeError, TypeError) as error:
                 raise unreadable(context.claim, error, self._hints.shape) from None
             return function(context, *args) if takes_context else function(*args)
@@ -135,7 +137,7 @@ class Arguments:
         return call
 
     def _record(self) -> type[msgspec.Struct]:
-        """A record with a field per parameter. Its fields are numbered: a parameter may have any name."""
+        """Returns a record with a field per parameter. Fields are numbered, because a parameter may have any name."""
         fields: list[Any] = []
         for place, each in enumerate(self._named):
             kind = self._kind(each)
@@ -153,7 +155,7 @@ class Arguments:
         )  # fmt: skip
 
     def _kind(self, parameter: inspect.Parameter) -> Any:
-        """The type of its field. What msgspec does not take stays raw, and is decoded by itself."""
+        """Returns the type of its field. A type that msgspec refuses stays raw, and is decoded separately."""
         kind = self._hints.types[parameter.name]
         kind = types.GenericAlias(tuple, (kind, ...)) if parameter is self._rest else kind
         decode = decoder(kind, f"{self._hints.name}, {parameter.name}", self._hints.secrets)
@@ -166,7 +168,7 @@ class Arguments:
         return any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in self._named)
 
     def _arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments of a payload, whatever the shape of the function."""
+        """Returns the positional and keyword arguments of a payload, for any shape of function."""
         record = self._decode(text)
         values = {each.name: getattr(record, f"p{place}") for place, each in enumerate(self._named)}
         for name, decode in self._adapted.items():
@@ -184,7 +186,7 @@ class Arguments:
 
 
 class OneEvent:
-    """The signature of a consumer: the payload is the event itself. `kind` is what an annotation does not say."""
+    """The signature of a consumer: the payload is the event. `kind`: its type if the annotation gives none."""
 
     def __init__(self, hints: Hints, kind: Any) -> None:
         self._hints = hints
@@ -192,7 +194,7 @@ class OneEvent:
         required = [each for each in hints.parameters[1:] if each.default is each.empty and each.kind in _POSITIONAL]
         if required or (hints.parameters and hints.parameters[0].kind not in _POSITIONAL):
             raise InvalidSetting(
-                f"{hints.name} takes {hints.shape}", hint="a consumer takes one event, after ctx if it wants that"
+                f"{hints.name} takes {hints.shape}", hint="a consumer takes one event, after ctx if it has that"
             )
         said = hints.types[hints.parameters[0].name] if hints.parameters else Any
         self._kind = kind if said is Any else said
@@ -208,7 +210,9 @@ class OneEvent:
         try:
             self._decode(text)
         except msgspec.ValidationError as error:
-            raise InvalidMessage(f"{self._hints.name}: {told(error)}", hint=f"it takes {self._hints.shape}") from None
+            raise InvalidMessage(
+                f"{self._hints.name}: {describe(error)}", hint=f"it takes {self._hints.shape}"
+            ) from None
         return Encoded(text)
 
     def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
@@ -228,25 +232,25 @@ class OneEvent:
 
 
 def readable(decode: Callable[[str], Any], claim: Claimed, takes: inspect.Signature) -> Any:
-    """The decoded payload, or Abort("BAD_PAYLOAD", what is wrong with it)."""
+    """Returns the decoded payload, or raises Abort("BAD_PAYLOAD")."""
     try:
-        return decode(claim.payload)  # type: ignore[arg-type]  # None is no JSON, which `unreadable` says
+        return decode(claim.payload)  # type: ignore[arg-type]  # None is no JSON, which `unreadable` reports
     except (msgspec.DecodeError, TypeError) as error:
         raise unreadable(claim, error, takes) from None
 
 
 def unreadable(claim: Claimed, error: Exception, takes: inspect.Signature) -> Abort:
-    """The outcome of an attempt whose payload its handler cannot take: nothing of it has run.
+    """Returns the outcome of an attempt whose payload cannot be decoded; the handler has not run.
 
-    Both signatures are told, that of the message and that of the handler: one of them is from another deploy.
+    It names both signatures, of the message and of the handler: one of them is from another deploy.
     """
     if claim.payload is None:
         return Abort("BAD_PAYLOAD", f"{claim.destination} takes JSON, and this message is {claim.content_type}")
-    return Abort("BAD_PAYLOAD", f"{claim.destination}: {told(error)}; sent {_shape(claim.payload)}, takes {takes}")
+    return Abort("BAD_PAYLOAD", f"{claim.destination}: {describe(error)}; sent {_shape(claim.payload)}, takes {takes}")
 
 
 def _shape(text: str) -> str:
-    """The names and kinds of what a payload has, never its values: "(user_id: str, hobby: null)"."""
+    """Returns the names and types in a payload, never its values: "(user_id: str, hobby: null)"."""
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -262,7 +266,7 @@ _KINDS: Final = {
 
 
 def _encoded(document: dict[str, Any], name: str) -> str:
-    """The document as JSON; if it has none, say which parameter is to blame."""
+    """Returns the document as JSON. InvalidMessage names the parameter that cannot be encoded."""
     try:
         return encode(document)
     except InvalidMessage as error:
