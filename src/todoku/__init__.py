@@ -40,7 +40,7 @@ from todoku.engine.encryption.secret_ref import Ref
 from todoku.engine.jobs.batches import Batch
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.operate import Replayed
+from todoku.engine.operations import Replayed
 from todoku.engine.schedules import Schedule
 from todoku.shells import Shells as _Shells
 from todoku.shells import register_shells as _register_shells

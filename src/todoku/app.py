@@ -46,7 +46,7 @@ from todoku.engine.jobs.schedule_declarations import DeclaredSchedules, TimedOpt
 from todoku.engine.ledger import Answer, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.engine.operate import Replayed
+from todoku.engine.operations import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id
 from todoku.engine.process_settings import load_settings
 from todoku.engine.queues import Queues

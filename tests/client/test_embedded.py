@@ -17,7 +17,7 @@ from tests.support.world import World
 from todoku.client import Flow, Queue, QueueRefused, connect
 from todoku.core.errors import InvalidAct, NoRoute
 from todoku.core.http_request import request_of
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.http import url_groups
 from todoku.store.audit import Signed
 from todoku.store.filter import Filter
@@ -182,7 +182,7 @@ def test_dead_letters_of_a_queue_are_those_of_its_requests_and_its_events(box: t
     queue.enqueue("orders", WORKER, 1, delay=3600, headers={"Authorization": "Bearer s3cret"})
     queue.enqueue("orders", "payment.succeeded", 2, delay=3600)
     queue.publish("payment.succeeded", 3, delay=3600)
-    operate.cancel(box.store, Filter(), Signed("ada", "a test"))
+    operations.cancel(box.store, Filter(), Signed("ada", "a test"))
     found = queue.dlq.list(queue="orders").items
     assert sorted((one.message.body, one.message.queue) for one in found) == [(b"1", "orders"), (b"2", "orders")]
     assert {one.message.queue for one in queue.dlq.list().items} == {"orders", None}

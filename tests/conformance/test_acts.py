@@ -1,4 +1,4 @@
-"""Acts of a person in batches (engine/operate.py): each delivery once, bounded, paced, and told of as it goes."""
+"""Acts of a person in batches (engine/operations.py): each delivery once, bounded, paced, and told of as it goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, NoSuchMessage
 from todoku.core.identity import key_hash
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.store.filter import Filter
 
 HOUR = 3600.0
@@ -20,7 +20,7 @@ DAY = 86_400.0
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five at a time, so that a few deliveries are many batches."""
-    monkeypatch.setattr(operate, "BATCH", 5)
+    monkeypatch.setattr(operations, "BATCH", 5)
 
 
 def dead(world: World, number: int, reason: str = "REFUSED", **options: object) -> list[int]:
@@ -32,7 +32,7 @@ def dead(world: World, number: int, reason: str = "REFUSED", **options: object) 
 
 def test_a_replay_of_many_goes_in_batches_and_tells_how_far_it_is(world: World) -> None:
     ids, told = dead(world, 12), []
-    assert operate.replay(world.store, Filter(), SOMEBODY, progress=told.append) == operate.Replayed(12, 12, {})
+    assert operations.replay(world.store, Filter(), SOMEBODY, progress=told.append) == operations.Replayed(12, 12, {})
     assert told == [5, 10, 12]
     assert {row.id: row.status for row in world.deliveries()} == dict.fromkeys(ids, "pending")
     assert world.sql("select count(*) from todoku_audit where action = 'replay'") == [(12,)]
@@ -40,16 +40,16 @@ def test_a_replay_of_many_goes_in_batches_and_tells_how_far_it_is(world: World) 
 
 def test_the_limit_is_of_all_batches_together(world: World) -> None:
     ids = dead(world, 12)
-    done = operate.replay(world.store, Filter(reason="REFUSED"), SOMEBODY, limit=7)
+    done = operations.replay(world.store, Filter(reason="REFUSED"), SOMEBODY, limit=7)
     assert (done.replayed, [row.id for row in world.deliveries(status="pending")]) == (7, ids[:7])
 
 
 def test_a_dry_run_counts_all_of_them_and_changes_none(world: World) -> None:
     dead(world, 12)
     before = world.deliveries()
-    assert operate.replay(world.store, Filter(), SOMEBODY, dry_run=True, rate=1).replayed == 12
-    assert operate.purge(world.store, Filter(), SOMEBODY, dry_run=True).changed == 12
-    assert operate.settle(world.store, Filter(), SOMEBODY, succeeded=True, dry_run=True).changed == 12
+    assert operations.replay(world.store, Filter(), SOMEBODY, dry_run=True, rate=1).replayed == 12
+    assert operations.purge(world.store, Filter(), SOMEBODY, dry_run=True).changed == 12
+    assert operations.settle(world.store, Filter(), SOMEBODY, succeeded=True, dry_run=True).changed == 12
     assert world.deliveries() == before
 
 
@@ -57,11 +57,11 @@ def test_a_rate_holds_for_the_whole_of_it(world: World) -> None:
     """20/s: the last of 30 is not before a second after the first; a rate below one waits too."""
     dead(world, 30)
     start = time.monotonic()
-    assert operate.replay(world.store, Filter(), SOMEBODY, rate=20).replayed == 30
+    assert operations.replay(world.store, Filter(), SOMEBODY, rate=20).replayed == 30
     assert time.monotonic() - start >= 1.0
     dead(world, 2, to=["mail"])
     start = time.monotonic()
-    operate.replay(world.store, Filter(destination="mail"), SOMEBODY, rate=0.8)
+    operations.replay(world.store, Filter(destination="mail"), SOMEBODY, rate=0.8)
     assert time.monotonic() - start >= 1.2
 
 
@@ -69,7 +69,7 @@ def test_cancelling_what_runs_ends(world: World) -> None:
     """What is asked to stop is still `sending` afterwards: each delivery is looked at once all the same."""
     world.publish(12)
     world.claim(world.worker(lease=HOUR))
-    assert operate.cancel(world.store, Filter(), SOMEBODY) == operate.ActResult(12, 12, {})
+    assert operations.cancel(world.store, Filter(), SOMEBODY) == operations.ActResult(12, 12, {})
     assert {row.cancel_requested for row in world.deliveries()} == {True}
 
 
@@ -77,7 +77,7 @@ def test_what_was_passed_over_is_counted_over_all_batches(world: World) -> None:
     ids = dead(world, 7)
     world.publish(4)
     waiting = [row.id for row in world.deliveries(status="pending")]
-    done = operate.replay(world.store, Filter(ids=(*ids, *waiting, 998, 999)), SOMEBODY)
+    done = operations.replay(world.store, Filter(ids=(*ids, *waiting, 998, 999)), SOMEBODY)
     assert (done.matched, done.replayed) == (11, 7)
     assert done.skipped == {"is pending": 4, "not found, or being changed by somebody else": 2}
 
@@ -87,27 +87,27 @@ def test_ids_are_numbers_or_messages(world: World) -> None:
     claims = world.claim(world.worker(lease=HOUR), destinations=["a"])
     world.settle(claims)
     both = {row.id for row in world.deliveries()}
-    assert set(operate.resolve(world.store, [message.id])) == both
-    assert set(operate.resolve(world.store, [str(message.id), *both, 77, "78"])) == {*both, 77, 78}
+    assert set(operations.resolve(world.store, [message.id])) == both
+    assert set(operations.resolve(world.store, [str(message.id), *both, 77, "78"])) == {*both, 77, 78}
     with pytest.raises(NoSuchMessage, match="there is no message"):
-        operate.resolve(world.store, [uuid4()])
+        operations.resolve(world.store, [uuid4()])
     for nonsense in ("seven", "", "0", 0, -1, 1 << 63, "9" * 30):
         with pytest.raises(InvalidAct):
-            operate.resolve(world.store, [nonsense])
+            operations.resolve(world.store, [nonsense])
 
 
 def test_settling_by_hand_keeps_the_result_and_tells_the_ledger_first(world: World) -> None:
     """I5."""
     world.publish(idempotency_key="u7")
     (row,) = world.deliveries()
-    done = operate.settle(world.store, Filter(ids=(row.id,)), SOMEBODY, succeeded=True, result='{"n":1}')
+    done = operations.settle(world.store, Filter(ids=(row.id,)), SOMEBODY, succeeded=True, result='{"n":1}')
     assert done.changed == 1
     assert world.store.deliveries.result(row.id) == '{"n":1}'
     entry = world.store.ledger.entry("effect:warehouse", key_hash("u7"))
     assert entry is not None
     assert (entry.state, entry.response) == ("succeeded", '{"n":1}')
     with pytest.raises(InvalidAct, match="only a success has a result"):
-        operate.settle(world.store, Filter(ids=(row.id,)), SOMEBODY, succeeded=False, result="1")
+        operations.settle(world.store, Filter(ids=(row.id,)), SOMEBODY, succeeded=False, result="1")
 
 
 @pytest.mark.parametrize("status", ["pending", "failed", "aborted", "succeeded"])
@@ -124,7 +124,7 @@ def test_clear_removes_what_is_in_a_state_and_nothing_else(world: World, status:
     assert before == {"pending": 6, "sending": 1, "failed": 7, "aborted": 7, "succeeded": 7}
     number = before[status]
     told: list[int] = []
-    done = operate.clear(world.store, status, SOMEBODY, progress=told.append)  # type: ignore[arg-type]
+    done = operations.clear(world.store, status, SOMEBODY, progress=told.append)  # type: ignore[arg-type]
     assert (done.changed, told[-1], len(told) > 1) == (number, number, True)
     after = {name: world.store.statistics.counts().of(name) for name in before}
     assert after == {**before, status: 0}
@@ -138,22 +138,22 @@ def test_clear_goes_by_topic_and_age(world: World) -> None:
     world.advance(10 * DAY)
     world.publish(2, topic="order.paid")
     world.settle(world.claim(world.worker(lease=HOUR)))
-    dry = operate.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY, dry_run=True)
+    dry = operations.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY, dry_run=True)
     assert (dry.changed, world.store.statistics.counts().succeeded) == (7, 16)
-    assert operate.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY).changed == 7
+    assert operations.clear(world.store, "succeeded", SOMEBODY, topic="order.paid", older_than=DAY).changed == 7
     assert world.store.statistics.counts().succeeded == 9
     assert sorted(str(row.topic) for row in world.history()) == ["order.created"] * 7 + ["order.paid"] * 2
-    assert operate.clear(world.store, "succeeded", SOMEBODY, older_than=30 * DAY).changed == 0
+    assert operations.clear(world.store, "succeeded", SOMEBODY, older_than=30 * DAY).changed == 0
 
 
 def test_clearing_a_success_removes_all_of_it_but_its_key(world: World) -> None:
     """I5: a repetition still finds what was done; what else a message is on its way to stays."""
     world.publish(1, to=["a", "b"], idempotency_key="u7")
     world.settle(world.claim(world.worker(lease=HOUR), destinations=["a"]))
-    assert operate.clear(world.store, "succeeded", SOMEBODY).changed == 1
+    assert operations.clear(world.store, "succeeded", SOMEBODY).changed == 1
     assert world.sql("select count(*) from todoku_message") == [(1,)]
     world.settle(world.claim(world.worker(lease=HOUR)))
-    assert operate.clear(world.store, "succeeded", SOMEBODY).changed == 1
+    assert operations.clear(world.store, "succeeded", SOMEBODY).changed == 1
     for table in ("message", "history", "result", "attempt", "delivery"):
         assert world.sql(f"select count(*) from todoku_{table}") == [(0,)], table
     (again,) = world.publish(1, to=["a", "b"], idempotency_key="u7")
@@ -164,26 +164,26 @@ def test_a_limit_is_for_whatever_has_the_name(world: World) -> None:
     world.publish(to=["http"], queue="mail")
     world.store.destinations.announce(["http", "both"])
     world.publish(to=["other"], queue="both")
-    assert operate.limit(world.store, "http", SOMEBODY, rate=1.0) == "destination"
-    assert operate.limit(world.store, "mail", SOMEBODY, rate=1.0) == "queue"
-    assert operate.limit(world.store, "both", SOMEBODY, rate=1.0) == "queue"
-    assert operate.limit(world.store, "yet to come", SOMEBODY, rate=1.0, dry_run=True) == "queue"
-    assert operate.limit(world.store, "both", SOMEBODY, of="destination", rate=1.0) == "destination"
+    assert operations.limit(world.store, "http", SOMEBODY, rate=1.0) == "destination"
+    assert operations.limit(world.store, "mail", SOMEBODY, rate=1.0) == "queue"
+    assert operations.limit(world.store, "both", SOMEBODY, rate=1.0) == "queue"
+    assert operations.limit(world.store, "yet to come", SOMEBODY, rate=1.0, dry_run=True) == "queue"
+    assert operations.limit(world.store, "both", SOMEBODY, of="destination", rate=1.0) == "destination"
     assert [limit.name for limit in world.store.limits.read().queues] == ["both", "mail"]
     assert [limit.name for limit in world.store.limits.read().destinations] == ["both", "http"]
     for wrong in ({"concurrency": 0}, {"rate": 0.0}, {"rate": -1.0}):
         with pytest.raises(InvalidAct, match="a limit is at least one"):
-            operate.limit(world.store, "mail", SOMEBODY, **wrong)  # type: ignore[arg-type]
+            operations.limit(world.store, "mail", SOMEBODY, **wrong)  # type: ignore[arg-type]
 
 
 def test_releasing_what_the_dead_held_is_audited_and_changes_nothing_twice(world: World) -> None:
     world.publish(3)
     worker = world.worker(lease=5)
     world.claim(worker)
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(0, 0, {})
+    assert operations.release_expired(world.store, SOMEBODY, max_lost=3) == operations.ActResult(0, 0, {})
     world.advance(6)
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3, dry_run=True) == operate.ActResult(1, 3, {})
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(1, 3, {})
-    assert operate.release_expired(world.store, SOMEBODY, max_lost=3) == operate.ActResult(0, 0, {})
+    assert operations.release_expired(world.store, SOMEBODY, max_lost=3, dry_run=True) == operations.ActResult(1, 3, {})
+    assert operations.release_expired(world.store, SOMEBODY, max_lost=3) == operations.ActResult(1, 3, {})
+    assert operations.release_expired(world.store, SOMEBODY, max_lost=3) == operations.ActResult(0, 0, {})
     audit = world.sql("select by, action, target, why from todoku_audit")
     assert audit == [("somebody", "release-expired", f"worker:{worker}", "a test")]

@@ -16,7 +16,7 @@ from todoku.engine.claim import ClaimCursor
 from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.diagnostics.explanation import explain
 from todoku.engine.http.request_draft import Posting
-from todoku.engine.operate import limit
+from todoku.engine.operations import limit
 from todoku.store.audit import Signed
 from todoku.store.claims import Waiting
 from todoku.store.database import Slice

@@ -21,7 +21,7 @@ from todoku.core.decision import SUCCEEDED
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.identity import lane_id
 from todoku.core.message import Claimed, Draft
-from todoku.store import failpoint, operate
+from todoku.store import acts, failpoint
 from todoku.store.claims import SettleReport
 from todoku.store.filter import Filter
 from todoku.store.join import run
@@ -880,13 +880,13 @@ def test_a_burial_does_not_wait_for_ever(pg: World, table: str) -> None:
 
 def pause_before_lanes(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
     """Let something happen in the middle of a person's act: its rows are changed, their lanes are not yet."""
-    refresh = operate.refresh_lanes
+    refresh = acts._refresh_lanes
 
     def paused(*arguments: Any, **named: Any) -> None:
         meanwhile()
         refresh(*arguments, **named)
 
-    monkeypatch.setattr(operate, "refresh_lanes", paused)
+    monkeypatch.setattr(acts, "_refresh_lanes", paused)
 
 
 @pytest.mark.postgres

@@ -13,7 +13,7 @@ from todoku.cli.database_option import open_app
 from todoku.cli.deliveries import STATUSES, id_argument
 from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, json_text, rate
 from todoku.cli.output import print_json, progress, say
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.store.filter import Filter
 
 Ids = tuple[UUID | int, ...]
@@ -41,7 +41,7 @@ def build_filter(box: App, ids: Ids, *, everything: bool, **filters: str | None)
         raise click.UsageError(f"Say which deliveries: give exactly one of {choice}.")
     if ids and any(filters.values()):
         raise click.UsageError("IDs cannot be combined with filters; leave the filters out.")
-    return Filter(ids=operate.resolve(box.store, ids)) if ids else Filter(**filters)  # type: ignore[arg-type]
+    return Filter(ids=operations.resolve(box.store, ids)) if ids else Filter(**filters)  # type: ignore[arg-type]
 
 
 def refuse_empty(**filters: str | None) -> None:
@@ -93,7 +93,7 @@ def replay(
         selected = build_filter(box, ids, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
         with progress("replaying", total=limit, quiet=as_json) as report_progress:
-            done = operate.replay(
+            done = operations.replay(
                 box.store, selected, operator, limit=limit, rate=pace, dry_run=dry_run, progress=report_progress
             )  # fmt: skip
     report("replay", done.matched, done.replayed, done.skipped, dry_run=dry_run, as_json=as_json)
@@ -118,7 +118,7 @@ def cancel(
         selected = build_filter(box, ids, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
         with progress("cancelling", quiet=as_json) as report_progress:
-            done = operate.cancel(box.store, selected, operator, dry_run=dry_run, progress=report_progress)
+            done = operations.cancel(box.store, selected, operator, dry_run=dry_run, progress=report_progress)
     report("cancel", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
 
 
@@ -141,8 +141,8 @@ def settle(
     if result is not None and outcome == "aborted":
         raise click.UsageError("--result needs --as succeeded.")
     with open_app(database, schema) as box:
-        filters, operator = Filter(ids=operate.resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
-        done = operate.settle(
+        filters, operator = Filter(ids=operations.resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
+        done = operations.settle(
             box.store, filters, operator, succeeded=outcome == "succeeded", result=result, dry_run=dry_run
         )  # fmt: skip
     report(f"settle as {outcome}", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
@@ -175,7 +175,7 @@ def clear(
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
         with progress("clearing", quiet=as_json) as report_progress:
-            done = operate.clear(
+            done = operations.clear(
                 box.store, status, operator, older_than=older_than, topic=topic, dry_run=dry_run,
                 progress=report_progress,
             )  # fmt: skip

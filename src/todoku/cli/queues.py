@@ -8,7 +8,7 @@ from todoku.app import App
 from todoku.cli.database_option import open_app
 from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, rate
 from todoku.cli.output import exit_not_found, print_json, say, show_rows
-from todoku.engine import operate
+from todoku.engine import operations
 
 
 @click.command()
@@ -23,7 +23,7 @@ from todoku.engine import operate
 @json_option
 def limit(
     *, database: str | None, schema: str | None, name: str, concurrency: int | None, pace: float | None,
-    seconds: float | None, of: operate.Kind | None, off: bool, by: str | None, why: str | None, dry_run: bool,
+    seconds: float | None, of: operations.Kind | None, off: bool, by: str | None, why: str | None, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Limit a queue or a destination, over all workers.
@@ -37,7 +37,7 @@ def limit(
         raise click.UsageError("--for cannot be combined with --off.")
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        kind = operate.limit(
+        kind = operations.limit(
             box.store, name, operator, of=of, concurrency=concurrency, rate=pace, lasts=seconds, dry_run=dry_run
         )  # fmt: skip
     if as_json:
@@ -108,7 +108,7 @@ def pause(
     Deliveries that are running continue.
     """
     with open_app(database, schema) as box:
-        operate.pause(box.store, queue, identify_operator(by, why, dry_run=dry_run), dry_run=dry_run)
+        operations.pause(box.store, queue, identify_operator(by, why, dry_run=dry_run), dry_run=dry_run)
         is_empty = not _has_waiting(box, queue)
     _report("pause", queue, is_empty=is_empty, dry_run=dry_run, as_json=as_json)
 
@@ -130,7 +130,7 @@ def resume(
 ) -> None:
     """Claim from a paused queue again."""
     with open_app(database, schema) as box:
-        operate.resume(box.store, queue, identify_operator(by, why, dry_run=dry_run), dry_run=dry_run)
+        operations.resume(box.store, queue, identify_operator(by, why, dry_run=dry_run), dry_run=dry_run)
     _report("resume", queue, is_empty=False, dry_run=dry_run, as_json=as_json)
 
 
@@ -161,7 +161,7 @@ def release_expired(
     """
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        done = operate.release_expired(box.store, operator, max_lost=box.settings.max_lost, dry_run=dry_run)
+        done = operations.release_expired(box.store, operator, max_lost=box.settings.max_lost, dry_run=dry_run)
     if as_json:
         print_json({
             "act": "release-expired", "workers": done.matched, "freed": done.changed, "skipped": done.skipped,

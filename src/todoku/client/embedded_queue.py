@@ -18,7 +18,7 @@ from todoku.core.identity import key_hash, publish_scope
 from todoku.core.message import Draft, Idempotency, Message
 from todoku.core.redaction import redact_body, redact_headers, redact_request
 from todoku.core.topic_pattern import Route, resolve
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.http import request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, Posts
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
@@ -68,7 +68,7 @@ class EmbeddedBackend:
     def cancel(self, id: str, *, by: str, why: str) -> None:
         """Cancels the deliveries of a message that have not ended."""
         self._story(_uuid(id))
-        operate.cancel(self.box.store, Filter(message_id=_uuid(id)), Signed(by, why))
+        operations.cancel(self.box.store, Filter(message_id=_uuid(id)), Signed(by, why))
 
     def dead_letters(self, filters: DeadLetterFilter, *, cursor: str | None, count: int) -> DeadLetters:
         """Returns a page of dead letters. Filtered by URL it may be short: the database can filter only by its host."""
@@ -96,7 +96,7 @@ class EmbeddedBackend:
     def retry(self, id: str, *, by: str, why: str) -> str:
         """Replays a dead letter, audited. The message keeps its id."""
         letter = self.dead_letter(id)
-        done = operate.replay(self.box.store, Filter(ids=(_number(id),)), Signed(by, why))
+        done = operations.replay(self.box.store, Filter(ids=(_number(id),)), Signed(by, why))
         if not done.replayed:
             raise _gone(f"the dead letter {id} is gone")
         self.box.outbox.wake()
@@ -105,7 +105,7 @@ class EmbeddedBackend:
     def delete(self, id: str, *, by: str, why: str) -> None:
         """Purges a dead letter, audited."""
         self.dead_letter(id)
-        done = operate.purge(self.box.store, Filter(ids=(_number(id),), status="aborted"), Signed(by, why))
+        done = operations.purge(self.box.store, Filter(ids=(_number(id),), status="aborted"), Signed(by, why))
         if not done.changed:
             raise _gone(f"the dead letter {id} is gone")
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidAct, NotThere
-from todoku.engine import operate
-from todoku.engine.operate import ActResult, Replayed
+from todoku.engine import operations
+from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
 from todoku.engine.twins import asynchronous, blocking, in_thread
@@ -77,7 +77,7 @@ class Deliveries:
         **which: Unpack[DeliveryFilter],
     ) -> Replayed:
         """Runs dead letters again, from attempt 0, oldest first: at most `limit`, at most `rate` a second."""
-        act = self._act(operate.replay, ids, which, by, why, limit=limit, rate=rate, dry_run=dry_run)
+        act = self._act(operations.replay, ids, which, by, why, limit=limit, rate=rate, dry_run=dry_run)
         done = await in_thread(act)
         if not dry_run:
             self._outbox.wake()
@@ -90,7 +90,7 @@ class Deliveries:
         self, *ids: Id, by: str, why: str, dry_run: bool = False, **which: Unpack[DeliveryFilter]
     ) -> ActResult:
         """Aborts waiting deliveries, with the reason CANCELLED. The worker of a running one is asked to stop it."""
-        return await in_thread(self._act(operate.cancel, ids, which, by, why, dry_run=dry_run))
+        return await in_thread(self._act(operations.cancel, ids, which, by, why, dry_run=dry_run))
 
     acancel = asynchronous(cancel)
 
@@ -107,7 +107,7 @@ class Deliveries:
     ) -> ActResult:
         """Settles deliveries that are not running: as succeeded, with this result, or as dead letters."""
         text = None if result is msgspec.UNSET else encode(result)
-        act = self._act(operate.settle, ids, which, by, why, succeeded=succeeded, result=text, dry_run=dry_run)
+        act = self._act(operations.settle, ids, which, by, why, succeeded=succeeded, result=text, dry_run=dry_run)
         return await in_thread(act)
 
     asettle = asynchronous(settle)
@@ -117,7 +117,7 @@ class Deliveries:
         self, *ids: Id, by: str, why: str, dry_run: bool = False, **which: Unpack[DeliveryFilter]
     ) -> ActResult:
         """Removes dead letters for good."""
-        return await in_thread(self._act(operate.purge, ids, which, by, why, dry_run=dry_run))
+        return await in_thread(self._act(operations.purge, ids, which, by, why, dry_run=dry_run))
 
     apurge = asynchronous(purge)
 
@@ -138,10 +138,10 @@ class Deliveries:
             raise InvalidAct(
                 f"{name} needs ids, or a filter", hint=f"box.deliveries.{name}(reason='TIMEOUT', by=…, why=…)"
             )
-        signed, store = operate.sign(by, why), self._outbox.store
+        signed, store = operations.sign(by, why), self._outbox.store
 
         def call() -> R:
-            numbers = operate.resolve(store, ids) if ids else None
+            numbers = operations.resolve(store, ids) if ids else None
             return act(store, Filter(ids=numbers, **which), signed, **options)
 
         return call

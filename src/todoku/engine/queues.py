@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from todoku.core.outcome import Duration, seconds
-from todoku.engine import operate
-from todoku.engine.operate import Kind
+from todoku.engine import operations
+from todoku.engine.operations import Kind
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.limits import Restriction
 from todoku.store.store import Store
@@ -30,14 +30,14 @@ class Queues:
     @blocking("box.queues")
     async def pause(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
         """Stops claims from a queue; running attempts go on."""
-        await in_thread(operate.pause, self._store, name, operate.sign(by, why), dry_run=dry_run)
+        await in_thread(operations.pause, self._store, name, operations.sign(by, why), dry_run=dry_run)
 
     apause = asynchronous(pause)
 
     @blocking("box.queues")
     async def resume(self, name: str, *, by: str, why: str, dry_run: bool = False) -> None:
         """Lets workers claim from a queue again."""
-        await in_thread(operate.resume, self._store, name, operate.sign(by, why), dry_run=dry_run)
+        await in_thread(operations.resume, self._store, name, operations.sign(by, why), dry_run=dry_run)
 
     aresume = asynchronous(resume)
 
@@ -60,9 +60,9 @@ class Queues:
         database decides by what it knows. Returns which of the two it was.
         """
         span = None if lasts is None else seconds(lasts, what="lasts")
-        signed = operate.sign(by, why)
+        signed = operations.sign(by, why)
         return await in_thread(
-            operate.limit, self._store, name, signed,
+            operations.limit, self._store, name, signed,
             of=of, concurrency=concurrency, rate=rate, lasts=span, dry_run=dry_run,
         )  # fmt: skip
 

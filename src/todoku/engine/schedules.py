@@ -16,7 +16,7 @@ from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
 from todoku.core.schedule import Cron, Missed, Plan, next_after
 from todoku.engine.http.request_schedules import spread
-from todoku.engine.operate import sign
+from todoku.engine.operations import sign
 from todoku.engine.outbox import Outbox
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
 from todoku.engine.twins import asynchronous, blocking, in_thread

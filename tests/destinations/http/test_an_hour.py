@@ -11,7 +11,7 @@ from tests.destinations.http.test_worker import serves
 from tests.support.crew import Crew
 from tests.support.requesting import Requesting
 from tests.support.world import World
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.store.audit import Signed
 from todoku.store.filter import Filter
 
@@ -44,7 +44,7 @@ def test_a_receiver_down_for_an_hour_loses_nothing(
 
     receiver.received.clear()
     receiver.reply = answer(204)
-    done = operate.replay(world.store, Filter(reason="HTTP_5XX"), Signed("ada", "the receiver is back"))
+    done = operations.replay(world.store, Filter(reason="HTTP_5XX"), Signed("ada", "the receiver is back"))
     crew.drain()
     assert (done.matched, done.replayed) == (NUMBER, NUMBER)
     assert Counter(request.target for request in receiver.received) == {f"/{n}": 1 for n in range(NUMBER)}

@@ -11,8 +11,8 @@ from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import Act, ByNumber, Listing, Reasoned, filter_of, selected, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
-from todoku.engine import operate
-from todoku.engine.operate import ActResult, Replayed
+from todoku.engine import operations
+from todoku.engine.operations import ActResult, Replayed
 from todoku.store.deliveries import Page
 from todoku.store.filter import Filter
 from todoku.store.statistics import DeadGroup
@@ -50,7 +50,7 @@ def list_reasons(context: RequestContext) -> DeadGroups:
 def replay_dead_letters(context: RequestContext, body: Replay, by: str) -> Replayed:
     """Let dead letters run again, audited. `replayed` as large as `limit`: there may be more."""
     which = selected(body, status="aborted")
-    done = operate.replay(context.store, which, signed(by, body), limit=body.limit, dry_run=body.dry_run)
+    done = operations.replay(context.store, which, signed(by, body), limit=body.limit, dry_run=body.dry_run)
     context.outbox.wake()
     return done
 
@@ -58,7 +58,7 @@ def replay_dead_letters(context: RequestContext, body: Replay, by: str) -> Repla
 @operation("POST", "/dead-letters/{id}/replay", access="operate")
 def replay_dead_letter(context: RequestContext, where: ByNumber, body: Reasoned, by: str) -> Replayed:
     """Let one dead letter run again, audited."""
-    done = operate.replay(context.store, _one(context, where.id), signed(by, body))
+    done = operations.replay(context.store, _one(context, where.id), signed(by, body))
     context.outbox.wake()
     return done
 
@@ -66,13 +66,13 @@ def replay_dead_letter(context: RequestContext, where: ByNumber, body: Reasoned,
 @operation("POST", "/dead-letters/delete", access="operate")
 def delete_dead_letters(context: RequestContext, body: Act, by: str) -> ActResult:
     """Remove dead letters for good, audited. A body is not lost on the way to a POST, as it may be to a DELETE."""
-    return operate.purge(context.store, selected(body, status="aborted"), signed(by, body), dry_run=body.dry_run)
+    return operations.purge(context.store, selected(body, status="aborted"), signed(by, body), dry_run=body.dry_run)
 
 
 @operation("DELETE", "/dead-letters/{id}", access="operate")
 def delete_dead_letter(context: RequestContext, where: ByNumber, query: Reasoned, by: str) -> ActResult:
     """Remove one dead letter for good, audited."""
-    return operate.purge(context.store, _one(context, where.id), signed(by, query))
+    return operations.purge(context.store, _one(context, where.id), signed(by, query))
 
 
 def _one(context: RequestContext, id: int) -> Filter:

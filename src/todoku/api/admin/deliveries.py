@@ -20,9 +20,9 @@ from todoku.api.admin.parameters import (
 from todoku.api.admin.shown_requests import Attempt, attempt
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.diagnostics.explanation import Because, explain
-from todoku.engine.operate import ActResult
+from todoku.engine.operations import ActResult
 from todoku.store.deliveries import Delivery, Page
 from todoku.store.filter import Filter
 
@@ -76,13 +76,13 @@ def list_attempts(context: RequestContext, where: ByNumber) -> Attempts:
 def cancel_delivery(context: RequestContext, where: ByNumber, body: Reasoned, by: str) -> ActResult:
     """Cancel a delivery: what waits becomes a dead letter, what runs is asked to stop."""
     _found(context, where.id)
-    return operate.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
+    return operations.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
 
 
 @operation("POST", "/deliveries/cancel", access="operate")
 def cancel_deliveries(context: RequestContext, body: Act, by: str) -> ActResult:
     """Cancel many deliveries."""
-    return operate.cancel(context.store, selected(body), signed(by, body), dry_run=body.dry_run)
+    return operations.cancel(context.store, selected(body), signed(by, body), dry_run=body.dry_run)
 
 
 def _found(context: RequestContext, id: int) -> Delivery:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Reasoned, signed
 from todoku.api.request_context import RequestContext
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.store.destinations import Known
 from todoku.store.limits import Restriction
 
@@ -80,14 +80,14 @@ def list_queues(context: RequestContext) -> Queues:
 @operation("POST", "/queues/{name:path}/pause", access="operate")
 def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Take nothing from a queue; what runs goes on."""
-    operate.pause(context.store, where.name, signed(by, body))
+    operations.pause(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=True)
 
 
 @operation("POST", "/queues/{name:path}/resume", access="operate")
 def resume_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Take from a queue again."""
-    operate.resume(context.store, where.name, signed(by, body))
+    operations.resume(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=False)
 
 
@@ -112,8 +112,8 @@ def limit_destination(context: RequestContext, where: ByName, body: LimitBody, b
     return _limited(context, "destination", where.name, body, by)
 
 
-def _limited(context: RequestContext, of: operate.Kind, name: str, body: LimitBody, by: str) -> Set:
-    operate.limit(
+def _limited(context: RequestContext, of: operations.Kind, name: str, body: LimitBody, by: str) -> Set:
+    operations.limit(
         context.store,
         name,
         signed(by, body),

@@ -13,7 +13,7 @@ import msgspec
 
 from todoku.core.http_request import dead_id, parse_dead_id
 from todoku.core.outcome import Response
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.http.requests import CANCELLED, RequestView, view, visible_response
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
@@ -82,7 +82,7 @@ def replay(
 ) -> Acts:
     """Replays one page of dead letters, from attempt 0 and audited (I9)."""
     page = _find(outbox.store, selection, cursor, limit)
-    done = _acts(page, operate.replay_each(outbox.store, page.items, signed))
+    done = _acts(page, operations.replay_each(outbox.store, page.items, signed))
     outbox.wake()
     return done
 
@@ -90,7 +90,7 @@ def replay(
 def purge(outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100) -> Acts:
     """Removes one page of dead letters for good, audited."""
     page = _find(outbox.store, selection, cursor, limit)
-    return _acts(page, operate.purge_each(outbox.store, page.items, signed))
+    return _acts(page, operations.purge_each(outbox.store, page.items, signed))
 
 
 def _acts(page: Page, changed: frozenset[int]) -> Acts:

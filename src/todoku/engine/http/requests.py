@@ -13,7 +13,7 @@ from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
 from todoku.core.redaction import redact_body, redact_request, redact_response_headers
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery
@@ -63,7 +63,7 @@ def cancel(outbox: Outbox, message_id: UUID, signed: Signed) -> int:
     rows = outbox.store.deliveries.of_requests([message_id])
     if not rows:
         raise NoSuchMessage(f"message {message_id} not found", hint="it was never published, or is long over")
-    return len(operate.cancel_each(outbox.store, rows, signed))
+    return len(operations.cancel_each(outbox.store, rows, signed))
 
 
 def cancel_many(
@@ -76,7 +76,7 @@ def cancel_many(
     number = 0
     for rows in _waiting(outbox.store, which, 0 if cursor is None else _position(cursor)):
         some = rows if limit is None else rows[: limit - number]
-        number += len(operate.cancel_each(outbox.store, some, signed))
+        number += len(operations.cancel_each(outbox.store, some, signed))
         if number == limit:
             return Cancelled(number, _next_cursor(outbox.store, which, some[-1].id))
     return Cancelled(number, None)
@@ -93,7 +93,7 @@ def _waiting(store: Store, which: Filter, after: int) -> Iterator[Sequence[Deliv
         return
     following: int | None = after
     while following is not None:
-        rows, following = store.deliveries.find_waiting_requests(which, after=following, limit=operate.BATCH)
+        rows, following = store.deliveries.find_waiting_requests(which, after=following, limit=operations.BATCH)
         if rows:
             yield rows
 

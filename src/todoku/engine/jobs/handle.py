@@ -12,7 +12,7 @@ import msgspec
 from todoku.core.errors import JobAborted, NoSuchMessage, ResultNotKept
 from todoku.core.outcome import Duration, seconds
 from todoku.core.status import Status
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.twins import Pause, asynchronous, blocking, in_thread
 from todoku.store.deliveries import Standing
@@ -84,8 +84,8 @@ class Handle(Generic[R_co]):
     @blocking("handle")
     async def cancel(self, *, by: str, why: str) -> bool:
         """Cancels it: True if it had not ended. A running attempt is asked to stop, and a success before that wins."""
-        which, who = Filter(message_id=self.id, destination=self.job), operate.sign(by, why)
-        return (await in_thread(operate.cancel, self._store, which, who)).changed > 0
+        which, who = Filter(message_id=self.id, destination=self.job), operations.sign(by, why)
+        return (await in_thread(operations.cancel, self._store, which, who)).changed > 0
 
     acancel = asynchronous(cancel)
 

@@ -13,7 +13,7 @@ from django.contrib.admin.helpers import ActionForm
 from todoku.core.control_characters import escape_controls
 from todoku.core.masking import mask
 from todoku.core.sealed import payload_placeholder
-from todoku.engine import operate
+from todoku.engine import operations
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.project import get_box
 from todoku.store.audit import Signed
@@ -88,13 +88,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         lines = json.dumps(masked, ensure_ascii=False, indent=2).split("\n")
         return "\n".join(map(escape_controls, lines))
 
-    def _act(self, request: Any, queryset: Any, act: Any) -> operate.ActResult | operate.Replayed | None:
+    def _act(self, request: Any, queryset: Any, act: Any) -> operations.ActResult | operations.Replayed | None:
         why = request.POST.get("why", "").strip()
         if not why:
             self.message_user(request, "Enter a reason: it is recorded in the audit.", messages.ERROR)
             return None
         chosen = Filter(ids=tuple(queryset.values_list("pk", flat=True)))
-        done: operate.ActResult | operate.Replayed = act(
+        done: operations.ActResult | operations.Replayed = act(
             get_box().store, chosen, Signed(request.user.get_username(), why)
         )
         return done
@@ -113,7 +113,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     @admin.action(description="Cancel", permissions=["change"])
     def cancel(self, request: Any, queryset: Any) -> None:
         """Cancels: a waiting delivery becomes a dead letter, a running one is asked to stop."""
-        if (done := self._act(request, queryset, operate.cancel)) is not None:
+        if (done := self._act(request, queryset, operations.cancel)) is not None:
             self._report(request, done.changed, "cancelled", done.skipped)  # type: ignore[union-attr]
 
 
@@ -127,5 +127,5 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     @admin.action(description="Replay", permissions=["change"])
     def replay(self, request: Any, queryset: Any) -> None:
         """Replays dead letters with a full set of attempts, audited."""
-        if (done := self._act(request, queryset, operate.replay)) is not None:
+        if (done := self._act(request, queryset, operations.replay)) is not None:
             self._report(request, done.replayed, "replayed", done.skipped)  # type: ignore[union-attr]
