@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.world import SOMEBODY, World, failed
-from todoku.store import records
+from todoku.store import statistics
 from todoku.store.columns import moment
 
 ENDED = 30_000
@@ -59,7 +59,7 @@ def test_of_very_many_some_stand_for_the_rest(world: World, monkeypatch: pytest.
     exact = world.store.statistics.series(**span)  # type: ignore[arg-type]
     assert exact.exact
     assert {point.succeeded for point in exact.points} == {ENDED // 24}
-    monkeypatch.setattr(records, "COUNTED_EXACTLY", 3000)
+    monkeypatch.setattr(statistics, "SERIES_EXACTLY", 3000)
     sampled = world.store.statistics.series(**span)  # type: ignore[arg-type]
     assert not sampled.exact
     assert 0.5 * ENDED < sum(point.succeeded for point in sampled.points) < 2 * ENDED
