@@ -26,8 +26,8 @@ from bench.engine import TEXT
 from todoku.app import new_id
 from todoku.core.destination import Outgoing
 from todoku.core.http_request import TOPIC, HttpRequest
-from todoku.core.signing_keys import SigningKeys
-from todoku.destinations.http_requests import headers_of
+from todoku.core.signature import SigningKeys
+from todoku.destinations.http_sender import headers_of
 from todoku.engine.http.request_draft import Posting, request_draft
 
 REQUIRED = 0.5

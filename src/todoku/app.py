@@ -23,16 +23,14 @@ from todoku.core.outcome import Duration
 from todoku.core.schedule import timing
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
-from todoku.destinations.http_requests import Requests
-from todoku.destinations.http_sender import is_installed
+from todoku.destinations.http_sender import Requests, is_installed
 from todoku.engine.context import Context
 from todoku.engine.deliveries import Deliveries, Id
 from todoku.engine.diagnostics.summary import About, without_password
 from todoku.engine.embedded_worker import run_beside, run_until_idle
-from todoku.engine.encryption.secret_providers import Resolve
+from todoku.engine.encryption.secret_ref import Resolve
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
-from todoku.engine.inbox import Inbox
 from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import Sources
 from todoku.engine.jobs import batches, hooks
@@ -43,7 +41,7 @@ from todoku.engine.jobs.hooks import EndingOptions, HookOptions
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.jobs.options import JobOptions, PublishOptions
 from todoku.engine.jobs.schedule_declarations import DeclaredSchedules, TimedOptions
-from todoku.engine.ledger import Answer, Ledger
+from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operations import Replayed
@@ -53,7 +51,6 @@ from todoku.engine.queues import Queues
 from todoku.engine.registry import Target
 from todoku.engine.schedule import Timing, declare, timed
 from todoku.engine.schedules import Schedules
-from todoku.engine.transaction_block import Block
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.engine.worker.worker import Worker
 from todoku.shells import registered_shells

@@ -8,9 +8,8 @@ from starlette.responses import PlainTextResponse
 
 from todoku.api.local_requests import ThisMachine
 from todoku.api.request_frame import Framed
-from todoku.core.development_credentials import KEYS, TOKEN, is_public
-from todoku.core.scope import Secret
-from todoku.core.signing_keys import SigningKeys
+from todoku.core.scope import KEYS, TOKEN, Secret, is_public
+from todoku.core.signature import SigningKeys
 
 OTHER = SigningKeys(current="sig_" + "a" * 28, next="sig_" + "b" * 28)
 

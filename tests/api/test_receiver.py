@@ -10,7 +10,7 @@ import pytest
 
 from todoku.api.receiver import Receiver
 from todoku.api.request_frame import Framed
-from todoku.core.development_credentials import KEYS
+from todoku.core.scope import KEYS
 from todoku.core.signature import upstash_signature
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 

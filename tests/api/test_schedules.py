@@ -15,13 +15,12 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.errors import BlockingCall, DatabaseUnavailable, InvalidAct
-from todoku.core.master_keys import format_master_key
 from todoku.core.schedule import When, next_after
-from todoku.core.sealed import kind_of
+from todoku.core.sealed import format_master_key, kind_of
 from todoku.engine.diagnostics.doctor import examine
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.schedule import declare, decoded
-from todoku.engine.worker.schedule_firing import Scheduler
+from todoku.engine.worker.maintenance import Scheduler
 from todoku.store.failpoint import armed, lose
 from todoku.store.schedules import ScheduleRow
 from todoku.store.store import Store

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.program import Run, Shop, misused, refused, rows, said
 from tests.support.world import World
 from todoku.app import App
-from todoku.core.master_keys import format_master_key, master_keys
+from todoku.core.sealed import format_master_key, master_keys
 from todoku.engine.encryption.sealer import Sealer, utc_today
 
 T = TypeVar("T")

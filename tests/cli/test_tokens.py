@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.program import Run, Shop, misused, refused, rows, said
 from tests.support.world import World
-from todoku.core.master_keys import format_master_key
+from todoku.core.sealed import format_master_key
 from todoku.engine.http import api_tokens
 from todoku.engine.http.signing_keys import signing_keys
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from todoku.core.backoff import Backoff, BackoffTable, Exponential, Linear
-from todoku.core.digest import Json
+from todoku.core.identity import Json
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 

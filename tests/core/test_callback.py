@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from todoku.core.callback import EndedRequest, callback_body, callback_draft, callback_of
+from todoku.core.ending import EndedRequest, callback_body, callback_draft, callback_of
 from todoku.core.http_request import Callback, HttpRequest, request_of
 from todoku.core.outcome import KEPT_BODY_BYTES, KEPT_HEADER_BYTES, Response, trim_response
 

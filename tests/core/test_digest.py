@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.making import bodies, names, quick
-from todoku.core.digest import VERSION, Json, canonical, differing_fields, digest, digest_bytes
+from todoku.core.identity import VERSION, Json, canonical, differing_fields, digest, digest_bytes
 
 NFC, NFD = unicodedata.normalize("NFC", "Café が"), unicodedata.normalize("NFD", "Café が")
 assert NFC != NFD

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.making import any_text, quick
+from todoku.core.backoff import DEFAULT_DELAY, LONGEST_MS, MAX_DEPTH, MAX_LENGTH, evaluate, parse
 from todoku.core.errors import InvalidMessage
-from todoku.core.retry_expression import DEFAULT_DELAY, LONGEST_MS, MAX_DEPTH, MAX_LENGTH, evaluate, parse
 
 
 def delays(text: str, number: int = 1) -> list[float]:

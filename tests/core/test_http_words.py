@@ -10,7 +10,7 @@ from todoku.core.identity import base62
 from todoku.core.redaction import redact_body, redact_request, redact_value
 from todoku.core.scope import Secret, allows, scopes, token
 from todoku.core.settings import read_settings
-from todoku.core.signing_keys import SigningKeys, signing_keys
+from todoku.core.signature import SigningKeys, signing_keys
 
 
 def test_the_name_of_a_dead_letter_is_read_as_it_is_written() -> None:

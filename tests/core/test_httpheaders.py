@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.core.making import any_text, quick
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_headers import (
+from todoku.core.http_request import (
     MAX_HEADERS,
     MAX_VALUE,
     canonical,

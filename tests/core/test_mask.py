@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from todoku.core.masking import MASKED, mask
+from todoku.core.redaction import MASKED, mask
 
 FIELDS = frozenset(MASKED)
 

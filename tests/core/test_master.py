@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from todoku.core.errors import InvalidSetting
-from todoku.core.master_keys import MasterKey, MasterKeys, format_master_key, master_keys
+from todoku.core.sealed import MasterKey, MasterKeys, format_master_key, master_keys
 from todoku.core.settings import read_settings
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from todoku.core.personal_fields import looks_personal, personal_fields
+from todoku.core.redaction import looks_personal, personal_fields
 
 PERSONAL = (
     "email", "userEmail", "e_mails", "phone", "mobile_number", "name", "first_name", "lastName", "customerName",

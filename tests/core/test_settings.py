@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.core.making import quick
 from todoku.core.backoff import DEFAULT, Backoff, exponential, linear, table
 from todoku.core.errors import InvalidSetting
-from todoku.core.master_keys import MasterKey, MasterKeys, format_master_key
 from todoku.core.scope import Secret
+from todoku.core.sealed import MasterKey, MasterKeys, format_master_key
 from todoku.core.settings import Settings, read_settings
-from todoku.core.signing_keys import SigningKeys
+from todoku.core.signature import SigningKeys
 
 HOUR, DAY = 3600.0, 86_400.0
 DEFAULTS: dict[str, object] = {

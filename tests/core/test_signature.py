@@ -19,10 +19,9 @@ from qstash.errors import SignatureError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.core.making import any_text, quick
-from todoku.core.blank_secret import is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import ReceivedRequest
-from todoku.core.signature import upstash_signature, verify_upstash, webhook_headers, webhook_secret
+from todoku.core.signature import is_blank_key, upstash_signature, verify_upstash, webhook_headers, webhook_secret
 from todoku.sources.standard_webhooks import StandardWebhooks
 
 CURRENT = "sig_" + "c" * 32

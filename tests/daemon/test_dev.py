@@ -19,7 +19,7 @@ from qstash import QStash, Receiver
 from tests.daemon.running import Daemon, Shop, until
 from tests.support import nodejs
 from tests.support.ports import free_port
-from todoku.core.development_credentials import KEYS, TOKEN
+from todoku.core.scope import KEYS, TOKEN
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dev")]  # one `todoku dev` for all of them
 

@@ -22,8 +22,8 @@ from todoku.core.destination import Outgoing
 from todoku.core.http_request import HTTP, HttpRequest, encode_request
 from todoku.core.outcome import Abort, Done, Outcome, Retry
 from todoku.core.settings import Settings
-from todoku.core.signing_keys import SigningKeys
-from todoku.destinations.http_requests import Requests
+from todoku.core.signature import SigningKeys
+from todoku.destinations.http_sender import Requests
 
 KEYS = SigningKeys(current="sig_" + "c" * 28, next="sig_" + "n" * 28)
 INTERNET, HERE = "127.0.0.2", "127.0.0.1"

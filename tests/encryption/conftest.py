@@ -9,7 +9,7 @@ import pytest
 
 import todoku
 from tests.support.world import World
-from todoku.core.master_keys import format_master_key
+from todoku.core.sealed import format_master_key
 
 Boxes = Callable[..., todoku.App]
 

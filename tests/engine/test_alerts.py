@@ -15,15 +15,13 @@ from tests.daemon.running import until
 from tests.support.ports import free_port
 from tests.support.recording import PostOffice, Recorder, SentryRecorder, post_office, recorder, sentry_recorder
 from tests.support.world import World, aborted
-from todoku.core.alert import HOLDS, DueAlert, Raised, Reading, Thresholds, new_standing
-from todoku.core.alert_settings import Alerting
+from todoku.core.alert import HOLDS, Alerting, DueAlert, Raised, Reading, Thresholds, new_standing
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.settings import Settings, read_settings
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.alert_sinks import AlertNotice, post, sinks
-from todoku.engine.observability.alerts import Alerts, CounterWindow, with_database
+from todoku.engine.observability.alerts import Alarm, Alerts, CounterWindow, with_database
 from todoku.engine.observability.metrics import Metrics
-from todoku.engine.observability.process_alert import Alarm
 
 TELLING = DueAlert("begun", new_standing(Raised("dead_letters", 3.0, 0.0), "webhook", 1_800_000_000.0))
 

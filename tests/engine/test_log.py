@@ -17,7 +17,7 @@ import pytest
 from tests.core.making import WORKER, claimed
 from tests.support.world import aborted, failed, snoozed
 from todoku.core.decision import SUCCEEDED, Settlement
-from todoku.core.masking import MASKED
+from todoku.core.redaction import MASKED
 from todoku.engine.observability.log import (
     LOGGER,
     JsonFormatter,

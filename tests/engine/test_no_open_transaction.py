@@ -20,7 +20,7 @@ from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.core.http_request import SCHEMES
 from todoku.core.outcome import Done, Outcome
-from todoku.destinations.http_requests import Requests
+from todoku.destinations.http_sender import Requests
 from todoku.engine.context import Context
 from todoku.engine.registry import Outgoing
 

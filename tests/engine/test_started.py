@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 from tests.support.world import World
+from todoku.engine.worker.held_deliveries import StartedDeliveries, create_shared_memory, may_have_started
 from todoku.engine.worker.lease import end_dead_lease
-from todoku.engine.worker.started_deliveries import StartedDeliveries, create_shared_memory, may_have_started
 
 CHILD = """
 import os, signal, sys
-from todoku.engine.worker.started_deliveries import StartedDeliveries
+from todoku.engine.worker.held_deliveries import StartedDeliveries
 started = StartedDeliveries(int(sys.argv[1]))
 started.begin(7); started.end(7)
 for delivery in range(100, 110):

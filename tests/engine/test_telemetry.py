@@ -19,8 +19,7 @@ from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.exposition import GAUGES, Collector, render
-from todoku.engine.observability.gauges import CachedGauges, Gauges, read_gauges
+from todoku.engine.observability.exposition import GAUGES, CachedGauges, Collector, Gauges, read_gauges, render
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 import todoku
 from tests.engine.test_telemetry import counted
 from tests.engine.test_tracing import Traced, id_of, parent_of
-from todoku.core.masking import MASKED
+from todoku.core.redaction import MASKED
 from todoku.engine.observability.log import LOGGER, SettledLine, configure_logging, mask_fields
 from todoku.engine.registry import Outgoing
 

@@ -24,9 +24,8 @@ from tests.support.serving import Watching, serving
 from tests.support.world import World
 from todoku.api.server import server_app
 from todoku.core.ingest import Identity, ReceivedRequest
-from todoku.core.signature import upstash_signature, verify_upstash, webhook_headers
-from todoku.core.signing_keys import signing_keys
-from todoku.engine.ingest.source_keys import NoSecret, SourceKeys
+from todoku.core.signature import signing_keys, upstash_signature, verify_upstash, webhook_headers
+from todoku.engine.ingest.source import NoSecret, SourceKeys
 
 BLANKS = ["", " ", "\n", "\t \r\n", "\0\0", "\ufeff", "\u200b", '""', "''", "whsec_", ' "whsec_" ']
 """What a forgotten secret looks like: unset in a compose file, in quotes, saved by an editor, cut off."""

@@ -21,8 +21,8 @@ from tests.support.raw_http import RawConnection, request
 from tests.support.serving import Server
 from todoku.api.qstash.publish import BatchItem, PublishEndpoints
 from todoku.core.address import address
+from todoku.core.backoff import parse
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.retry_expression import parse
 from todoku.core.schedule import EPOCH, Cron, cron, next_after
 from todoku.core.upstash_headers import collect_fields
 from todoku.engine.http.publish_requests import CheckedRequest

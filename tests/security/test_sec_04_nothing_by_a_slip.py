@@ -48,7 +48,7 @@ def delete(server: Server) -> Callable[..., Answer]:
 def waiting(requesting: Requesting, ids: list[UUID]) -> int:
     """How many of these still wait."""
     found = [requests.get(requesting.outbox, id) for id in ids]
-    return sum(one is not None and one.status == "pending" for one in found)
+    return sum(one is not None and one.delivery.status == "pending" for one in found)
 
 
 def dead(world: World) -> int:

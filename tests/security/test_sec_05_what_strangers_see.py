@@ -20,8 +20,7 @@ from tests.support.world import World
 from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
 from todoku.daemon.http_thread import is_local, listen
-from todoku.destinations.http_post import OutgoingPost
-from todoku.destinations.http_sender import Sender
+from todoku.destinations.http_sender import OutgoingPost, Sender
 
 TOKEN = "the-token-of-these-tests-0123456789"
 READ = ("/", "/api/messages", "/metrics", "/readyz?verbose", "/readyz?verbose=1", "/readyz?a=1&verbose")

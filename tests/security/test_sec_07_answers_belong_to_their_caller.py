@@ -16,8 +16,13 @@ import todoku
 from tests.support.world import World
 from todoku.engine.ledger import Answer
 from todoku.integrations.fastapi import once
-from todoku.integrations.idempotency import IdempotencyMiddleware
-from todoku.integrations.principal import Principal, by_authorization, by_cookie, by_credentials
+from todoku.integrations.idempotency import (
+    IdempotencyMiddleware,
+    Principal,
+    by_authorization,
+    by_cookie,
+    by_credentials,
+)
 
 KEY = {"Idempotency-Key": "k"}
 

@@ -15,7 +15,7 @@ from tests.support.world import World
 from todoku.core.http_request import SCHEMES
 from todoku.core.outcome import Done, Outcome, Retry
 from todoku.destinations.aiohttp_protocol import MAX_ANNOUNCED, MAX_HEAD_BYTES
-from todoku.destinations.http_requests import Requests
+from todoku.destinations.http_sender import Requests
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 HINT = b"HTTP/1.1 103 Early Hints\r\n\r\n"

@@ -18,7 +18,7 @@ from tests.encryption.conftest import Boxes, boxes, new_key
 from tests.encryption.test_requests import drained, publish, reasons, sending
 from tests.support.serving import SOMEBODY, serving
 from tests.support.world import World
-from todoku.core.master_keys import MasterKey
+from todoku.core.sealed import MasterKey
 from todoku.engine.encryption.cipher import Cipher, unwrap, wrap
 from todoku.engine.encryption.key_rotation import rotate
 from todoku.engine.encryption.stored_secrets import reseal

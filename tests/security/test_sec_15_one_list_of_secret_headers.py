@@ -24,8 +24,8 @@ from tests.support.raw_http import ask as ask_raw
 from tests.support.serving import SOMEBODY, Server, serving
 from tests.support.world import World
 from todoku.cli.main import cli
-from todoku.core.http_headers import is_secret
-from todoku.core.masking import MASKED, mask
+from todoku.core.http_request import is_secret
+from todoku.core.redaction import MASKED, mask
 from todoku.engine.http import url_groups
 
 __all__ = ["boxes", "environment"]

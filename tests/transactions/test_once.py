@@ -12,7 +12,7 @@ from tests.support.world import World
 from tests.transactions.callers import AsyncCaller, Caller
 from tests.transactions.test_drivers import orders
 from todoku import App, IdempotencyConflict, InvalidMessage
-from todoku.engine.transaction_block import Block
+from todoku.engine.ledger import Block
 
 ROW = "insert into shop_order (id, note) values (1, 'mine')"
 

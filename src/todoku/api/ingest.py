@@ -27,9 +27,8 @@ from todoku.api.request_frame import Framed, id_for, id_of, said_of
 from todoku.app import App
 from todoku.core.ingest import Challenge, ReceivedRequest
 from todoku.engine.group_commit import GroupCommit
-from todoku.engine.ingest.ingest_request import Visit, Visits
-from todoku.engine.ingest.receive import Ingest, Unverified
-from todoku.engine.ingest.source_keys import NoSecret
+from todoku.engine.ingest.receive import Ingest, Unverified, Visit, Visits
+from todoku.engine.ingest.source import NoSecret
 
 _PATH: Final = "/ingest/"
 _TAKEN: Final = frozenset({"", "application/json", "text/json", "text/plain", "application/octet-stream"})

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from todoku.api.body import read_body
 from todoku.api.problem import Refused
 from todoku.core.control_characters import encode_json
-from todoku.core.http_headers import canonical
+from todoku.core.http_request import canonical
 from todoku.core.signature import verify_upstash
 
 _LARGEST: Final = 16 << 20

@@ -21,8 +21,8 @@ from todoku.api.qstash.routes import qstash_routes
 from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import Framed
 from todoku.app import App
-from todoku.core.development_credentials import is_public
 from todoku.core.proxies import proxies
+from todoku.core.scope import is_public
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.api_tokens import TokenChecker
 

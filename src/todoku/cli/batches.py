@@ -6,8 +6,7 @@ from uuid import UUID
 
 import click
 
-from todoku.cli.database_option import open_app
-from todoku.cli.options import database_option, json_option
+from todoku.cli.options import database_option, json_option, open_app
 from todoku.cli.output import exit_not_found, say, show_rows
 
 

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from todoku.app import App, load_settings, open_database, printed_migrations
-from todoku.cli.database_option import open_app, refuse_missing_file
-from todoku.cli.options import database_option, json_option
+from todoku.cli.options import database_option, json_option, open_app, refuse_missing_file
 from todoku.cli.output import print_document, print_json, progress, say, show_rows
 from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import find_app_name, load_app

@@ -12,8 +12,7 @@ from uuid import UUID
 import click
 
 from todoku.app import App
-from todoku.cli.database_option import open_app
-from todoku.cli.options import database_option, duration, json_option
+from todoku.cli.options import database_option, duration, json_option, open_app
 from todoku.cli.output import exit_not_found, format_value, preview, print_json, print_table, say, show_rows
 from todoku.core.identity import key_hash
 from todoku.core.outcome import Response

@@ -8,10 +8,9 @@ from datetime import date
 
 import click
 
-from todoku.cli.database_option import open_app
-from todoku.cli.options import act_options, database_option, identify_operator, json_option
+from todoku.cli.options import act_options, database_option, identify_operator, json_option, open_app
 from todoku.cli.output import exit_not_found, print_json, progress, say, show_rows
-from todoku.core.master_keys import KEY_BYTES, format_master_key
+from todoku.core.sealed import KEY_BYTES, format_master_key
 from todoku.engine.encryption.key_rotation import days, reseal_schedules_and_groups, rotate, shred
 from todoku.engine.encryption.sealer import utc_today
 from todoku.engine.encryption.stored_secrets import reseal

@@ -9,8 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from todoku.cli.database_option import open_app
-from todoku.cli.options import act_options, duration, identify_operator, json_option
+from todoku.cli.options import act_options, duration, identify_operator, json_option, open_app
 from todoku.cli.output import print_json, say
 from todoku.client.connection import connect
 from todoku.client.failed_events import FailedEvents, default_event_id, parse_event_id_rule

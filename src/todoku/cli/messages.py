@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from todoku.cli.database_option import open_named_app
-from todoku.cli.options import database_option, duration, json_option, json_text, moment
+from todoku.cli.options import database_option, duration, json_option, json_text, moment, open_named_app
 from todoku.cli.output import print_json, say
 from todoku.core.errors import InvalidMessage, NoRoute
 from todoku.engine.publish import MessageOptions, directed

@@ -9,9 +9,17 @@ from uuid import UUID
 import click
 
 from todoku.app import App
-from todoku.cli.database_option import open_app
 from todoku.cli.deliveries import STATUSES, id_argument
-from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, json_text, rate
+from todoku.cli.options import (
+    act_options,
+    database_option,
+    duration,
+    identify_operator,
+    json_option,
+    json_text,
+    open_app,
+    rate,
+)
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operations
 from todoku.store.filter import Filter

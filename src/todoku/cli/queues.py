@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from todoku.app import App
-from todoku.cli.database_option import open_app
-from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, rate
+from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, open_app, rate
 from todoku.cli.output import exit_not_found, print_json, say, show_rows
 from todoku.engine import operations
 

@@ -11,9 +11,17 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from todoku.cli.database_option import open_app, open_named_app
 from todoku.cli.messages import call_arguments
-from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, moment
+from todoku.cli.options import (
+    act_options,
+    database_option,
+    duration,
+    identify_operator,
+    json_option,
+    moment,
+    open_app,
+    open_named_app,
+)
 from todoku.cli.output import format_value, print_json, print_table, say, show_rows
 from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.schedule import Missed, cron, next_after, slots

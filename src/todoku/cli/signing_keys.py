@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from todoku.cli.database_option import open_app
-from todoku.cli.options import act_options, database_option, identify_operator, json_option
+from todoku.cli.options import act_options, database_option, identify_operator, json_option, open_app
 from todoku.cli.output import print_json, say
-from todoku.core.signing_keys import SigningKeys
+from todoku.core.signature import SigningKeys
 from todoku.engine.http import signing_keys as engine
 
 

@@ -6,8 +6,7 @@ from typing import get_args
 
 import click
 
-from todoku.cli.database_option import open_app
-from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option
+from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, open_app
 from todoku.cli.output import exit_not_found, print_json, say, show_rows
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens as engine

@@ -15,7 +15,7 @@ from todoku.client.remote_queue import RemoteBackend
 from todoku.client.spool import DEDUPLICATED_FOR, Spool
 from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.observability.process_alert import Alarm
+from todoku.engine.observability.alerts import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 
 WITHIN: Final = 0.4

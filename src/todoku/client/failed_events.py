@@ -18,7 +18,7 @@ from todoku.client.embedded_queue import EmbeddedBackend
 from todoku.client.queue import Queue
 from todoku.core.ending import Ending
 from todoku.core.errors import InvalidAct, NoSuchMessage, QueueRefused
-from todoku.core.http_headers import is_forwardable, is_secret
+from todoku.core.http_request import is_forwardable, is_secret
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import error_text
 from todoku.core.redaction import is_redacted

@@ -10,8 +10,7 @@ import msgspec
 
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_headers import check_headers, is_forwardable
-from todoku.core.http_request import Flow
+from todoku.core.http_request import Flow, check_headers, is_forwardable
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Duration, seconds

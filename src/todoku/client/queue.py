@@ -19,8 +19,8 @@ from todoku.client.spool import Spool
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidAct, InvalidMessage, QueueUnavailable
 from todoku.engine.jobs.handler import is_async
+from todoku.engine.observability.alerts import Alarm
 from todoku.engine.observability.log import Log
-from todoku.engine.observability.process_alert import Alarm
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.twins import Step, asynchronous, blocking, in_thread

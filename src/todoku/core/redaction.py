@@ -7,13 +7,114 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from todoku.core.http_headers import is_secret
-from todoku.core.http_request import Callback, HttpRequest
+from todoku.core.http_request import Callback, HttpRequest, is_secret
 from todoku.core.sealed import parse_master_sealed
+
+# ------------------------------------------------------------
+# Masks values in logs and previews: the values of fields with sensitive names are replaced by `***`.
+
+STARS: Final = "***"
+MASKED: Final = (
+    "password", "passwd", "passphrase", "secret", "token", "authorization", "api_key", "apikey", "private_key",
+    "credential", "cookie", "email", "phone", "iban", "card", "card_number", "cvc", "cvv", "ssn",
+)  # fmt: skip
+"""The default of the setting `mask_fields`."""
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+def mask(value: object, fields: frozenset[str]) -> object:
+    """Replaces, at every depth, the values of fields whose names contain one of `fields` as whole words.
+
+    `token` covers `Access-Token`, `accessToken` and `tokens`; `card` does not cover `discard`.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: STARS if item is not None and is_sensitive(str(name), fields) else mask(item, fields)
+            for name, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [mask(item, fields) for item in value]
+    return value
+
+
+@lru_cache(maxsize=4096)
+def is_sensitive(name: str, fields: frozenset[str]) -> bool:
+    """Whether the value of a field called `name` is masked: `fields` has its words, or it is a secret header.
+
+    A name with a dash is taken for a header. So a field `primary_key` is shown, and a header `X-Signing-Key` is not.
+    """
+    if "-" in name and is_secret(name):
+        return True
+    joined = _joined_words(name)
+    return any(f"-{field}-" in joined for field in (_joined_words(field)[1:-1] for field in fields) if field)
+
+
+def words(name: str) -> list[str]:
+    """Splits a name into lower-case words in the singular: `userEmails` is `user`, `email`."""
+    return [word.lower().removesuffix("s") for word in _WORD.findall(name)]
+
+
+def _joined_words(name: str) -> str:
+    """Returns the words of a name between dashes: `userEmails` is `-user-email-`."""
+    return "-" + "".join(f"{word}-" for word in words(name))
+
+
+# ------------------------------------------------------------
+# Guesses which fields contain personal data, from their names only, never from values.
+
+_PERSONAL: Final = (
+    "mail", "email", "phone", "telephone", "tel", "mobile", "fax", "address", "addresses", "street", "zipcode",
+    "postcode", "birth", "birthday", "birthdate", "dob", "gender", "iban", "card", "cvc", "cvv", "ssn", "passport",
+    "password", "passwd", "passphrase", "secret", "token", "salary", "surname", "firstname", "lastname", "fullname",
+    "username", "nickname", "patient", "diagnosis", "shimei", "namae", "jusho", "juusho", "jyusho", "denwa", "keitai",
+    "tanjobi", "tanjoubi", "seinengappi", "yubin", "yuubin", "furigana", "koza", "kouza", "seibetsu", "kojin",
+    "mynumber",
+)  # fmt: skip
+_WORDS: Final = frozenset(word.removesuffix("s") for word in _PERSONAL)
+
+_BEFORE_NAME: Final = (
+    "first", "last", "full", "given", "family", "middle", "maiden", "nick", "user", "customer", "client", "person",
+    "contact", "sender", "recipient", "member", "patient", "employee", "owner", "display", "legal", "holder",
+)  # fmt: skip
+"""Words before `name` that make it a person's name. A bare `name` counts as one, too; `file_name` does not."""
+
+_JAPANESE: Final = re.compile(
+    "氏名|名前|姓|住所|電話|携帯|生年月日|誕生日|郵便番号|メール|パスワード|口座|カード番号|マイナンバー|"
+    "フリガナ|ふりがな|性別|個人|暗証番号|保険証"
+)
+_MAX_DEPTH: Final = 20
+
+
+def personal_fields(value: object) -> list[str]:
+    """Returns the field names in a JSON value that look personal, at every depth, sorted and without repetition."""
+    return sorted({name for name in _names(value, _MAX_DEPTH) if looks_personal(name)})
+
+
+@lru_cache(maxsize=4096)
+def looks_personal(name: str) -> bool:
+    """Whether a field of this name probably contains personal data."""
+    parts = words(name)
+    if any(part in _WORDS for part in parts) or _JAPANESE.search(name):
+        return True
+    return any(part == "name" and (place == 0 or parts[place - 1] in _BEFORE_NAME) for place, part in enumerate(parts))
+
+
+def _names(value: object, depth: int) -> Iterator[str]:
+    if depth and isinstance(value, dict):
+        for name, item in value.items():
+            yield str(name)
+            yield from _names(item, depth - 1)
+    elif depth and isinstance(value, list):
+        for item in value:
+            yield from _names(item, depth - 1)
+
 
 _CONTENT_TYPE: Final = "Content-Type"
 _FIELD: Final = re.compile(r"body|header|header\[([^\[\]\s]{1,256})\]", re.IGNORECASE)

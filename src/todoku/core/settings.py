@@ -13,16 +13,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from todoku.core.alert_settings import ALERT_SETTINGS, Alerting, alerting
+from todoku.core.alert import ALERT_SETTINGS, Alerting, alerting
 from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
-from todoku.core.masking import MASKED
-from todoku.core.master_keys import MasterKeys, master_keys
 from todoku.core.message import USUAL_ATTEMPTS
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.proxies import proxies
+from todoku.core.redaction import MASKED
 from todoku.core.scope import Secret, token
-from todoku.core.signing_keys import SigningKeys, signing_keys
+from todoku.core.sealed import MasterKeys, master_keys
+from todoku.core.signature import SigningKeys, signing_keys
 
 DAY: Final = 86_400.0
 

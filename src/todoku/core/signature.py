@@ -16,9 +16,64 @@ from typing import Final
 
 import msgspec
 
-from todoku.core.blank_secret import is_blank, is_blank_key
 from todoku.core.errors import InvalidSetting
 from todoku.core.msgspec_warmup import warm_up
+
+# ------------------------------------------------------------
+# Signing keys: the current one, and the next one. Receivers try both. No repr contains them.
+
+_KEY: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]{16,256}")
+_HINT: Final = "TODOKU_SIGNING_KEYS is current,next: two keys of 16 to 256 characters; without it todoku creates them"
+
+
+class SigningKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """`current` signs now, `next` signs after the next rotation. `old` keys signed before the last rotation."""
+
+    current: str
+    next: str
+    old: tuple[str, ...] = ()
+    made: bool = False
+    """Whether this call created them, so that they have not been shown before."""
+
+    def __repr__(self) -> str:
+        return "<SigningKeys>"
+
+
+def signing_keys(text: object) -> SigningKeys | None:
+    """Parses the setting: `current,next`, or a list of both; raises InvalidSetting. None: it is not set."""
+    if text is None or isinstance(text, SigningKeys):
+        return text
+    parts = text if isinstance(text, list | tuple) else str(text).split(",")
+    keys = [str(part).strip() for part in parts]
+    if keys in ([], [""]):
+        return None
+    if len(keys) != 2 or keys[0] == keys[1] or not all(map(_KEY.fullmatch, keys)):
+        raise InvalidSetting("signing_keys cannot be read", hint=_HINT)
+    return SigningKeys(current=keys[0], next=keys[1])
+
+
+# ------------------------------------------------------------
+# Detects empty secrets. A secret left empty by mistake (`STRIPE_SECRET=`) must not make every signature valid.
+
+_PREFIX: Final = "whsec_"
+_QUOTES: Final = re.compile(r"[\"'`]+")
+
+
+@lru_cache(maxsize=256)
+def is_blank(secret: str) -> bool:
+    """Whether a secret has no visible character apart from quotes and the prefix `whsec_`.
+
+    `docker run --env-file` passes on the quotes of `SECRET=""`, and a file that an editor saved empty may contain an
+    invisible byte order mark.
+    """
+    visible = "".join(letter for letter in secret if letter.isprintable() and not letter.isspace())
+    return not _QUOTES.sub("", visible).removeprefix(_PREFIX)
+
+
+def is_blank_key(key: bytes) -> bool:
+    """Whether a key signs like the empty key: HMAC pads short keys with zeros, so a key of zeros counts as empty."""
+    return not key.strip(b"\0 \t\r\n")
+
 
 ISSUER: Final = "Upstash"
 LASTS: Final = 300

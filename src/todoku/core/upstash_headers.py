@@ -12,12 +12,20 @@ from typing import Final
 import msgspec
 
 from todoku.core.address_guard import check_url
+from todoku.core.backoff import parse
 from todoku.core.duration import interval
 from todoku.core.errors import InvalidMessage, InvalidSetting
-from todoku.core.http_headers import canonical, check_header_value, check_headers, is_forwardable
-from todoku.core.http_request import RETRIES, Callback, Flow, HttpRequest
+from todoku.core.http_request import (
+    RETRIES,
+    Callback,
+    Flow,
+    HttpRequest,
+    canonical,
+    check_header_value,
+    check_headers,
+    is_forwardable,
+)
 from todoku.core.message import MAX_KEY_LENGTH
-from todoku.core.retry_expression import parse
 from todoku.core.schedule import Cron, cron
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")

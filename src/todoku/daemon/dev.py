@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from todoku.core.development_credentials import KEYS, PORT, TOKEN
 from todoku.core.errors import CannotStart
+from todoku.core.scope import KEYS, PORT, TOKEN
 from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.daemon.start import Daemon, DaemonOptions, load_named_app

@@ -9,8 +9,7 @@ from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
-from todoku.engine.observability.exposition import render
-from todoku.engine.observability.gauges import CachedGauges
+from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.store.deliveries import Delivery
 from todoku.store.filter import Filter
 from todoku.store.statistics import Counts

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 
 from todoku.app import App
-from todoku.core.development_credentials import is_public
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
+from todoku.core.scope import is_public
 from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app

@@ -10,12 +10,11 @@ from todoku.core.address_guard import check_url
 from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
 from todoku.core.destination import Outgoing
 from todoku.core.errors import InvalidSetting
-from todoku.core.http_headers import check_headers
+from todoku.core.http_request import check_headers
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
 from todoku.core.settings import Settings
 from todoku.core.signature import webhook_headers, webhook_key
-from todoku.destinations.http_post import OutgoingPost
-from todoku.destinations.http_sender import ALWAYS, Sender, trace_headers
+from todoku.destinations.http_sender import ALWAYS, OutgoingPost, Sender, trace_headers
 
 
 class Endpoint(Sender):

@@ -15,10 +15,28 @@ from todoku.core.failure import NON_RETRYABLE_HEADER, Answering, Reasons, classi
 from todoku.core.http_request import TRACE
 from todoku.core.outcome import Outcome, Retry
 from todoku.core.settings import Settings
-from todoku.destinations.http_post import OutgoingPost, Poster
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
+import asyncio
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from todoku.core.address_guard import Guard, check_url
+from todoku.core.outcome import Response, trim_response
+
+if TYPE_CHECKING:
+    from todoku.destinations.guarded_connector import LookUp
+    from todoku.destinations.http_exchange import Exchange
+import random
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from todoku.core.backoff import DEFAULT_DELAY, JITTER_SHARE, Expression, evaluate, parse
+from todoku.core.http_request import HTTP, HttpRequest, is_forwardable
+from todoku.core.outcome import DONE, Abort, Done
+from todoku.core.signature import SigningKeys, upstash_signature, webhook_headers, webhook_secret
 
 ALWAYS: Final = {"Accept": "*/*", "User-Agent": "todoku"}
 """Default headers of every request."""
@@ -127,3 +145,188 @@ def trace_headers(message: Outgoing) -> dict[str, str]:
     if "X-Correlation-Id" in found:
         found.setdefault("X-Request-Id", found["X-Correlation-Id"])
     return found
+
+
+# ------------------------------------------------------------
+# One HTTP request: sent within its deadline, and what came back.
+
+READ_BYTES: Final = 64 << 10
+"""So much of an answer's body is read. What it goes on to say is cut off, with its connection."""
+
+
+class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent, complete."""
+
+    url: str
+    method: str
+    headers: Mapping[str, str]
+    body: bytes
+    timeout: float
+    only_status: bool = False
+    """Of a success nobody wants to know more."""
+
+
+class ReceiverAnswer(msgspec.Struct, frozen=True):
+    """What came back: all headers, for who decides by them, and what is kept of it."""
+
+    headers: dict[str, str]
+    kept: Response
+
+
+class Poster:
+    """Sends posts. Pooled connections an event loop, made when it is first needed."""
+
+    def __init__(self, settings: Settings, look_up: LookUp | None = None) -> None:
+        self._look_up = look_up
+        self._guard = Guard(settings.http_allow, settings.http_loopback)
+        self._rewrites = rewrites(settings.http_rewrite)
+        self._own = Guard(settings.http_allow, loopback=True)
+        self._exchanges: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Guard, Exchange]] = WeakKeyDictionary()
+
+    async def post(self, post: OutgoingPost) -> ReceiverAnswer:
+        """What the receiver answered. TimeoutError, or whatever aiohttp raises: it did not."""
+        to, guard, headers = self._rewritten(post) if self._rewrites else (post.url, self._guard, post.headers)
+        async with asyncio.timeout(post.timeout):
+            asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=READ_BYTES)
+        if post.only_status and 200 <= asked.status < 300:
+            return ReceiverAnswer({}, Response(asked.status))
+        return ReceiverAnswer(dict(asked.headers), trim_response(asked.status, asked.headers.items(), asked.body))
+
+    async def aclose(self) -> None:
+        """End the connections of this event loop."""
+        for exchange in self._exchanges.pop(asyncio.get_running_loop(), {}).values():
+            await exchange.aclose()
+
+    def _exchange(self, guard: Guard) -> Exchange:
+        exchanges = self._exchanges.get(loop := asyncio.get_running_loop())
+        if exchanges is None:
+            exchanges = self._exchanges[loop] = {}
+        if guard not in exchanges:
+            from todoku.destinations.http_exchange import open_exchange  # noqa: PLC0415 - aiohttp is an extra
+
+            exchanges[guard] = open_exchange(guard, self._look_up)
+        return exchanges[guard]
+
+    def _rewritten(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:
+        """For development: what is for one origin goes to another, which is asked as if it were the first."""
+        for given, instead in self._rewrites.items():
+            if post.url == given or post.url.startswith((f"{given}/", f"{given}?")):
+                host = given.partition("://")[2]
+                return instead + post.url[len(given) :], self._own, {**post.headers, "Host": host}
+        return post.url, self._guard, post.headers
+
+
+def rewrites(given: tuple[str, ...]) -> dict[str, str]:
+    """The setting http_rewrite: from which origin to which."""
+    found = {}
+    for entry in given:
+        origin, equals, instead = entry.partition("=")
+        if not equals:
+            raise InvalidSetting(f"http_rewrite cannot be {entry!r}", hint="https://host=http://127.0.0.1:9001")
+        found[_origin(origin)] = _origin(instead)
+    return found
+
+
+def _origin(text: str) -> str:
+    return check_url(text.strip(), what="http_rewrite").rstrip("/")
+
+
+# ------------------------------------------------------------
+# The destination of messages that are HTTP requests themselves, to any host.
+
+_KEYS_TTL: Final = 5.0
+"""Seconds for which the signing keys are cached, because fetching them may query the database."""
+
+Keys = Callable[[], SigningKeys]
+"""Returns the current signing keys. May block."""
+
+
+class Requests(Sender):
+    """Sends each message's request as its publisher specified it, with new signatures for each attempt."""
+
+    name = "https://"
+    batch = 1
+
+    def __init__(
+        self,
+        settings: Settings,
+        keys: Keys,
+        *,
+        chance: Callable[[], float] = random.random,
+        look_up: LookUp | None = None,
+    ) -> None:
+        super().__init__(settings, look_up)
+        self._chance = chance
+        self._keys = keys
+        self._cached_keys: SigningKeys | None = None
+        self._cached_until = 0.0
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
+        """Sends each message as one request."""
+        return [await self._send_one(message) for message in batch]
+
+    async def _send_one(self, message: Outgoing) -> Outcome:
+        try:
+            request = msgspec.json.decode(message.headers.get(HTTP, ""), type=HttpRequest)
+        except msgspec.DecodeError as error:
+            return Abort("BAD_REQUEST", f"the header {HTTP} cannot be read: {error}")
+        keys, now = await self._signing_keys(), time.time()
+        post = OutgoingPost(
+            url=request.url, method=request.method, body=message.payload,
+            headers=headers_of(request, message, keys, now),
+            timeout=self.seconds(request.timeout), only_status=request.callback is None,
+        )  # fmt: skip
+        outcome = await self.sent(post)
+        if isinstance(outcome, Done):
+            return outcome if request.callback is not None else DONE
+        if isinstance(outcome, Retry) and outcome.after is None:
+            return Retry(self._delay(request, message.attempt), outcome.reason, outcome.detail, outcome.response)
+        return outcome
+
+    def _delay(self, request: HttpRequest, attempt: int) -> float:
+        """Returns the seconds until the next attempt: by the request's expression or the default, plus jitter."""
+        wait = evaluate(_expression(request.retry_delay), attempt - 1) / 1000
+        return wait * (1 + JITTER_SHARE * self._chance())
+
+    async def _signing_keys(self) -> SigningKeys:
+        if self._cached_keys is None or time.monotonic() >= self._cached_until:
+            self._cached_keys = await asyncio.to_thread(self._keys)
+            self._cached_until = time.monotonic() + _KEYS_TTL
+        return self._cached_keys
+
+
+_forwardable = lru_cache(maxsize=1024)(is_forwardable)
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str | None) -> Expression:
+    return DEFAULT_DELAY if text is None else parse(text)
+
+
+def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: float) -> dict[str, str]:
+    """Returns all headers of one attempt. Those of todoku override the publisher's."""
+    found = {
+        "Content-Type": message.content_type,
+        **ALWAYS,
+        **{name: value for name, value in request.headers.items() if _forwardable(name)},
+        **trace_headers(message),
+        "Accept-Encoding": "identity",
+        "Upstash-Message-Id": message.message_id,
+        "Upstash-Retried": str(message.attempt - 1),
+    }
+    if request.group is not None:
+        found["Upstash-Topic-Name"] = request.group
+    if request.schedule is not None:
+        found["Upstash-Schedule-Id"] = request.schedule
+    if request.caller_ip is not None:
+        found["Upstash-Caller-Ip"] = request.caller_ip
+    jti = f"jwt_{random.getrandbits(128):032x}"
+    found["Upstash-Signature"] = upstash_signature(request.url, message.payload, key=keys.current, now=now, jti=jti)
+    found |= webhook_headers(message.message_id, message.payload, secrets=_secrets(keys), now=now)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _secrets(keys: SigningKeys) -> tuple[str, str]:
+    """Returns the secrets of Standard Webhooks. A receiver that knows either key accepts the signature."""
+    return webhook_secret(keys.current), webhook_secret(keys.next)

@@ -19,8 +19,8 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
 from todoku.engine.worker.breakers import Breakers
+from todoku.engine.worker.held_deliveries import StartedDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.worker_thread import OnFailure
 from todoku.store.store import Store
 

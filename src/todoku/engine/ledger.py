@@ -2,22 +2,145 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, TypeVar
+from uuid import UUID
 
 import msgspec
 
-from todoku.core.digest import digest, digest_bytes
 from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage
-from todoku.core.identity import key_hash, once_scope
+from todoku.core.identity import digest, digest_bytes, key_hash, once_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import check_text, encode
-from todoku.engine.transaction_block import Block, BlockSteps
-from todoku.engine.twins import asynchronous, blocking
-from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, record, reserve
+from todoku.engine.twins import asynchronous, blocking, later, now
+from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, newer, record, reserve, seen
 from todoku.store.publish import Publishing
+from todoku.store.savepoint import Savepoint
 from todoku.store.statements import Steps
+
+# ------------------------------------------------------------
+# A block inside a transaction: `with` and `async with` over one implementation.
+
+T = TypeVar("T")
+
+
+class BlockSteps(msgspec.Struct, Generic[T], frozen=True):
+    """The statements of a block: at its beginning, at its end, and, without a caller's transaction, after a failure."""
+
+    begin: Callable[[Publishing], Steps[T]]
+    end: Callable[[Publishing], Steps[None]]
+    undo: Callable[[Publishing], Steps[None]]
+
+
+class Block(Generic[T]):
+    """Statements before and after the code inside `with`, or `async with`, in the caller's transaction `tx`.
+
+    If the code raises, its own writes in `tx` and these statements are undone, even if the caller then commits. With
+    `tx=None` the statements before and after are a transaction each.
+    """
+
+    def __init__(self, outbox: Outbox, tx: Any, parts: BlockSteps[T], *, twin: str) -> None:
+        self._outbox = outbox
+        self._tx = tx
+        self._parts = parts
+        self._twin = twin
+        self._open = AsyncExitStack()
+
+    def __enter__(self) -> T:
+        return now(self._begin(), self._twin)
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        now(self._end(error), self._twin)
+
+    async def __aenter__(self) -> T:
+        return await later(self._begin())
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await later(self._end(error))
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    async def _begin(self) -> T:
+        outbox, to = self._outbox, self._outbox.publishing()
+        async with AsyncExitStack() as opening:
+            if self._tx is not None:
+                await opening.enter_async_context(Savepoint(to, partial(outbox.run, self._tx)))
+            value = await outbox.run(self._tx, self._parts.begin(to))
+            self._open = opening.pop_all()
+        return value
+
+    async def _end(self, error: BaseException | None) -> None:
+        outbox, to = self._outbox, self._outbox.publishing()
+        if error is None:
+            async with self._open:
+                await outbox.run(self._tx, self._parts.end(to))
+            return
+        if self._tx is None:
+            await outbox.run(None, self._parts.undo(to))
+        await self._open.__aexit__(type(error), error, error.__traceback__)
+
+
+# ------------------------------------------------------------
+# The inbox: a consumer processes each message once, in its own transaction, also if it is delivered twice (I6).
+
+_LARGEST = 2**63 - 1
+
+
+class Inbox:
+    """The messages one consumer has seen, stored in the consumer's database, which need not be the publisher's."""
+
+    def __init__(self, outbox: Outbox, consumer: str) -> None:
+        check_text(consumer, "consumer", MAX_TOPIC_LENGTH)
+        self._outbox = outbox
+        self._consumer = consumer
+
+    def once(self, message_id: UUID | str, *, tx: Any) -> Block[bool]:
+        """`with box.inbox("points").once(id, tx=db) as first:`, or `async with`: True the first time only.
+
+        The mark commits with your rows, or not at all; if the block raises, both are undone. It is stored for 90 days.
+        """
+        id = _as_uuid(message_id)
+        return self._block(tx, lambda to: seen(to, self._consumer, id))
+
+    def newer(self, key: str, sequence: int, *, tx: Any) -> Block[bool]:
+        """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False if a newer one of the key was seen.
+
+        For consumers that store only the latest state of each key, and whose messages carry a rising number.
+        """
+        check_text(key, "key", MAX_KEY_LENGTH)
+        if type(sequence) is not int or not -_LARGEST <= sequence <= _LARGEST:
+            raise InvalidMessage(f"sequence cannot be {sequence!r}", hint="a whole number of at most 63 bits")
+        return self._block(tx, lambda to: newer(to, self._consumer, key, sequence))
+
+    def _block(self, tx: Any, begin: Any) -> Block[bool]:
+        if tx is None:
+            raise InvalidMessage(
+                "an inbox needs a transaction", hint="pass tx=, the connection that your own writes use"
+            )
+        return Block(self._outbox, tx, BlockSteps(begin, _no_steps, _no_steps), twin="use `async with`")
+
+
+def _no_steps(_to: Publishing) -> Steps[None]:
+    yield from ()
+
+
+def _as_uuid(message_id: UUID | str) -> UUID:
+    try:
+        return message_id if isinstance(message_id, UUID) else UUID(message_id)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidMessage(
+            f"message_id cannot be {message_id!r}", hint="pass the UUID that todoku sent in the message's headers"
+        ) from None
+
 
 State = Literal["accepted", "succeeded", "failed"]
 

@@ -22,7 +22,7 @@ from todoku.core.topic_pattern import Route
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.encryption.secret_ref import SecretSources
-from todoku.engine.jobs.schema import Schemas
+from todoku.engine.jobs.decoders import Schemas
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject

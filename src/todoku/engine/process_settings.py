@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from todoku.core.alert_settings import SECRET_ALERTS
+from todoku.core.alert import SECRET_ALERTS
 from todoku.core.errors import InvalidSetting
 from todoku.core.settings import Settings, read_settings
 

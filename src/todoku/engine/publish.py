@@ -17,10 +17,9 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.digest import digest, digest_bytes
 from todoku.core.ending import BATCH
 from todoku.core.errors import InvalidMessage, NoRoute
-from todoku.core.identity import gate_id, key_hash, lane_id, publish_scope, unique_scope
+from todoku.core.identity import digest, digest_bytes, gate_id, key_hash, lane_id, publish_scope, unique_scope
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
 from todoku.core.topic_pattern import Route, check_topic, resolve

@@ -18,7 +18,7 @@ from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.sealed import inner_type
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_headers import with_secrets
-from todoku.engine.jobs.schema import Schemas
+from todoku.engine.jobs.decoders import Schemas
 
 __all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
 

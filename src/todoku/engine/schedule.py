@@ -13,17 +13,15 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.digest import digest
 from todoku.core.errors import InvalidSetting
 from todoku.core.http_request import request_of
-from todoku.core.identity import key_hash, schedule_scope
-from todoku.core.master_keys import MasterKeys
+from todoku.core.identity import digest, key_hash, schedule_scope
 from todoku.core.message import MAX_TOPIC_LENGTH, Draft, Idempotency
 from todoku.core.outcome import Duration
 from todoku.core.schedule import Cron, Every, Missed, Plan, When, cron, due_slots, every, next_after, policy, timing
-from todoku.core.sealed import kind_of
+from todoku.core.sealed import MasterKeys, kind_of
 from todoku.engine.context import SCHEDULED_AT
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan
+from todoku.engine.encryption.secret_headers import NO_MASTERS, open_plan
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import encode
 from todoku.store.schedules import Firing, Put, ScheduleRow, Source

@@ -23,8 +23,7 @@ from todoku.engine.jobs.event import Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Job
 from todoku.engine.ledger import Answer
-from todoku.integrations.idempotency import request_fields
-from todoku.integrations.principal import Principal, caller_hash, principal_or_default
+from todoku.integrations.idempotency import Principal, caller_hash, principal_or_default, request_fields
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from hmac import compare_digest
 from typing import Final
 
-from todoku.core.blank_secret import is_blank
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import ReferencedSecret, Secret
-from todoku.core.signature import mac
+from todoku.core.signature import is_blank, mac
 
 TOLERANCE: Final = 300.0
 """Seconds by which a timestamp may lie in the past or in the future. An older request is taken for a replay attack."""

@@ -14,9 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.callback import EndedRequest, callback_draft, callback_of
 from todoku.core.decision import Settlement
-from todoku.core.ending import BATCH, OWN, Ending, Hook, batch_of
+from todoku.core.ending import BATCH, OWN, EndedRequest, Ending, Hook, batch_of, callback_draft, callback_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
 from todoku.core.http_request import TOPIC, TRACE, HttpRequest, request_of
 from todoku.core.identity import uuid7

@@ -15,9 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.digest import differing_fields
 from todoku.core.errors import IdempotencyConflict, StoreError, TodokuError
-from todoku.core.identity import destination_lock
+from todoku.core.identity import destination_lock, differing_fields
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.store.columns import EPOCH, moment
 from todoku.store.database import DialectName

@@ -4,12 +4,20 @@ The pytest plugin of this package has the fixture `todoku_box`; everything here 
 docs/testing.md.
 """
 
-from todoku.testing.assertions import assert_enqueued, assert_not_enqueued, assert_not_published, assert_published
+from todoku.testing.assertions import (
+    Enqueued,
+    Published,
+    assert_enqueued,
+    assert_not_enqueued,
+    assert_not_published,
+    assert_published,
+    enqueued,
+    published,
+)
 from todoku.testing.clock import Clock, fire, frozen
 from todoku.testing.crashes import crash, lose_lease
 from todoku.testing.fresh_database import empty, fresh
 from todoku.testing.inline import inline
-from todoku.testing.stored_messages import Enqueued, Published, enqueued, published
 
 __all__ = [
     "Clock",

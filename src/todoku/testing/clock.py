@@ -9,7 +9,7 @@ from datetime import datetime
 from todoku.app import App
 from todoku.core.errors import InvalidAct
 from todoku.core.outcome import Duration, seconds
-from todoku.engine.worker.schedule_firing import Scheduler
+from todoku.engine.worker.maintenance import Scheduler
 from todoku.store.columns import moment
 from todoku.store.database import Database
 

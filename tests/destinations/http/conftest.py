@@ -14,8 +14,8 @@ from todoku.core.destination import Outgoing
 from todoku.core.http_request import HTTP, HttpRequest, encode_request
 from todoku.core.outcome import Outcome
 from todoku.core.settings import Settings
-from todoku.core.signing_keys import SigningKeys
-from todoku.destinations.http_requests import Requests
+from todoku.core.signature import SigningKeys
+from todoku.destinations.http_sender import Requests
 
 KEYS = SigningKeys(current="sig_" + "c" * 28, next="sig_" + "n" * 28)
 MESSAGE = "01920000-0000-7000-8000-000000000001"

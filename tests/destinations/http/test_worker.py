@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.core.http_request import SCHEMES, Callback
-from todoku.destinations.http_requests import Requests
+from todoku.destinations.http_sender import Requests
 from todoku.engine.registry import Target
 from todoku.engine.worker import breakers
 

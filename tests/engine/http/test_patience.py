@@ -12,9 +12,8 @@ from todoku.core.message import Claimed
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.breakers import Breakers
-from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.held_deliveries import HeldDeliveries
-from todoku.engine.worker.limits import ClaimLimits
+from todoku.engine.worker.limits import Bulkhead, ClaimLimits
 from todoku.store.limits import Limits, Restriction
 
 

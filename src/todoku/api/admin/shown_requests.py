@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.http_headers import is_secret
-from todoku.core.masking import STARS, mask
+from todoku.core.http_request import is_secret
 from todoku.core.outcome import Response
+from todoku.core.redaction import STARS, mask
 from todoku.store import attempts
 
 

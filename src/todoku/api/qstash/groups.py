@@ -15,7 +15,7 @@ from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path,
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
-from todoku.core.http_headers import check_headers, is_forwardable
+from todoku.core.http_request import check_headers, is_forwardable
 from todoku.core.redaction import redact_headers
 from todoku.engine.http import names, url_groups
 from todoku.engine.http.url_groups import Group, Named

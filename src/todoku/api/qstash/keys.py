@@ -8,7 +8,7 @@ from starlette.responses import Response
 from todoku.api.qstash.answers import json
 from todoku.api.qstash.parsing import signed
 from todoku.api.request_context import RequestContext
-from todoku.core.signing_keys import SigningKeys
+from todoku.core.signature import SigningKeys
 from todoku.engine.http.signing_keys import rotate, signing_keys
 
 

@@ -16,7 +16,7 @@ from todoku.api.auth import bearer_of, caller_of
 from todoku.api.body import refuse_body
 from todoku.api.problem import Refused
 from todoku.core.address import OPTION, TOKEN
-from todoku.core.http_headers import decode_header_value
+from todoku.core.http_request import decode_header_value
 from todoku.core.upstash_headers import collect_fields
 from todoku.store.audit import Signed
 

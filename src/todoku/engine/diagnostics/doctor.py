@@ -9,8 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from todoku.core.errors import TodokuError
-from todoku.core.master_keys import MasterKey
-from todoku.core.personal_fields import personal_fields
+from todoku.core.redaction import personal_fields
+from todoku.core.sealed import MasterKey
 from todoku.core.settings import Settings
 from todoku.store.database import Facts
 from todoku.store.store import Store

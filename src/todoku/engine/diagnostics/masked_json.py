@@ -7,10 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_headers import is_secret
-from todoku.core.http_request import HTTP, SECRETS, request_of
-from todoku.core.masking import STARS, mask
-from todoku.core.redaction import redact_request
+from todoku.core.http_request import HTTP, SECRETS, is_secret, request_of
+from todoku.core.redaction import STARS, mask, redact_request
 from todoku.core.sealed import parse_sealed_result
 
 

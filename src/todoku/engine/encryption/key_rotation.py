@@ -14,11 +14,10 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import CannotOpen, InvalidAct, InvalidSetting
-from todoku.core.master_keys import MasterKeys
 from todoku.core.schedule import next_after
-from todoku.core.sealed import WrappedKey, parse_master_sealed
+from todoku.core.sealed import MasterKeys, WrappedKey, parse_master_sealed
 from todoku.engine.encryption.cipher import WrongTag, require_cryptography, unwrap, wrap
-from todoku.engine.encryption.schedule_secrets import reseal_plan, seal_default_headers
+from todoku.engine.encryption.secret_headers import reseal_plan, seal_default_headers
 from todoku.engine.encryption.stored_secrets import Resealed
 from todoku.engine.schedule import decoded, encoded
 from todoku.store.audit import Signed

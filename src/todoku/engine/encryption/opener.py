@@ -16,12 +16,12 @@ import msgspec
 from cachetools import LRUCache
 
 from todoku.core.errors import CannotOpen, StoreError
-from todoku.core.master_keys import MasterKeys
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
 from todoku.core.sealed import (
     SEALED,
     Kind,
+    MasterKeys,
     Sealed,
     SealedPlace,
     WrappedKey,

@@ -17,9 +17,8 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.identity import key_hash
-from todoku.core.master_keys import NO_KEY_HINT, MasterKeys
 from todoku.core.message import Draft, Idempotency
-from todoku.core.sealed import Kind, SealedPlace, pack
+from todoku.core.sealed import NO_KEY_HINT, Kind, MasterKeys, SealedPlace, pack
 from todoku.core.settings import Settings
 from todoku.engine.encryption.cipher import DataKey, new_data_key, require_cryptography
 from todoku.engine.encryption.secret_headers import seal_headers

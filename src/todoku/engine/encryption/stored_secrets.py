@@ -9,9 +9,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import CannotOpen
-from todoku.core.master_keys import MasterKeys
-from todoku.core.sealed import VERSION, MasterSealed
-from todoku.engine.encryption.master_key import open_with_master_key, seal_with_master_key
+from todoku.core.sealed import VERSION, MasterKeys, MasterSealed
+from todoku.engine.encryption.cipher import open_with_master_key, seal_with_master_key
 from todoku.engine.outbox import new_id
 from todoku.store.audit import Signed
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow, SecretStore

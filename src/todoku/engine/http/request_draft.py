@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.digest import digest_bytes
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import (
     CALLBACK_TOPIC,
@@ -20,7 +19,7 @@ from todoku.core.http_request import (
     origin,
     queue_name,
 )
-from todoku.core.identity import key_hash, lane_id
+from todoku.core.identity import digest_bytes, key_hash, lane_id
 from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency, Leg
 from todoku.core.redaction import split_secret_headers
 from todoku.core.sealed import SEALED

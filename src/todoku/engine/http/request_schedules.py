@@ -16,12 +16,12 @@ import msgspec
 from todoku.core.errors import CannotOpen, InvalidSetting, NotThere
 from todoku.core.http_request import HTTP, TOPIC, HttpRequest, request_of
 from todoku.core.identity import key_hash
-from todoku.core.master_keys import MasterKeys
 from todoku.core.message import Draft, Idempotency
 from todoku.core.redaction import redact_body, redact_request
 from todoku.core.schedule import Cron, Plan
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan, seal_plan
+from todoku.core.sealed import MasterKeys
 from todoku.engine.encryption.sealer import Sealer
+from todoku.engine.encryption.secret_headers import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.http import flow_control, request_queues
 from todoku.engine.http.publish_requests import CheckedRequest, resolved
 from todoku.engine.http.request_draft import Posting, request_draft

@@ -11,7 +11,7 @@ from typing import Final
 from todoku.core.errors import InvalidAct
 from todoku.core.identity import base62
 from todoku.core.settings import Settings
-from todoku.core.signing_keys import SigningKeys
+from todoku.core.signature import SigningKeys
 from todoku.engine.encryption.stored_secrets import open_secret, seal_secret
 from todoku.store.audit import Signed
 from todoku.store.secrets import NewSecret, SecretChange, SecretRow

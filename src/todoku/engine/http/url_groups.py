@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.master_keys import MasterKeys
-from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_default_headers, seal_default_headers
+from todoku.core.sealed import MasterKeys
+from todoku.engine.encryption.secret_headers import NO_MASTERS, open_default_headers, seal_default_headers
 from todoku.engine.http.names import checked
 from todoku.engine.outbox import new_id
 from todoku.store.audit import Signed

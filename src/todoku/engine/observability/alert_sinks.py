@@ -18,8 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from todoku.core.address_guard import Guard, check_url
-from todoku.core.alert import DueAlert, Kind, Name, action, summary
-from todoku.core.alert_settings import Alerting
+from todoku.core.alert import Alerting, DueAlert, Kind, Name, action, summary
 from todoku.core.errors import CannotStart
 from todoku.core.settings import Settings
 from todoku.engine.observability.log import Log

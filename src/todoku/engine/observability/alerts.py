@@ -6,6 +6,7 @@ database is unavailable, each daemon sends the alerts of its own counters, becau
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import msgspec
 
 from todoku.core.alert import (
     WINDOW,
+    Alerting,
     AlertStanding,
     DueAlert,
     Forget,
@@ -28,13 +30,54 @@ from todoku.core.alert import (
     ratio,
     step,
 )
-from todoku.core.alert_settings import Alerting
-from todoku.core.errors import StoreError
+from todoku.core.errors import StoreError, TodokuError
+from todoku.core.settings import Settings
+from todoku.engine.diagnostics.summary import without_password
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.alert_sinks import Sink, build_notice
+from todoku.engine.observability.alert_sinks import Sink, build_notice, sinks
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Counter, HistogramBuckets, Snapshot, empty, merge
 from todoku.store.store import Store
+
+# ------------------------------------------------------------
+# Alerts of a process without a daemon: sent from this process, and repeated as reminders while they last.
+
+_QUIET: Final = 60.0
+
+
+class Alarm:
+    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._own = MemoryAlertStates()
+
+    def raised(self, name: Name, value: float) -> threading.Thread | None:
+        """Sends the alert to every sink if the value is above its threshold. Returns the thread that does it."""
+        threshold = getattr(self._settings.alerts.thresholds, name)
+        if threshold is None or value <= threshold:
+            return None
+        thread = threading.Thread(target=self._send, args=[Raised(name, value, threshold)], name="todoku alarm")
+        thread.daemon = True
+        thread.start()
+        return thread
+
+    def _send(self, found: Raised) -> None:
+        alerts = self._settings.alerts
+        with self._lock:
+            try:
+                known = {sink.name: sink for sink in sinks(self._settings)}
+            except TodokuError as error:  # an extra that is not installed
+                Log(alert=found.name).error("ALERT_NOT_TOLD", error_type=type(error).__name__, error=str(error))
+                return
+            began = time.monotonic()
+            due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
+            for telling in due:
+                if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
+                    self._own.told(telling, remind=alerts.remind_sec)
+            Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
+
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
 """Reasons of dead letters that an operator caused, which are no alert."""

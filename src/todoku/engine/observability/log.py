@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.control_characters import escape_controls, escape_json
-from todoku.core.masking import MASKED, STARS, is_sensitive, mask
+from todoku.core.redaction import MASKED, STARS, is_sensitive, mask
 
 LOGGER: Final = logging.getLogger("todoku")
 LOGGER.addHandler(logging.NullHandler())  # a library logs nothing until the application configures logging

@@ -21,8 +21,7 @@ from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.contained_errors import log_failure, quietly
-from todoku.engine.observability.exposition import observe_with, render
-from todoku.engine.observability.gauges import Gauges
+from todoku.engine.observability.exposition import Gauges, observe_with, render
 from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, log_lines, lowest_level
 from todoku.engine.observability.message_headers import decode_headers
 from todoku.engine.observability.metrics import Metrics, merge

@@ -10,9 +10,8 @@ from todoku.core.settings import Settings
 from todoku.engine.execute import Executor
 from todoku.engine.registry import Registry, Target
 from todoku.engine.settle import BATCH
-from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Ends
-from todoku.engine.worker.pool import Pool
+from todoku.engine.worker.pool import BoundedQueue, Pool
 from todoku.engine.worker.process_pool import ProcessRunner
 from todoku.engine.worker.slot_pool import SlotPool
 from todoku.engine.worker.thread_pool import ThreadPool, ThreadRunner

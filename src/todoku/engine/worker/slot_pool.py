@@ -19,9 +19,8 @@ from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
-from todoku.engine.worker.bounded_queue import BoundedQueue
 from todoku.engine.worker.pace import Pace
-from todoku.engine.worker.pool import ReadyQueue, Work
+from todoku.engine.worker.pool import BoundedQueue, ReadyQueue, Work
 from todoku.engine.worker.send_batch import ParallelLanes, send
 
 _ATTEMPTS_PER_TURN: Final = 64

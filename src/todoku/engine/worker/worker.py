@@ -33,19 +33,17 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.settle import Settler
 from todoku.engine.worker.breakers import Breakers
-from todoku.engine.worker.bulkhead import Bulkhead
 from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.heartbeat import Heartbeat
-from todoku.engine.worker.held_deliveries import HeldDeliveries
+from todoku.engine.worker.held_deliveries import HeldDeliveries, StartedDeliveries
 from todoku.engine.worker.lease import Lease
-from todoku.engine.worker.limits import ClaimLimits
+from todoku.engine.worker.limits import Bulkhead, ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
 from todoku.engine.worker.pace import group_ends
 from todoku.engine.worker.pings import PingTask
 from todoku.engine.worker.pools import Pools
 from todoku.engine.worker.shutdown import shut_down
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.started_deliveries import StartedDeliveries
 from todoku.engine.worker.watchdog import Watchdog
 from todoku.store.database import Listener
 from todoku.store.store import Store

@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 
 from todoku.core.control_characters import escape_controls
-from todoku.core.masking import mask
+from todoku.core.redaction import mask
 from todoku.core.sealed import payload_placeholder
 from todoku.engine import operations
 from todoku.integrations.django.models import DeadLetter, Delivery

@@ -20,7 +20,7 @@ from todoku.integrations.django import box
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.tasks import map_priority
 from todoku.testing import assert_enqueued, assert_not_enqueued, empty, enqueued, frozen
-from todoku.testing.stored_messages import published
+from todoku.testing.assertions import published
 
 try:
     from django.tasks import TaskResultStatus, default_task_backend, task_backends
