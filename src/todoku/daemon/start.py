@@ -63,7 +63,7 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
 
 
 if TYPE_CHECKING:
-    from todoku.api.ingest_fast_path import Served
+    from todoku.api.ingest_fast_path import ServedApp
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _EXIT_WITHIN: Final = 10.0
@@ -277,7 +277,7 @@ def _default_processes(box: App) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def create_http_app(box: App, watched: HealthView, *, local: bool) -> Served:
+def create_http_app(box: App, watched: HealthView, *, local: bool) -> ServedApp:
     """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
     from todoku.api.server import server_app  # noqa: PLC0415
 

@@ -15,9 +15,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.auth import Access, Guarded, bearer_of
+from todoku.api.auth import Access, GuardedRoute, bearer_of
 from todoku.api.body import read_json, refuse_body
-from todoku.api.problem import NOT_STORED, Refused
+from todoku.api.problem import NO_STORE, Refused
 from todoku.api.request_context import RequestContext
 from todoku.core.control_characters import encode_json
 
@@ -69,16 +69,16 @@ def operation(
     return declare
 
 
-def route(declared: Operation, context: RequestContext) -> Guarded:
+def route(declared: Operation, context: RequestContext) -> GuardedRoute:
     """Returns the route that serves an operation."""
 
     async def endpoint(request: Request) -> Response:
         arguments = await _arguments(declared, request, context)
         result = await asyncio.to_thread(declared.run, **arguments)
-        return Response(encode_json(result), declared.status, NOT_STORED, "application/json")
+        return Response(encode_json(result), declared.status, NO_STORE, "application/json")
 
     endpoint.__name__ = declared.name
-    return Guarded(
+    return GuardedRoute(
         PREFIX + declared.path, endpoint, methods=[declared.method], access=declared.access, gate=context.gate
     )
 

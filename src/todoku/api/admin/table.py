@@ -8,7 +8,7 @@ from typing import Any, Final
 from todoku.api.admin import dead_letters, deliveries, endpoints, messages, queues, schedules, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
-from todoku.api.auth import Guarded
+from todoku.api.auth import GuardedRoute
 from todoku.api.request_context import RequestContext
 
 
@@ -37,6 +37,6 @@ def openapi_document() -> dict[str, Any]:
     return document(TABLE)
 
 
-def admin_routes(context: RequestContext) -> list[Guarded]:
+def admin_routes(context: RequestContext) -> list[GuardedRoute]:
     """Returns the routes of the admin API."""
     return [route(each, context) for each in TABLE]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from todoku.api.problem import NOT_STORED
+from todoku.api.problem import NO_STORE
 from todoku.core.control_characters import encode_json
 from todoku.core.http_request import Callback, Flow, HttpRequest
 from todoku.core.outcome import Response as Received
@@ -127,7 +127,7 @@ class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def json(body: object, status: int = 200) -> Response:
     """An answer."""
-    return Response(encode_json(body), status, dict(NOT_STORED), "application/json")
+    return Response(encode_json(body), status, dict(NO_STORE), "application/json")
 
 
 def done() -> Response:

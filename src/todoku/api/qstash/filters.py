@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from starlette.requests import Request
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.parsing import LARGEST, Query
 from todoku.engine.http.dead_letters import Selection
@@ -110,7 +110,7 @@ def messages_to_cancel(query: Query, body: bytes) -> Filter | None:
         return _of_cancel(query)
     if query:
         raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
-    ids = message_ids(tuple(decoded(body, MessageIds).message_ids))
+    ids = message_ids(tuple(decode_json(body, MessageIds).message_ids))
     return Filter(message_ids=ids) if ids else None
 
 
@@ -130,7 +130,7 @@ def dead_letters_to_change(query: Query, body: bytes) -> Selection | None:
     if body:
         if query.filters:
             raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
-        ids = tuple(decoded(body, DeadIds).dlq_ids)
+        ids = tuple(decode_json(body, DeadIds).dlq_ids)
         return Selection(dead_ids=ids) if ids else None
     selection = dead_letter_selection(query)
     _refuse_unclear(query, is_filtered=selection != Selection())

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
 from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path, segment, signed
 from todoku.api.request_context import RequestContext
@@ -42,7 +42,7 @@ class GroupEndpoints:
 
     async def add(self, request: Request) -> Response:
         """Make a group, or add to it."""
-        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
+        given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
         named = [_checked(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "upsert")
         await asyncio.to_thread(url_groups.put, self._store, segment(request, "group"), named, who)
@@ -51,7 +51,7 @@ class GroupEndpoints:
     async def take(self, request: Request) -> Response:
         """Take endpoints out of a group; it goes with its last one."""
         Query(request, ())
-        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
+        given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
         named = [_named(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "remove")
         await asyncio.to_thread(url_groups.remove, self._store, segment(request, "group"), named, who)
@@ -59,7 +59,7 @@ class GroupEndpoints:
 
     async def defaults(self, request: Request) -> Response:
         """Say which headers its messages have."""
-        given = decoded(await read_body(request, limit=LARGEST), Defaults)
+        given = decode_json(await read_body(request, limit=LARGEST), Defaults)
         for name in given.headers:
             if not forwardable(name):
                 raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")

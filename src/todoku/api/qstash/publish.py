@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.answers import Accepted, json
 from todoku.api.qstash.parsing import caller_ip, option_fields, raw_query, raw_rest, unescaped
@@ -66,7 +66,7 @@ class PublishEndpoints:
         body = await read_body(request, limit=limit)
         if body.count(b'"') - body.count(b'\\"') > _MOST_QUOTES:
             raise Refused(413, "the batch has too many texts in it", hint="send it in parts, or with fewer headers")
-        items = decoded(body, list[BatchItem])
+        items = decode_json(body, list[BatchItem])
         if len(items) > MOST_IN_BATCH:
             raise InvalidMessage(f"a batch cannot have {len(items)} messages", hint=f"at most {MOST_IN_BATCH}")
         posts: list[CheckedRequest] = []
@@ -74,14 +74,14 @@ class PublishEndpoints:
             posts.append(self._item(request, number, item))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # the other requests of this event loop come between
-        published = await self._posts.publish(self._context.together, posts)
+        published = await self._posts.publish(self._context.group_commit, posts)
         return json([answer(each) for each in published])
 
     async def _one(self, request: Request, raw: str, *, queue: str | None) -> Response:
         given = option_fields(request)
         post = self._post(request, given, address(raw, raw_query(request)), queue)
         body = await read_body(request, limit=self._context.settings.max_payload_bytes)
-        (published,) = await self._posts.publish(self._context.together, [msgspec.structs.replace(post, body=body)])
+        (published,) = await self._posts.publish(self._context.group_commit, [msgspec.structs.replace(post, body=body)])
         known = all(sent.message.duplicate for sent in published.sent)
         return json(answer(published), 202 if known else 200)
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
 from todoku.api.qstash.parsing import LARGEST, refuse_more_than_the_path, segment, signed
 from todoku.api.request_context import RequestContext
@@ -34,7 +34,7 @@ class QueueEndpoints:
 
     async def upsert(self, request: Request) -> Response:
         """Make a queue, or change it."""
-        wanted = decoded(await read_body(request, limit=LARGEST), Upsert)
+        wanted = decode_json(await read_body(request, limit=LARGEST), Upsert)
         who = signed(request, "upsert")
         await asyncio.to_thread(
             request_queues.upsert,

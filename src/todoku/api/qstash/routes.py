@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from todoku.api.auth import Access, Endpoint, Guarded
+from todoku.api.auth import Access, Endpoint, GuardedRoute
 from todoku.api.qstash.dlq import DeadLetterEndpoints
 from todoku.api.qstash.events import EventEndpoints
 from todoku.api.qstash.flows import Flows
@@ -19,7 +19,7 @@ Row = tuple[str, str, Endpoint, Access]
 """Methods, path, what answers, what it needs."""
 
 
-def qstash_routes(context: RequestContext) -> list[Guarded]:
+def qstash_routes(context: RequestContext) -> list[GuardedRoute]:
     """The routes. There is none with an empty id: what ends with a slash is nothing, and nothing is redirected."""
     posts = Posts(context.outbox)
     rows = [
@@ -33,7 +33,7 @@ def qstash_routes(context: RequestContext) -> list[Guarded]:
         *_keys(KeyEndpoints(context)),
     ]
     return [
-        Guarded(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
+        GuardedRoute(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
         for methods, path, endpoint, access in rows
     ]
 
