@@ -30,7 +30,7 @@ from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
 from todoku.engine.diagnostics.summary import without_password
-from todoku.engine.http.api_tokens import first
+from todoku.engine.http.api_tokens import create_first
 from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
 from todoku.store.store import Store
@@ -52,7 +52,7 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
     If that fails it is logged, and everything that needs no credentials works.
     """
     try:
-        token, keys = first(store, settings), signing_keys(store, settings)
+        token, keys = create_first(store, settings), signing_keys(store, settings)
     except TodokuError as error:
         Log(part="http").error("NO_CREDENTIALS", error=str(error))
         return []

@@ -41,7 +41,7 @@ class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
 def list_groups(context: RequestContext) -> Groups:
     """Lists URL groups with their endpoints."""
     fields = frozenset(context.settings.mask_fields)
-    found = url_groups.listed(context.store)
+    found = url_groups.list_groups(context.store)
     return Groups(tuple(msgspec.structs.replace(one, headers=masked_headers(one.headers, fields)) for one in found))
 
 

@@ -39,7 +39,7 @@ class MadeToken(msgspec.Struct, frozen=True):
 @operation("GET", "/tokens", access="admin")
 def list_tokens(context: RequestContext) -> Tokens:
     """Lists tokens without their texts."""
-    return Tokens(api_tokens.listed(context.store))
+    return Tokens(api_tokens.list_tokens(context.store))
 
 
 @operation("POST", "/tokens", access="admin", status=201)

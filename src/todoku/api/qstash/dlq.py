@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from todoku.api.qstash.answers import DeadPage, dead_letter, done, json
 from todoku.api.qstash.filters import OF_DEAD, body_of, dead_letter_selection, dead_letters_to_change
-from todoku.api.qstash.parsing import Query, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.parsing import Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine.http import dead_letters
@@ -44,7 +44,7 @@ class DeadLetterEndpoints:
 
     def remove(self, request: Request) -> Response:
         """Delete one; one that was sent again needs no deleting. 404: it was deleted, or never there."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         id = segment(request, "id")
         acts = dead_letters.purge(self._outbox, Selection(dead_ids=(id,)), signed(request, "delete"))
         if not acts.message_ids and not dead_letters.was_replayed(self._outbox, id):
@@ -53,7 +53,7 @@ class DeadLetterEndpoints:
 
     def retry(self, request: Request) -> Response:
         """Send one again."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         id = segment(request, "id")
         acts = dead_letters.replay(self._outbox, Selection(dead_ids=(id,)), signed(request, "retry"))
         if not acts.message_ids:
@@ -72,11 +72,11 @@ class DeadLetterEndpoints:
         responses = [{"messageId": str(id)} for id in acts.message_ids]
         return json({"cursor": acts.cursor or "", "responses": responses}, 201)
 
-    async def _acts(self, request: Request, what: str) -> dead_letters.Acts:
+    async def _acts(self, request: Request, what: str) -> dead_letters.ChangedMessages:
         body, query = await body_of(request), Query(request, OF_DEAD)
         selection = dead_letters_to_change(query, body)
         if selection is None:
-            return dead_letters.Acts((), None)
+            return dead_letters.ChangedMessages((), None)
         limit = len(selection.dead_ids) or query.count(_MOST_AT_ONCE)
         act = dead_letters.purge if what == "delete" else dead_letters.replay
         who, cursor = signed(request, what), query.one("cursor")

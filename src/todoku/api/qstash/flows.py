@@ -14,7 +14,7 @@ from todoku.core.duration import interval
 from todoku.core.errors import NotThere
 from todoku.core.upstash_headers import with_unit
 from todoku.engine.http import flow_control
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 _MOST: Final = 1_000_000
 
@@ -22,12 +22,12 @@ _MOST: Final = 1_000_000
 class Flows:
     """The endpoints of flow control."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._store, self._settings, self._posts = context.store, context.settings, posts
 
     def listed(self, request: Request) -> Response:
         """All of them, or those whose key contains something."""
-        return json([_body(key) for key in flow_control.listed(self._store, search=Query(request).one("search"))])
+        return json([_body(key) for key in flow_control.list_keys(self._store, search=Query(request).one("search"))])
 
     def get(self, request: Request) -> Response:
         """One of them."""

@@ -11,20 +11,20 @@ from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
-from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.parsing import LARGEST, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
 from todoku.core.http_headers import checked, forwardable
 from todoku.core.redaction import redacted_headers
 from todoku.engine.http import names, url_groups
-from todoku.engine.http.url_groups import Group, Named
+from todoku.engine.http.url_groups import EndpointName, Group
 
 
 class Endpoints(msgspec.Struct, frozen=True):
     """Endpoints that are to be added, or removed."""
 
-    endpoints: list[Named]
+    endpoints: list[EndpointName]
 
 
 class Defaults(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class GroupEndpoints:
 
     def listed(self, _: Request) -> Response:
         """All of them."""
-        return json([_body(group) for group in url_groups.listed(self._store)])
+        return json([_body(group) for group in url_groups.list_groups(self._store)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
@@ -80,21 +80,21 @@ class GroupEndpoints:
 
     def remove(self, request: Request) -> Response:
         """Remove one; one that is gone already is no error."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         url_groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
         return done()
 
 
-def _checked(given: Named, number: int) -> Named:
+def _checked(given: EndpointName, number: int) -> EndpointName:
     if given.url is None:
         raise InvalidMessage(f"endpoint {number} has no url", hint='{"url": "https://example.com/hook"}')
     return _named(given, number)
 
 
-def _named(given: Named, number: int) -> Named:
+def _named(given: EndpointName, number: int) -> EndpointName:
     """With its URL in the spelling in which it is stored, and a name that can be one."""
     url = None if given.url is None else check_url(given.url, what=f"url of endpoint {number}")
-    return Named(url, names.checked(given.name, f"name of endpoint {number}") if given.name else None)
+    return EndpointName(url, names.check_name(given.name, f"name of endpoint {number}") if given.name else None)
 
 
 def _body(group: Group) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from todoku.api.qstash.answers import json, message
 from todoku.api.qstash.filters import OF_MESSAGES, body_of, message_id, messages_to_cancel
-from todoku.api.qstash.parsing import MOST_COUNTED, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.parsing import MOST_COUNTED, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
 from todoku.engine.http import requests
@@ -32,7 +32,7 @@ class Messages:
 
     def cancel(self, request: Request) -> Response:
         """Cancel one: what waits is over, what runs is asked to stop. One that has ended stays as it is."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         given = segment(request, "id")
         id = message_id(given)
         if id is None:

@@ -60,7 +60,7 @@ def segment(request: Request, name: str) -> str:
     return str(request.path_params[name])
 
 
-def refuse_more_than_the_path(request: Request) -> None:
+def refuse_query_and_body(request: Request) -> None:
     """Refused: 422, if a request whose path says everything has a parameter or a body as well.
 
     The caller meant something else: `DELETE /v2/topics/{name}` with a list of endpoints in its body would

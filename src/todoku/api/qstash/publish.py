@@ -19,8 +19,8 @@ from todoku.api.request_frame import request_id
 from todoku.core.address import Address, Group, address
 from todoku.core.errors import InvalidMessage
 from todoku.core.upstash_headers import UpstashOptions, asked, fields
-from todoku.engine.http.names import checked
-from todoku.engine.http.publish_requests import CheckedRequest, Posts, PublishedRequest
+from todoku.engine.http.names import check_name
+from todoku.engine.http.publish_requests import CheckedRequest, PublishedRequest, RequestPublisher
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.observability.tracing import trace_headers
 
@@ -48,7 +48,7 @@ class BatchItem(msgspec.Struct, frozen=True):
 class PublishEndpoints:
     """The endpoints that publish."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._context, self._posts = context, posts
 
     async def publish(self, request: Request) -> Response:
@@ -100,7 +100,7 @@ class PublishEndpoints:
 def post_of(found: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
     """What was asked for, to that address, without its body; `own` are headers of the message itself."""
     place = {"url": "", "group": to.name} if isinstance(to, Group) else {"url": to.url}
-    named = None if queue is None else checked(queue, "queue")
+    named = None if queue is None else check_name(queue, "queue")
     return CheckedRequest(
         request=msgspec.structs.replace(found.request, queue=named, **place),
         posting=Posting(

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
 from todoku.api.qstash.answers import done, json, milliseconds
-from todoku.api.qstash.parsing import LARGEST, refuse_more_than_the_path, segment, signed
+from todoku.api.qstash.parsing import LARGEST, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine.http import request_queues
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 
 class Upsert(msgspec.Struct, frozen=True, rename="camel"):
@@ -29,7 +29,7 @@ class Upsert(msgspec.Struct, frozen=True, rename="camel"):
 class QueueEndpoints:
     """The endpoints of queues."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._store, self._posts = context.store, posts
 
     async def upsert(self, request: Request) -> Response:
@@ -49,7 +49,7 @@ class QueueEndpoints:
 
     def listed(self, _: Request) -> Response:
         """All of them."""
-        return json([_body(queue) for queue in request_queues.listed(self._store)])
+        return json([_body(queue) for queue in request_queues.list_queues(self._store)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
@@ -60,7 +60,7 @@ class QueueEndpoints:
 
     def remove(self, request: Request) -> Response:
         """Remove one; one that is gone already is no error, as with QStash."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         name = segment(request, "queue")
         request_queues.remove(self._store, name, signed(request, "delete"))
         self._posts.forget(name)

@@ -13,7 +13,7 @@ from todoku.api.qstash.publish import PublishEndpoints
 from todoku.api.qstash.queues import QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
 from todoku.api.request_context import RequestContext
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 Row = tuple[str, str, Endpoint, Access]
 """Methods, path, what answers, what it needs."""
@@ -21,7 +21,7 @@ Row = tuple[str, str, Endpoint, Access]
 
 def qstash_routes(context: RequestContext) -> list[GuardedRoute]:
     """The routes. There is none with an empty id: what ends with a slash is nothing, and nothing is redirected."""
-    posts = Posts(context.outbox)
+    posts = RequestPublisher(context.outbox)
     rows = [
         *_publishing(PublishEndpoints(context, posts)),
         *_messages(Messages(context), EventEndpoints(context)),

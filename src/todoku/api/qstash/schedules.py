@@ -17,7 +17,7 @@ from todoku.api.qstash.parsing import (
     option_fields,
     raw_query,
     raw_rest,
-    refuse_more_than_the_path,
+    refuse_query_and_body,
     segment,
     signed,
 )
@@ -57,7 +57,7 @@ class ScheduleEndpoints:
     def listed(self, _: Request) -> Response:
         """All of them."""
         masters = self._context.settings.master_keys
-        return json([_body(each) for each in request_schedules.listed(self._context.store, masters)])
+        return json([_body(each) for each in request_schedules.list_schedules(self._context.store, masters)])
 
     def get(self, request: Request) -> Response:
         """One of them."""
@@ -66,7 +66,7 @@ class ScheduleEndpoints:
 
     def remove(self, request: Request) -> Response:
         """Remove one; what it has published stays."""
-        refuse_more_than_the_path(request)
+        refuse_query_and_body(request)
         who = signed(request, "delete")
         self._context.box.schedules.remove(self._name(request), by=who.by, why=who.why)
         return done()

@@ -25,7 +25,7 @@ from todoku.store.audit import Signed
 from todoku.store.store import Store
 from todoku.store.tokens import TokenRow
 
-REMEMBERED: Final = 5.0
+CACHE_SECONDS: Final = 5.0
 """Seconds for which a check is remembered: so long a token that was revoked may still open something."""
 
 KNOWN: Final = 10_000
@@ -69,11 +69,11 @@ def create(
     id, text, checked = _made(name, scopes)
     if lasts is not None and not 0 < lasts <= 10 * 365 * 86_400.0:
         raise InvalidAct(f"expires cannot be {lasts:g} s", hint="more than 0, and ten years at the most")
-    row = store.tokens.add(id, name, hashed(text), checked, signed, lasts=lasts)
+    row = store.tokens.add(id, name, hash_token(text), checked, signed, lasts=lasts)
     return _token(row), text
 
 
-def first(store: Store, settings: Settings) -> str | None:
+def create_first(store: Store, settings: Settings) -> str | None:
     """The text of an admin token that was made because there was none at all, nor one in the settings; else None.
 
     One of all processes that ask at the same time is given it, to show it once.
@@ -81,17 +81,17 @@ def first(store: Store, settings: Settings) -> str | None:
     if settings.token is not None:
         return None
     id, text, checked = _made("first", ("admin",))
-    return text if store.tokens.add_first(id, "first", hashed(text), checked, _FIRST) is not None else None
+    return text if store.tokens.add_first(id, "first", hash_token(text), checked, _FIRST) is not None else None
 
 
-def listed(store: Store) -> tuple[Token, ...]:
+def list_tokens(store: Store) -> tuple[Token, ...]:
     """Every token there is, revoked ones too, the oldest first."""
     return tuple(map(_token, store.tokens.rows()))
 
 
 def find(store: Store, what: str) -> Token:
     """The token of an id, a prefix or a name. InvalidAct: there is none, or several are called so."""
-    found = [each for each in listed(store) if what in (str(each.id), each.prefix, each.name)]
+    found = [each for each in list_tokens(store) if what in (str(each.id), each.prefix, each.name)]
     alive = [each for each in found if each.revoked_at is None] or found
     if len(alive) != 1:
         number = "no token" if not alive else f"{len(alive)} tokens"
@@ -113,8 +113,8 @@ class TokenChecker:
         self._setting = settings.token
         self._lock = threading.Lock()  # a TTLCache changes when it is read, too
         # Two caches, so that no number of wrong tokens evicts a right one.
-        self._known: TTLCache[str, Token] = TTLCache(KNOWN, REMEMBERED, timer=monotonic)
-        self._unknown: TTLCache[str, bool] = TTLCache(UNKNOWN, REMEMBERED, timer=monotonic)
+        self._known: TTLCache[str, Token] = TTLCache(KNOWN, CACHE_SECONDS, timer=monotonic)
+        self._unknown: TTLCache[str, bool] = TTLCache(UNKNOWN, CACHE_SECONDS, timer=monotonic)
         self._used: TTLCache[UUID, bool] = TTLCache(KNOWN, USED_EVERY, timer=monotonic)
 
     def check(self, text: str) -> Token | None:
@@ -123,7 +123,7 @@ class TokenChecker:
         if is_cached:
             return token
         if token is None:
-            token = self._look_up(hashed(text))
+            token = self._look_up(hash_token(text))
         if token is not None:
             self._note(token)
         return token
@@ -134,7 +134,7 @@ class TokenChecker:
             return True, None
         if self._setting is not None and Secret(text) == self._setting:
             return True, OF_SETTINGS
-        hash = hashed(text)
+        hash = hash_token(text)
         with self._lock:
             try:  # for a known token half the time of TTLCache.get, and this is done for every request
                 known = self._known[hash]
@@ -164,7 +164,7 @@ class TokenChecker:
             Log().debug("DUTY_FAILED", duty="tokens", error=str(error))
 
 
-def hashed(text: str) -> str:
+def hash_token(text: str) -> str:
     """How a token is stored. Plain SHA-256 is enough: a token is chance, not a password that people choose."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

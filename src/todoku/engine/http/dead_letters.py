@@ -47,7 +47,7 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class Acts(msgspec.Struct, frozen=True):
+class ChangedMessages(msgspec.Struct, frozen=True):
     """The messages that an act changed, in the order it looked at them, and the cursor to go on with, if any."""
 
     message_ids: tuple[UUID, ...]
@@ -79,7 +79,7 @@ def was_replayed(outbox: Outbox, id: str) -> bool:
 
 def replay(
     outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100
-) -> Acts:
+) -> ChangedMessages:
     """Replays one page of dead letters, from attempt 0 and audited (I9)."""
     page = _find(outbox.store, selection, cursor, limit)
     done = _acts(page, operate.replay_each(outbox.store, page.items, signed))
@@ -87,15 +87,17 @@ def replay(
     return done
 
 
-def purge(outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100) -> Acts:
+def purge(
+    outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100
+) -> ChangedMessages:
     """Removes one page of dead letters for good, audited."""
     page = _find(outbox.store, selection, cursor, limit)
     return _acts(page, operate.purge_each(outbox.store, page.items, signed))
 
 
-def _acts(page: Page, changed: frozenset[int]) -> Acts:
+def _acts(page: Page, changed: frozenset[int]) -> ChangedMessages:
     ids = (row.message_id for row in page.items if row.id in changed)
-    return Acts(tuple(id for id in ids if id is not None), page.next)
+    return ChangedMessages(tuple(id for id in ids if id is not None), page.next)
 
 
 def _find(store: Store, selection: Selection, cursor: str | None, limit: int) -> Page:

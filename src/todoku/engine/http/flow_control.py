@@ -16,8 +16,8 @@ import msgspec
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
 from todoku.core.limit import FASTEST
-from todoku.engine.http.names import checked
-from todoku.engine.http.request_queues import TOUCHED_EVERY
+from todoku.engine.http.names import check_name
+from todoku.engine.http.request_queues import TOUCH_INTERVAL
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.queues import Load, QueueRow, QueueSpec, QueueState
@@ -49,7 +49,7 @@ class FlowKey(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(flow: Flow) -> None:
     """InvalidMessage unless this can be a flow key and what it allows."""
-    checked(flow.key, "flow control key")
+    check_name(flow.key, "flow control key")
     _check(flow.parallelism, flow.rate, flow.period)
 
 
@@ -109,21 +109,21 @@ def pause(store: Store, key: str, signed: Signed, *, paused: bool) -> None:
         return msgspec.structs.replace(_said(row, _spec(row)), paused=paused)
 
     action = "pause" if paused else "resume"
-    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{check_name(key, 'flow control key')}", decide, signed, action=action)
 
 
 def reset_rate(store: Store, key: str, signed: Signed) -> bool:
     """Let a period begin anew, now. False: there is no such key."""
-    return store.queues.reset_rate(f"{KIND}{checked(key, 'flow control key')}", signed)
+    return store.queues.reset_rate(f"{KIND}{check_name(key, 'flow control key')}", signed)
 
 
 def get(store: Store, key: str) -> FlowKey | None:
     """One key; None: nobody has used it."""
-    row = store.queues.get(f"{KIND}{checked(key, 'flow control key')}")
+    row = store.queues.get(f"{KIND}{check_name(key, 'flow control key')}")
     return None if row is None else _shown(store, (row,))[0]
 
 
-def listed(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
+def list_keys(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
     """All of them by name, a thousand at the most; with `search`, those whose name contains it."""
     return _shown(store, store.queues.page(KIND, search=search or None, limit=_MOST))
 
@@ -143,7 +143,7 @@ def _change(store: Store, key: str, signed: Signed, action: str, change: Callabl
     def decide(row: QueueRow | None) -> QueueState:
         return _said(row, change(_spec(row)))
 
-    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{check_name(key, 'flow control key')}", decide, signed, action=action)
 
 
 def _spec(row: QueueRow | None) -> QueueSpec:
@@ -179,7 +179,7 @@ def _is(row: QueueRow, said: QueueState) -> bool:
 
 
 def _is_to_be_touched(row: QueueRow) -> bool:
-    return row.now - row.updated_at.timestamp() > TOUCHED_EVERY
+    return row.now - row.updated_at.timestamp() > TOUCH_INTERVAL
 
 
 def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[FlowKey, ...]:

@@ -11,7 +11,7 @@ LONGEST: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def checked(name: object, what: str) -> str:
+def check_name(name: object, what: str) -> str:
     """A name, or InvalidMessage that says of what."""
     if not isinstance(name, str) or len(name) > LONGEST or not _NAME.fullmatch(name):
         hint = f"1 to {LONGEST} letters, digits, dots, dashes and underscores"

@@ -19,14 +19,14 @@ from todoku.core.http_request import Flow, HttpRequest
 from todoku.core.identity import key_hash
 from todoku.core.message import Draft, Message
 from todoku.engine.http import flow_control, request_queues
-from todoku.engine.http.names import checked
+from todoku.engine.http.names import check_name
 from todoku.engine.http.request_draft import Posting, content_id, request_draft
-from todoku.engine.http.url_groups import opened_group
+from todoku.engine.http.url_groups import open_group
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import Outbox, new_id
 from todoku.store.url_groups import GroupRow
 
-REMEMBERED: Final = 5.0
+CACHE_SECONDS: Final = 5.0
 """Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
 
 _MOST: Final = 10_000
@@ -62,23 +62,23 @@ class PublishedRequest(msgspec.Struct, frozen=True):
     to_group: bool
 
 
-class Puts(Protocol):
-    """Somebody who stores drafts, all of a call or none: `GroupCommit`, or an `Outbox` by `Posts.put`."""
+class DraftStore(Protocol):
+    """Somebody who stores drafts, all of a call or none: `GroupCommit`, or an `Outbox` by `RequestPublisher.put`."""
 
     async def put(self, drafts: list[Draft]) -> list[Message]:
         """Store them, or find the messages their keys belong to; in the order given."""
 
 
-class Posts:
+class RequestPublisher:
     """The publishing side of one process. Thread-safe."""
 
     def __init__(self, outbox: Outbox, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._outbox = outbox
         self._lock = threading.Lock()  # a TTLCache changes when it is read, too
-        self._queues: TTLCache[str, int] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
-        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
+        self._queues: TTLCache[str, int] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
+        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
 
-    async def publish(self, together: Puts, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
+    async def publish(self, together: DraftStore, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
         """Store posts, those of one call together: all of them, or none and an error that says which is wrong."""
         if not posts:
             return []
@@ -106,7 +106,7 @@ class Posts:
         names = sorted({post.request.group for post in posts if post.request.group is not None})
         groups = self._outbox.store.url_groups.all(names=names) if names else ()
         masters = self._outbox.sealer.masters
-        return self._drafts(posts, [opened_group(group, masters) for group in groups], parallelism)
+        return self._drafts(posts, [open_group(group, masters) for group in groups], parallelism)
 
     def forget(self, queue: str | None = None) -> None:
         """A queue (None: anything) was changed by this process: look again at the next publish."""
@@ -158,7 +158,9 @@ class Posts:
         self, posts: Sequence[CheckedRequest], groups: Sequence[GroupRow], parallelism: dict[str, int]
     ) -> list[list[tuple[Draft, str]]]:
         found = {group.name: group for group in groups}
-        return [[(self._draft(one, parallelism), one.request.url) for one in resolved(post, found)] for post in posts]
+        return [
+            [(self._draft(one, parallelism), one.request.url) for one in expand_group(post, found)] for post in posts
+        ]
 
     def _draft(self, post: CheckedRequest, parallelism: dict[str, int]) -> Draft:
         outbox, request, posting = self._outbox, post.request, post.posting
@@ -177,12 +179,12 @@ class Posts:
         return outbox.sealer.seal_request(made)
 
 
-def resolved(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:
+def expand_group(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:
     """One post for each endpoint of its group; itself, if it goes to a URL. InvalidMessage: nobody is in the group."""
     name = post.request.group
     if name is None:
         return [post]
-    group = groups.get(checked(name, "URL group"))
+    group = groups.get(check_name(name, "URL group"))
     if group is None or not group.endpoints:
         hint = f"add some: POST /v2/topics/{name}/endpoints"
         raise InvalidMessage(f"the URL group {name!r} has no endpoints", hint=hint)

@@ -13,13 +13,13 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.limit import FASTEST
-from todoku.engine.http.names import checked
+from todoku.engine.http.names import check_name
 from todoku.store.audit import Signed
 from todoku.store.queues import QueueRow, QueueSpec, QueueState
 from todoku.store.store import Store
 
 KIND: Final = "http:"
-TOUCHED_EVERY: Final = 3600.0
+TOUCH_INTERVAL: Final = 3600.0
 """Seconds after which a use is written down again: what nobody has used for a week is forgotten."""
 
 
@@ -36,7 +36,7 @@ class RequestQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 def ensure(store: Store, name: str) -> int:
     """The parallelism of a queue, made with 1 if it is not there. Reads first: the usual case writes nothing."""
-    whole = f"{KIND}{checked(name, 'queue')}"
+    whole = f"{KIND}{check_name(name, 'queue')}"
     if (row := store.queues.get(whole)) is not None and not _is_to_be_touched(row):
         return row.spec.parallelism or 1
 
@@ -56,7 +56,7 @@ def upsert(
     store: Store, name: str, signed: Signed, *, parallelism: int | None = None, paused: bool | None = None
 ) -> None:
     """Make a queue, or change it; what is None stays (1, and not paused)."""
-    whole = f"{KIND}{checked(name, 'queueName')}"
+    whole = f"{KIND}{check_name(name, 'queueName')}"
     if parallelism is not None and not (type(parallelism) is int and 0 < parallelism <= FASTEST):
         raise InvalidMessage(f"parallelism cannot be {parallelism!r}", hint="a whole number, 1 or more")
 
@@ -80,18 +80,18 @@ def pause(store: Store, name: str, signed: Signed, *, paused: bool) -> None:
 
 def get(store: Store, name: str) -> RequestQueue | None:
     """One queue; None: there is none."""
-    row = store.queues.get(f"{KIND}{checked(name, 'queue')}")
+    row = store.queues.get(f"{KIND}{check_name(name, 'queue')}")
     return None if row is None else _shown(store, (row,))[0]
 
 
-def listed(store: Store) -> tuple[RequestQueue, ...]:
+def list_queues(store: Store) -> tuple[RequestQueue, ...]:
     """All of them, by name."""
     return _shown(store, store.queues.page(KIND))
 
 
 def remove(store: Store, name: str, signed: Signed) -> bool:
     """Remove a queue; what waits in it is delivered all the same, no longer held back. False: there was none."""
-    return store.queues.remove(f"{KIND}{checked(name, 'queue')}", signed)
+    return store.queues.remove(f"{KIND}{check_name(name, 'queue')}", signed)
 
 
 def _limit(parallelism: int, before: int | None) -> int | None:
@@ -100,7 +100,7 @@ def _limit(parallelism: int, before: int | None) -> int | None:
 
 
 def _is_to_be_touched(row: QueueRow) -> bool:
-    return row.spec.implicit and row.now - row.updated_at.timestamp() > TOUCHED_EVERY
+    return row.spec.implicit and row.now - row.updated_at.timestamp() > TOUCH_INTERVAL
 
 
 def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[RequestQueue, ...]:

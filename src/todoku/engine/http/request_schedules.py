@@ -23,9 +23,9 @@ from todoku.core.schedule import Cron, Plan
 from todoku.engine.encryption.schedule_secrets import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.http import flow_control, request_queues
-from todoku.engine.http.publish_requests import CheckedRequest, resolved
+from todoku.engine.http.publish_requests import CheckedRequest, expand_group
 from todoku.engine.http.request_draft import Posting, request_draft
-from todoku.engine.http.url_groups import opened_group
+from todoku.engine.http.url_groups import open_group
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.schedule import decoded, stored
 from todoku.store.audit import Signed
@@ -67,11 +67,11 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
     if request.queue is None and request.flow is not None:
         flow_control.ensure(store, request.flow)
     if request.group is not None:
-        resolved(post, {group.name: group for group in store.url_groups.all(names=[request.group])})
+        expand_group(post, {group.name: group for group in store.url_groups.all(names=[request.group])})
     posting = Posting(delay=post.posting.delay, fifo=fifo)
     most = outbox.settings.max_payload_bytes
     message = request_draft(_NOBODY, request, post.body, posting, max_payload_bytes=most)
-    if request.group is not None:  # nobody is sent this one: `spread` makes those that are
+    if request.group is not None:  # nobody is sent this one: `expand_groups` makes those that are
         leg = msgspec.structs.replace(message.legs[0], destination=f"group:{request.group}")
         message = msgspec.structs.replace(message, legs=(leg,))
 
@@ -83,7 +83,7 @@ def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signe
     store.schedules.put(_PREFIX + id, make, signed, action="schedule")
 
 
-def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
+def list_schedules(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
     """All of them, by id. Of what is encrypted, people see what these master keys open."""
     rows = [row for row in store.schedules.rows() if row.name.startswith(_PREFIX)]
     last = [row.last_message_id for row in rows if row.last_message_id is not None]
@@ -95,7 +95,7 @@ def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule
 
 def get(store: Store, id: str, masters: MasterKeys = NO_MASTERS) -> HttpSchedule:
     """The one of this id, or NotThere."""
-    for each in listed(store, masters):
+    for each in list_schedules(store, masters):
         if each.id == id:
             return each
     raise NotThere(f"there is no schedule {id!r}", hint="GET /v2/schedules lists them")
@@ -106,7 +106,7 @@ def name_of(store: Store, id: str) -> str:
     return _PREFIX + get(store, id).id
 
 
-def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, body: bool) -> tuple[Draft, ...]:
+def expand_groups(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, body: bool) -> tuple[Draft, ...]:
     """What a schedule publishes: messages to URL groups become one for each endpoint that the group has now, and of
     requests is sealed what must be; `body`: that, too.
 
@@ -114,7 +114,7 @@ def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, bod
     """
     requests = [request_of(draft.headers) for draft in drafts]
     names = sorted({request.group for request in requests if request is not None and request.group is not None})
-    found = {group.name: opened_group(group, sealer.masters) for group in groups(names)} if names else {}
+    found = {group.name: open_group(group, sealer.masters) for group in groups(names)} if names else {}
     pairs = zip(drafts, requests, strict=True)
     return tuple(
         one if request is None else _sealed(one, sealer, body=body)
@@ -136,7 +136,7 @@ def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]
     own = msgspec.json.decode(draft.headers or "{}", type=dict[str, str])
     own.pop(HTTP)
     posting = Posting(delay=draft.delay, fifo=draft.legs[0].lane is not None, trace=own)
-    for one in resolved(CheckedRequest(request=request, body=body, posting=posting), groups):
+    for one in expand_group(CheckedRequest(request=request, body=body, posting=posting), groups):
         made = request_draft(new_id(), one.request, body, one.posting, max_payload_bytes=len(body))
         yield msgspec.structs.replace(made, idempotency=_own(draft.idempotency, one.request.url))
 

@@ -25,7 +25,7 @@ OLD: Final = "signing:old"
 OVERLAP: Final = 86_400.0
 """Seconds that a key is kept after it has signed for the last time."""
 
-REMEMBERED: Final = 10.0
+CACHE_SECONDS: Final = 10.0
 """Seconds after which a process looks again: so long it may sign with a key that was current a moment ago."""
 
 _FIRST_USE: Final = Signed("todoku", "first use")
@@ -88,12 +88,12 @@ class KeyRing:
         self._until = 0.0
 
     def keys(self) -> SigningKeys:
-        """The keys, at most `REMEMBERED` seconds old."""
+        """The keys, at most `CACHE_SECONDS` seconds old."""
         with self._lock:
             now = self._monotonic()
             if self._keys is None or now >= self._until:
                 self._keys = signing_keys(self._store, self._settings)
-                self._until = now + REMEMBERED
+                self._until = now + CACHE_SECONDS
             return self._keys
 
 
