@@ -1,4 +1,4 @@
-"""`/v2/topics`: URL groups, under the name they had first."""
+"""`/v2/topics`: URL groups, under their former name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
-from todoku.api.qstash.answers import done, json, milliseconds
+from todoku.api.qstash.answers import empty_response, json, milliseconds
 from todoku.api.qstash.parsing import LARGEST, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
@@ -22,13 +22,13 @@ from todoku.engine.http.url_groups import EndpointName, Group
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """Endpoints that are to be added, or removed."""
+    """Endpoints to add or remove."""
 
     endpoints: list[EndpointName]
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """Headers of what is published to a group, unless the message has its own."""
+    """Default headers of messages to a group."""
 
     headers: dict[str, str]
 
@@ -41,58 +41,58 @@ class GroupEndpoints:
         self._masters = context.settings.master_keys
 
     async def add(self, request: Request) -> Response:
-        """Make a group, or add to it."""
+        """Creates a group, or adds endpoints to it."""
         given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_checked(one, number) for number, one in enumerate(given.endpoints)]
+        named = [_check_with_url(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "upsert")
         await asyncio.to_thread(url_groups.put, self._store, segment(request, "group"), named, who)
-        return done()
+        return empty_response()
 
-    async def take(self, request: Request) -> Response:
-        """Take endpoints out of a group; it goes with its last one."""
+    async def remove_endpoints(self, request: Request) -> Response:
+        """Removes endpoints from a group; without endpoints, the group is removed too."""
         Query(request, ())
         given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_named(one, number) for number, one in enumerate(given.endpoints)]
+        named = [_check_endpoint(one, number) for number, one in enumerate(given.endpoints)]
         who = signed(request, "remove")
         await asyncio.to_thread(url_groups.remove, self._store, segment(request, "group"), named, who)
-        return done()
+        return empty_response()
 
-    async def defaults(self, request: Request) -> Response:
-        """Say which headers its messages have."""
+    async def set_defaults(self, request: Request) -> Response:
+        """Sets the default headers of a group's messages."""
         given = decode_json(await read_body(request, limit=LARGEST), Defaults)
         for name in given.headers:
             if not forwardable(name):
-                raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")
+                raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="todoku sets this header itself")
         who, name = signed(request, "set headers"), segment(request, "group")
         await asyncio.to_thread(url_groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
-        return done()
+        return empty_response()
 
-    def listed(self, _: Request) -> Response:
-        """All of them."""
+    def list_all(self, _: Request) -> Response:
+        """Lists all groups."""
         return json([_body(group) for group in url_groups.list_groups(self._store)])
 
     def get(self, request: Request) -> Response:
-        """One of them."""
+        """Returns one group."""
         name = segment(request, "group")
         if (found := url_groups.get(self._store, name)) is None:
-            raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints makes it")
+            raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints creates it")
         return json(_body(found))
 
     def remove(self, request: Request) -> Response:
-        """Remove one; one that is gone already is no error."""
+        """Removes a group; does nothing if it does not exist."""
         refuse_query_and_body(request)
         url_groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
-        return done()
+        return empty_response()
 
 
-def _checked(given: EndpointName, number: int) -> EndpointName:
+def _check_with_url(given: EndpointName, number: int) -> EndpointName:
     if given.url is None:
         raise InvalidMessage(f"endpoint {number} has no url", hint='{"url": "https://example.com/hook"}')
-    return _named(given, number)
+    return _check_endpoint(given, number)
 
 
-def _named(given: EndpointName, number: int) -> EndpointName:
-    """With its URL in the spelling in which it is stored, and a name that can be one."""
+def _check_endpoint(given: EndpointName, number: int) -> EndpointName:
+    """Returns the endpoint with its normalized URL. InvalidMessage: the URL or the name is not valid."""
     url = None if given.url is None else check_url(given.url, what=f"url of endpoint {number}")
     return EndpointName(url, names.check_name(given.name, f"name of endpoint {number}") if given.name else None)
 
