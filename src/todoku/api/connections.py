@@ -17,7 +17,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.settings import Settings
 
 _OTHER_FILES: Final = 64
-"""Files that a daemon has open beside connections: the database, pipes to its workers, logs."""
+"""Files that a daemon has open besides connections: the database, pipes to its workers, logs."""
 
 _FEWEST: Final = 16
 _MOST: Final = 8192

@@ -84,7 +84,7 @@ _EMPTY: Final = """<p>Nothing yet. Publish something, in your own transaction, a
 <pre>box.publish("order.created", {"amount": 42}, tx=db)</pre>"""
 
 
-def page(listed: PageContent) -> str:
+def page(content: PageContent) -> str:
     """Returns the HTML document."""
     return f"""<!doctype html>
 <html lang="en">
@@ -98,10 +98,10 @@ def page(listed: PageContent) -> str:
 <body>
 <main>
 <header>
-<h1>todoku <small lang="ja">届く</small></h1> {_badge(listed)} <span class="where">{_text(listed.title)}</span>
+<h1>todoku <small lang="ja">届く</small></h1> {_badge(content)} <span class="where">{_text(content.title)}</span>
 </header>
-{_counts(listed)}
-{_table(listed)}
+{_counts(content)}
+{_table(content)}
 </main>
 <script>{_SCRIPT}</script>
 </body>
@@ -109,28 +109,28 @@ def page(listed: PageContent) -> str:
 """
 
 
-def _badge(listed: PageContent) -> str:
-    notes = ", ".join(listed.notes)
-    text = "ready" if not notes else f"{listed.state}: {notes}"
+def _badge(content: PageContent) -> str:
+    notes = ", ".join(content.notes)
+    text = "ready" if not notes else f"{content.state}: {notes}"
     return f'<span class="badge{" not" if notes else ""}">{_text(text)}</span>'
 
 
-def _counts(listed: PageContent) -> str:
-    if not listed.counts:
+def _counts(content: PageContent) -> str:
+    if not content.counts:
         return ""
     tiles = "".join(
-        f'<li><b class="{state}">{listed.counts.get(state, 0):,}</b>{state} <span>{meaning}</span></li>'
+        f'<li><b class="{state}">{content.counts.get(state, 0):,}</b>{state} <span>{meaning}</span></li>'
         for state, meaning in STATES.items()
     )
     return f'<ul class="counts">{tiles}</ul>'
 
 
-def _table(listed: PageContent) -> str:
-    if listed.problem:
-        return f"<p>{_text(listed.problem)}</p>"
-    if not listed.deliveries:
+def _table(content: PageContent) -> str:
+    if content.problem:
+        return f"<p>{_text(content.problem)}</p>"
+    if not content.deliveries:
         return _EMPTY
-    rows = "\n".join(_row(delivery) for delivery in listed.deliveries)
+    rows = "\n".join(_row(delivery) for delivery in content.deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 

@@ -93,24 +93,24 @@ class PublishEndpoints:
         return msgspec.structs.replace(post, body=(item.body or "").encode())
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
-        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
-        return build_request(found, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
+        options = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        return build_request(options, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
 
 
-def build_request(found: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
+def build_request(options: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
     """Returns the request without its body. `own`: headers of the message itself, which are not sent."""
     place = {"url": "", "group": to.name} if isinstance(to, Group) else {"url": to.url}
     named = None if queue is None else check_name(queue, "queue")
     return CheckedRequest(
-        request=msgspec.structs.replace(found.request, queue=named, **place),
+        request=msgspec.structs.replace(options.request, queue=named, **place),
         posting=Posting(
-            delay=found.delay,
-            at=found.at,
-            deduplication_id=found.deduplication_id,
-            deduplicated_for=found.deduplicated_for or DEDUPLICATED_FOR,
+            delay=options.delay,
+            at=options.at,
+            deduplication_id=options.deduplication_id,
+            deduplicated_for=options.deduplicated_for or DEDUPLICATED_FOR,
             trace=own,
         ),
-        by_content=found.by_content,
+        by_content=options.by_content,
     )
 
 

@@ -48,18 +48,18 @@ class ScheduleEndpoints:
     async def create(self, request: Request) -> Response:
         """Creates a schedule, or replaces the one of this id."""
         given = option_fields(request)
-        found = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
+        options = asked(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
         to = address(raw_rest(request, "/v2/schedules/"), raw_query(request))
-        if found.when is None:
+        if options.when is None:
             raise InvalidMessage("Upstash-Cron is missing", hint="send it, such as Upstash-Cron: 0 9 * * *")
-        if found.at is not None:
+        if options.at is not None:
             raise InvalidMessage("Upstash-Not-Before is not allowed for schedules", hint="Upstash-Cron sets the time")
-        id = found.schedule_id or f"scd_{new_id().hex}"
-        post = build_request(found, to, given.get("upstash-queue-name"), {})
+        id = options.schedule_id or f"scd_{new_id().hex}"
+        post = build_request(options, to, given.get("upstash-queue-name"), {})
         body = await read_body(request, limit=self._context.settings.max_payload_bytes)
         post = msgspec.structs.replace(post, request=msgspec.structs.replace(post.request, schedule=id), body=body)
         who = signed(request, "schedule")
-        await asyncio.to_thread(request_schedules.put, self._context.outbox, id, post, found.when, who)
+        await asyncio.to_thread(request_schedules.put, self._context.outbox, id, post, options.when, who)
         return json({"scheduleId": id})
 
     def list_all(self, _: Request) -> Response:

@@ -95,26 +95,26 @@ EVERYTHING: Final = EventFilter()
 
 
 def find(
-    outbox: Outbox, wanted: EventFilter = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
+    outbox: Outbox, event_filter: EventFilter = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
 ) -> RequestEventPage:
     """Returns one page of events. A filter with few matches may return a short page with a cursor."""
-    if unknown := set(wanted.states) - set(STEPS):
+    if unknown := set(event_filter.states) - set(STEPS):
         raise InvalidMessage(f"state cannot be {sorted(unknown)[0][:64]!r}", hint=", ".join(STEPS))
-    before = _before(wanted) if cursor is None else _key(cursor)
-    page = (_of_messages if wanted.which.message_ids else _of_all)(outbox.store, wanted, before, limit)
+    before = _before(event_filter) if cursor is None else _key(cursor)
+    page = (_of_messages if event_filter.which.message_ids else _of_all)(outbox.store, event_filter, before, limit)
     return RequestEventPage(_with_responses(outbox.store, page.items), page.cursor)
 
 
 # ------------------------------------------------------------------------------------------------ pages
 
 
-def _of_all(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
+def _of_all(store: Store, event_filter: EventFilter, before: Key, limit: int) -> RequestEventPage:
     """Returns events of all requests, reading a bounded number of rows."""
-    kinds = {kind for state in wanted.states for kind in _OF_STATE[state]} or set(_KINDS)
+    kinds = {kind for state in event_filter.states for kind in _OF_STATE[state]} or set(_KINDS)
     found: list[HttpEvent] = []
     for _ in range(_ROUNDS):
-        events, horizon = _round(store, sorted(kinds), before, wanted, max(_LEAST, limit + 1))
-        for event in (event for event in events if _matches(wanted, event)):
+        events, horizon = _round(store, sorted(kinds), before, event_filter, max(_LEAST, limit + 1))
+        for event in (event for event in events if _matches(event_filter, event)):
             if len(found) == limit:
                 return RequestEventPage(tuple(found), _cursor(found[-1].key))
             found.append(event)
@@ -125,12 +125,12 @@ def _of_all(store: Store, wanted: EventFilter, before: Key, limit: int) -> Reque
 
 
 def _round(
-    store: Store, kinds: Sequence[Kind], before: Key, wanted: EventFilter, most: int
+    store: Store, kinds: Sequence[Kind], before: Key, event_filter: EventFilter, most: int
 ) -> tuple[list[HttpEvent], Key | None]:
     """Returns the next events, newest first, down to the key to which every kind was read; None: all was read."""
-    since = 0 if wanted.since is None else micros(wanted.since)
+    since = 0 if event_filter.since is None else micros(event_filter.since)
     positions = {kind: _position(kind, before) for kind in kinds}
-    page = store.request_events.page(positions, wanted.which, since=since, limit=most)
+    page = store.request_events.page(positions, event_filter.which, since=since, limit=most)
     horizon = max((_row_key(kind, rows[-1]) for kind, rows in page.items() if len(rows) == most), default=None)
     events = [
         event
@@ -154,9 +154,9 @@ def _row_key(kind: Kind, past: Past) -> Key:
     return at, _KINDS.index(kind), id, sub, 0
 
 
-def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
+def _of_messages(store: Store, event_filter: EventFilter, before: Key, limit: int) -> RequestEventPage:
     """Returns events of the given messages; all their rows are read, since they are few."""
-    ids = list(dict.fromkeys(wanted.which.message_ids))
+    ids = list(dict.fromkeys(event_filter.which.message_ids))
     pasts: list[tuple[Kind, Past]] = [
         ("created", Past((created_at(id), id.int, 0), id, stored.created_at))
         for id, stored in store.messages.requests(ids).items()
@@ -164,7 +164,7 @@ def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> 
     rows = store.deliveries.of_requests(ids)
     pasts += [(_KIND_OF[row.status], past_delivery(row)) for row in rows if row.status in _KIND_OF]
     pasts += [("tried", past_attempt(row)) for row in store.attempts.of_all([row.id for row in rows])]
-    found = [event for event in _events(store, pasts) if event.key < before and _matches(wanted, event)]
+    found = [event for event in _events(store, pasts) if event.key < before and _matches(event_filter, event)]
     events = sorted(found, key=lambda event: event.key, reverse=True)
     return RequestEventPage(tuple(events[:limit]), _cursor(events[limit - 1].key) if len(events) > limit else None)
 
@@ -172,15 +172,15 @@ def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> 
 _KIND_OF: Final[dict[str, Kind]] = {"sending": "sending", "aborted": "died", "succeeded": "delivered"}
 
 
-def _matches(wanted: EventFilter, event: HttpEvent) -> bool:
+def _matches(event_filter: EventFilter, event: HttpEvent) -> bool:
     """Returns whether the event itself matches; the database has already filtered by request."""
     return (
-        event.state in (wanted.states or _DEFAULT_STATES)
-        and (wanted.since is None or event.at >= wanted.since)
-        and (wanted.until is None or event.at <= wanted.until)
+        event.state in (event_filter.states or _DEFAULT_STATES)
+        and (event_filter.since is None or event.at >= event_filter.since)
+        and (event_filter.until is None or event.at <= event_filter.until)
         and (
-            not wanted.which.response_statuses
-            or (event.response.status if event.response else 0) in wanted.which.response_statuses
+            not event_filter.which.response_statuses
+            or (event.response.status if event.response else 0) in event_filter.which.response_statuses
         )
     )
 
@@ -267,10 +267,10 @@ def _with_responses(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEven
 # ---------------------------------------------------------------------------------------------- cursors
 
 
-def _before(wanted: EventFilter) -> Key:
-    if wanted.until is None:
+def _before(event_filter: EventFilter) -> Key:
+    if event_filter.until is None:
         return _END
-    return (micros(wanted.until + timedelta(milliseconds=1)), *_END[1:])
+    return (micros(event_filter.until + timedelta(milliseconds=1)), *_END[1:])
 
 
 def _cursor(key: Key) -> str:
