@@ -269,10 +269,10 @@ async def _serve(endpoint: Any, request: Request) -> Response:
 
 def _token_of(request: Request) -> str | None:
     """Returns the token from the header or, below /v2, from the query, for webhooks that cannot set headers."""
-    given = request.headers.getlist("authorization")
-    if given:
-        scheme, _, token = given[0].strip().partition(" ")
-        return token.strip() or None if len(given) == 1 and scheme.lower() == "bearer" else None
+    values = request.headers.getlist("authorization")
+    if values:
+        scheme, _, token = values[0].strip().partition(" ")
+        return token.strip() or None if len(values) == 1 and scheme.lower() == "bearer" else None
     if not request.scope["path"].startswith("/v2/"):
         return None
     return dict(parse_qsl(request.scope["query_string"].decode("latin-1"))).get(_IN_QUERY)

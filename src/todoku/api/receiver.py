@@ -84,7 +84,7 @@ class Receiver:
 
     def _describe(self, request: Request, body: bytes) -> Received:
         query = request.url.query
-        given = request.headers.get("upstash-signature", "")
+        signature = request.headers.get("upstash-signature", "")
         now = time.time()
         return Received(
             at=now,
@@ -92,7 +92,7 @@ class Receiver:
             path=request.url.path + (f"?{query}" if query else ""),
             message_id=request.headers.get("upstash-message-id"),
             retried=request.headers.get("upstash-retried"),
-            signed=verify_upstash(given, body, keys=self._keys, now=now),
+            signed=verify_upstash(signature, body, keys=self._keys, now=now),
             size=len(body),
         )
 

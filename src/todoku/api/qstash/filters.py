@@ -43,9 +43,9 @@ class DeadIds(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 
 def request_filter(query: Query) -> Filter | None:
     """Returns the filter of a query, without its dates; None if it matches nothing because no id is valid."""
-    given = query.many("messageId", "messageIds")
-    ids = message_ids(given)
-    if given and not ids:
+    texts = query.many("messageId", "messageIds")
+    ids = message_ids(texts)
+    if texts and not ids:
         return None
     return Filter(
         message_ids=ids,
@@ -76,9 +76,9 @@ def after(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment + timedelta(microseconds=1)
 
 
-def message_ids(given: tuple[str, ...]) -> tuple[UUID, ...]:
+def message_ids(texts: tuple[str, ...]) -> tuple[UUID, ...]:
     """Returns the valid ids; others match no message."""
-    return tuple(id for text in given if (id := message_id(text)) is not None)
+    return tuple(id for text in texts if (id := message_id(text)) is not None)
 
 
 def message_id(text: str) -> UUID | None:

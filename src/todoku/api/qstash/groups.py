@@ -42,8 +42,8 @@ class GroupEndpoints:
 
     async def add(self, request: Request) -> Response:
         """Creates a group, or adds endpoints to it."""
-        given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_check_with_url(one, number) for number, one in enumerate(given.endpoints)]
+        body = decode_json(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_check_with_url(one, number) for number, one in enumerate(body.endpoints)]
         who = signed(request, "upsert")
         await asyncio.to_thread(url_groups.put, self._store, segment(request, "group"), named, who)
         return empty_response()
@@ -51,20 +51,20 @@ class GroupEndpoints:
     async def remove_endpoints(self, request: Request) -> Response:
         """Removes endpoints from a group; without endpoints, the group is removed too."""
         Query(request, ())
-        given = decode_json(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_check_endpoint(one, number) for number, one in enumerate(given.endpoints)]
+        body = decode_json(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_check_endpoint(one, number) for number, one in enumerate(body.endpoints)]
         who = signed(request, "remove")
         await asyncio.to_thread(url_groups.remove, self._store, segment(request, "group"), named, who)
         return empty_response()
 
     async def set_defaults(self, request: Request) -> Response:
         """Sets the default headers of a group's messages."""
-        given = decode_json(await read_body(request, limit=LARGEST), Defaults)
-        for name in given.headers:
+        body = decode_json(await read_body(request, limit=LARGEST), Defaults)
+        for name in body.headers:
             if not forwardable(name):
                 raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="todoku sets this header itself")
         who, name = signed(request, "set headers"), segment(request, "group")
-        await asyncio.to_thread(url_groups.set_headers, self._store, name, checked(given.headers), who, self._masters)
+        await asyncio.to_thread(url_groups.set_headers, self._store, name, checked(body.headers), who, self._masters)
         return empty_response()
 
     def list_all(self, _: Request) -> Response:
@@ -85,16 +85,16 @@ class GroupEndpoints:
         return empty_response()
 
 
-def _check_with_url(given: EndpointName, number: int) -> EndpointName:
-    if given.url is None:
+def _check_with_url(endpoint: EndpointName, number: int) -> EndpointName:
+    if endpoint.url is None:
         raise InvalidMessage(f"endpoint {number} has no url", hint='{"url": "https://example.com/hook"}')
-    return _check_endpoint(given, number)
+    return _check_endpoint(endpoint, number)
 
 
-def _check_endpoint(given: EndpointName, number: int) -> EndpointName:
+def _check_endpoint(endpoint: EndpointName, number: int) -> EndpointName:
     """Returns the endpoint with its normalized URL. InvalidMessage: the URL or the name is not valid."""
-    url = None if given.url is None else check_url(given.url, what=f"url of endpoint {number}")
-    return EndpointName(url, names.check_name(given.name, f"name of endpoint {number}") if given.name else None)
+    url = None if endpoint.url is None else check_url(endpoint.url, what=f"url of endpoint {number}")
+    return EndpointName(url, names.check_name(endpoint.name, f"name of endpoint {number}") if endpoint.name else None)
 
 
 def _body(group: Group) -> dict[str, Any]:

@@ -23,20 +23,20 @@ class MessageEndpoints:
 
     def get(self, request: Request) -> Response:
         """Returns one message, also a delivered one while history retains it. 404 for a cancelled one."""
-        given = segment(request, "id")
-        id = message_id(given)
+        text = segment(request, "id")
+        id = message_id(text)
         found = None if id is None else requests.get(self._outbox, id)
         if found is None or found.is_cancelled:
-            raise _not_found(given)
+            raise _not_found(text)
         return json(message(found))
 
     def cancel(self, request: Request) -> Response:
         """Cancels one message: a running one is requested to stop. An ended one does not change."""
         refuse_query_and_body(request)
-        given = segment(request, "id")
-        id = message_id(given)
+        text = segment(request, "id")
+        id = message_id(text)
         if id is None:
-            raise _not_found(given)
+            raise _not_found(text)
         return json({"cancelled": requests.cancel(self._outbox, id, signed(request, "cancel"))})
 
     async def cancel_many(self, request: Request) -> Response:
