@@ -14,7 +14,7 @@ from todoku.core.schedule import cron
 from todoku.engine.http import request_queues, request_schedules, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest
 from todoku.engine.http.request_draft import Posting
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 from todoku.store.audit import Signed
 from todoku.store.failpoint import armed, lose
 
@@ -26,7 +26,7 @@ URLS = ["https://one.example/hook", "https://two.example/hook"]
 @pytest.fixture
 def box(box: todoku.App) -> todoku.App:
     """With a URL group of two endpoints."""
-    url_groups.put(box.store, "both", [Named(url) for url in URLS], WHO)
+    url_groups.put(box.store, "both", [EndpointName(url) for url in URLS], WHO)
     return box
 
 
@@ -70,7 +70,7 @@ def test_a_slot_is_fired_once_to_each_endpoint(box: todoku.App, world: World) ->
 
 def test_the_endpoints_are_those_of_the_moment_it_fires(box: todoku.App, world: World) -> None:
     put(box)
-    url_groups.put(box.store, "both", [Named("https://three.example/")], WHO)
+    url_groups.put(box.store, "both", [EndpointName("https://three.example/")], WHO)
     url_groups.set_headers(box.store, "both", {"X-Own": "group", "X-Group": "1"}, WHO)
     assert url_groups.disable(box.store, URLS[0], "HTTP_GONE", WHO)
     until_next(box, world, "http:s")
@@ -89,7 +89,7 @@ def test_a_group_without_endpoints_is_refused_and_later_an_error(box: todoku.App
     until_next(box, world, "http:s")
     firing_of(box).fire_due()
     assert "both" in (request_schedules.get(box.store, "s").error or "")
-    url_groups.put(box.store, "both", [Named(URLS[0])], WHO)
+    url_groups.put(box.store, "both", [EndpointName(URLS[0])], WHO)
     firing_of(box).fire_due()  # another worker, or this one after a minute: the slot stayed due
     assert [request.url for request, *_ in published(world)] == [URLS[0]]
 

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from todoku.api.local_requests import ThisMachine
-from todoku.api.request_frame import Framed
+from todoku.api.local_requests import LocalOnly
+from todoku.api.request_frame import RequestFrame
 from todoku.core.scope import KEYS, TOKEN, Secret, is_public
 from todoku.core.signature import SigningKeys
 
@@ -15,7 +15,7 @@ OTHER = SigningKeys(current="sig_" + "a" * 28, next="sig_" + "b" * 28)
 
 
 async def status(headers: list[tuple[str, str]]) -> int:
-    app = Framed(ThisMachine(PlainTextResponse("here")))
+    app = RequestFrame(LocalOnly(PlainTextResponse("here")))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         request = client.build_request("POST", "/v2/publish/x")
         if any(name == "host" for name, _ in headers):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from todoku.api.receiver import Receiver
-from todoku.api.request_frame import Framed
+from todoku.api.request_frame import RequestFrame
 from todoku.core.scope import KEYS
 from todoku.core.signature import upstash_signature
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
@@ -18,7 +18,7 @@ from todoku.daemon.http_thread import HttpThread, listen, listening_url
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     with listen("127.0.0.1", 0) as listening:
-        server = HttpThread(lambda: Framed(Receiver((KEYS.current, KEYS.next))), listening)
+        server = HttpThread(lambda: RequestFrame(Receiver((KEYS.current, KEYS.next))), listening)
         server.start()
         with httpx.Client(base_url=listening_url(listening), trust_env=False, timeout=30) as client:
             yield client

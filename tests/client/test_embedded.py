@@ -65,7 +65,7 @@ def test_a_url_is_a_request_with_everything_that_was_said(box: todoku.App, queue
 
 
 def test_a_url_group_of_that_name_gets_a_message_for_each_endpoint(box: todoku.App, queue: Queue) -> None:
-    endpoints = [url_groups.Named(url=f"{WORKER}{n}") for n in range(2)]
+    endpoints = [url_groups.EndpointName(url=f"{WORKER}{n}") for n in range(2)]
     url_groups.put(box.store, "billing", endpoints, Signed("ada", "a test"))
     done = queue.publish("billing", 1)
     assert len(done.ids) == 2

@@ -20,7 +20,7 @@ from todoku.engine.http import (
     signing_keys,
     url_groups,
 )
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
 DAY = 86_400.0
@@ -31,7 +31,9 @@ def fill(world: World) -> str:
     requesting = Requesting(world)
     settings = world.settings(master_keys=MASTERS)
     signing_keys.rotate(world.store, settings, SOMEBODY)
-    url_groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
+    url_groups.put(
+        world.store, "shops", [EndpointName("https://a.example/", "a"), EndpointName("https://b.example/")], SOMEBODY
+    )
     url_groups.set_headers(world.store, "shops", {"X-Ü": "ö"}, SOMEBODY)
     url_groups.disable(world.store, "https://b.example/", "HTTP_GONE", SOMEBODY)
     request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3, paused=True)
@@ -51,12 +53,12 @@ def seen(world: World) -> dict[str, object]:
     requesting = Requesting(world)
     made = signing_keys.signing_keys(world.store, world.settings(master_keys=MASTERS))
     return {
-        "queues": request_queues.listed(world.store),
+        "queues": request_queues.list_queues(world.store),
         "flows": [
-            (each.key, each.parallelism_max, each.rate_max, each.period) for each in flow_control.listed(world.store)
+            (each.key, each.parallelism_max, each.rate_max, each.period) for each in flow_control.list_keys(world.store)
         ],
-        "groups": url_groups.listed(world.store),
-        "tokens": api_tokens.listed(world.store),
+        "groups": url_groups.list_groups(world.store),
+        "tokens": api_tokens.list_tokens(world.store),
         "keys": (made.current, made.next, made.old),
         "dead": dead_letters.find(requesting.outbox),
         "events": request_events.find(requesting.outbox),

@@ -11,7 +11,7 @@ from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
 from todoku.engine.http import flow_control, request_queues, url_groups
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 from todoku.store.limits import Counted
 
 DAY = 86_400.0
@@ -39,7 +39,7 @@ def test_a_queue_is_made_changed_paused_listed_and_removed(world: World) -> None
     assert (changed.parallelism, changed.paused, changed.created_at) == (2, False, made.created_at)
     assert changed.updated_at > made.updated_at
     request_queues.upsert(store, "another", SOMEBODY)
-    assert [queue.name for queue in request_queues.listed(store)] == ["another", "orders"]
+    assert [queue.name for queue in request_queues.list_queues(store)] == ["another", "orders"]
     assert request_queues.remove(store, "orders", SOMEBODY)
     assert not request_queues.remove(store, "orders", SOMEBODY)
     assert request_queues.get(store, "orders") is None
@@ -48,7 +48,7 @@ def test_a_queue_is_made_changed_paused_listed_and_removed(world: World) -> None
 def test_a_queue_of_jobs_or_one_that_was_only_paused_by_hand_is_none_of_these(world: World) -> None:
     world.store.queues.pause("mail", SOMEBODY, paused=True)
     world.store.queues.pause("http:orders", SOMEBODY, paused=True)
-    assert request_queues.listed(world.store) == ()
+    assert request_queues.list_queues(world.store) == ()
     assert request_queues.ensure(world.store, "orders") == 1
     found = request_queues.get(world.store, "orders")
     assert found is not None
@@ -62,9 +62,9 @@ def test_the_lag_counts_what_waits_in_order_or_not_and_not_what_runs_or_ended(re
     request_queues.upsert(store, "wide", SOMEBODY, parallelism=10)
     for _ in range(4):
         requesting.post(queue="wide")
-    assert {queue.name: queue.lag for queue in request_queues.listed(store)} == {"fifo": 3, "wide": 4}
+    assert {queue.name: queue.lag for queue in request_queues.list_queues(store)} == {"fifo": 3, "wide": 4}
     requesting.world.settle(requesting.claim()[:1])
-    assert {queue.name: queue.lag for queue in request_queues.listed(store)} == {"fifo": 0, "wide": 0}
+    assert {queue.name: queue.lag for queue in request_queues.list_queues(store)} == {"fifo": 0, "wide": 0}
 
 
 def test_a_queue_that_is_narrowed_to_one_holds_back_what_was_outside_its_lane(requesting: Requesting) -> None:
@@ -84,7 +84,7 @@ def test_many_who_use_a_new_queue_at_the_same_time_make_one(world: World) -> Non
     stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda store: request_queues.ensure(store, "orders"), stores)) == [1, 1, 1, 1]
-    assert len(request_queues.listed(world.store)) == 1
+    assert len(request_queues.list_queues(world.store)) == 1
 
 
 def test_a_dead_letter_does_not_stop_its_queue(requesting: Requesting) -> None:
@@ -131,10 +131,13 @@ def test_a_flow_key_tells_what_it_allows_what_runs_and_what_waits(requesting: Re
 def test_keys_are_listed_by_a_part_of_their_name(requesting: Requesting) -> None:
     for key in ("tenant-1", "tenant-2", "other"):
         requesting.post(flow=Flow(key=key, parallelism=1))
-    names = [flow.key for flow in flow_control.listed(requesting.world.store)]
+    names = [flow.key for flow in flow_control.list_keys(requesting.world.store)]
     assert names == ["other", "tenant-1", "tenant-2"]
-    assert [flow.key for flow in flow_control.listed(requesting.world.store, search="nant")] == ["tenant-1", "tenant-2"]
-    assert flow_control.listed(requesting.world.store, search="flow:") == ()
+    assert [flow.key for flow in flow_control.list_keys(requesting.world.store, search="nant")] == [
+        "tenant-1",
+        "tenant-2",
+    ]
+    assert flow_control.list_keys(requesting.world.store, search="flow:") == ()
 
 
 def test_the_last_publisher_says_what_a_key_allows_and_a_pin_goes_before_it(requesting: Requesting) -> None:
@@ -204,8 +207,8 @@ def test_what_came_into_being_by_use_is_forgotten_when_nobody_uses_it(requesting
     requesting.post(queue="fifo")
     world.advance(8 * DAY)
     assert world.store.retention.prune(history_ttl=30 * DAY).queues == 2
-    assert [flow.key for flow in flow_control.listed(world.store)] == ["paused", "pinned", "waiting"]
-    assert [queue.name for queue in request_queues.listed(world.store)] == ["fifo", "wanted"]
+    assert [flow.key for flow in flow_control.list_keys(world.store)] == ["paused", "pinned", "waiting"]
+    assert [queue.name for queue in request_queues.list_queues(world.store)] == ["fifo", "wanted"]
 
 
 def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
@@ -222,49 +225,56 @@ def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
 
 def test_a_group_is_its_endpoints_and_goes_with_the_last_of_them(world: World) -> None:
     store = world.store
-    url_groups.put(store, "shops", [Named("https://a.example/", "a")], SOMEBODY)
-    url_groups.put(store, "shops", [Named("https://a.example/", "first"), Named("https://b.example/")], SOMEBODY)
+    url_groups.put(store, "shops", [EndpointName("https://a.example/", "a")], SOMEBODY)
+    url_groups.put(
+        store, "shops", [EndpointName("https://a.example/", "first"), EndpointName("https://b.example/")], SOMEBODY
+    )
     found = url_groups.get(store, "shops")
     assert found is not None
     assert {(one.url, one.name, one.enabled) for one in found.endpoints} == {
         ("https://a.example/", "first", True),
         ("https://b.example/", None, True),
     }
-    assert url_groups.remove(store, "shops", [Named(name="first"), Named("https://nobody.example/")], SOMEBODY) == 1
-    assert url_groups.remove(store, "shops", [Named("https://b.example/")], SOMEBODY) == 1
+    assert (
+        url_groups.remove(
+            store, "shops", [EndpointName(name="first"), EndpointName("https://nobody.example/")], SOMEBODY
+        )
+        == 1
+    )
+    assert url_groups.remove(store, "shops", [EndpointName("https://b.example/")], SOMEBODY) == 1
     assert url_groups.get(store, "shops") is None
     assert not url_groups.delete(store, "shops", SOMEBODY)
 
 
 def test_the_same_url_may_be_in_two_groups_and_is_disabled_in_both(world: World) -> None:
     store, signed = world.store, SOMEBODY
-    url_groups.put(store, "one", [Named("https://a.example/")], signed)
-    url_groups.put(store, "two", [Named("https://a.example/")], signed)
+    url_groups.put(store, "one", [EndpointName("https://a.example/")], signed)
+    url_groups.put(store, "two", [EndpointName("https://a.example/")], signed)
     assert url_groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
-    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
+    found = [endpoint for group in url_groups.list_groups(store) for endpoint in group.endpoints]
     assert [(one.enabled, one.reason) for one in found] == [(False, "HTTP_GONE"), (False, "HTTP_GONE")]
     assert not url_groups.disable(store, "https://a.example/", "HTTP_GONE", signed)
     assert url_groups.enable(store, "https://a.example/", signed, group="one")
-    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
+    found = [endpoint for group in url_groups.list_groups(store) for endpoint in group.endpoints]
     assert [(one.enabled, one.reason) for one in found] == [(True, None), (False, "HTTP_GONE")]
-    url_groups.put(store, "two", [Named("https://a.example/")], signed)
-    found = [endpoint for group in url_groups.listed(store) for endpoint in group.endpoints]
+    url_groups.put(store, "two", [EndpointName("https://a.example/")], signed)
+    found = [endpoint for group in url_groups.list_groups(store) for endpoint in group.endpoints]
     assert [one.enabled for one in found] == [True, True]
     assert url_groups.delete(store, "one", signed)
-    assert [group.name for group in url_groups.listed(store)] == ["two"]
+    assert [group.name for group in url_groups.list_groups(store)] == ["two"]
 
 
 def test_a_group_keeps_its_headers_when_endpoints_come_and_go(world: World) -> None:
-    url_groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
+    url_groups.put(world.store, "shops", [EndpointName("https://a.example/")], SOMEBODY)
     url_groups.set_headers(world.store, "shops", {"X-A": "b"}, SOMEBODY)
-    url_groups.put(world.store, "shops", [Named("https://b.example/")], SOMEBODY)
+    url_groups.put(world.store, "shops", [EndpointName("https://b.example/")], SOMEBODY)
     found = url_groups.get(world.store, "shops")
     assert found is not None
     assert found.headers == {"X-A": "b"}
 
 
-@pytest.mark.parametrize("endpoints", [[], [Named()], [Named(name="only")]])
-def test_endpoints_that_say_nothing_are_refused(world: World, endpoints: list[Named]) -> None:
+@pytest.mark.parametrize("endpoints", [[], [EndpointName()], [EndpointName(name="only")]])
+def test_endpoints_that_say_nothing_are_refused(world: World, endpoints: list[EndpointName]) -> None:
     with pytest.raises(InvalidMessage, match="endpoint"):
         url_groups.put(world.store, "shops", endpoints, SOMEBODY)
-    assert url_groups.listed(world.store) == ()
+    assert url_groups.list_groups(world.store) == ()

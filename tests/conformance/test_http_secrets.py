@@ -114,7 +114,7 @@ def test_a_revoked_token_opens_nothing_after_a_few_seconds(world: World) -> None
     assert checking.check(text) is not None
     assert made.id is not None
     api_tokens.revoke(world.store, made.id, SOMEBODY)
-    now[0] += api_tokens.REMEMBERED
+    now[0] += api_tokens.CACHE_SECONDS
     assert checking.check(text) is None
     with pytest.raises(InvalidAct, match="to revoke"):
         api_tokens.revoke(world.store, made.id, SOMEBODY)
@@ -133,14 +133,16 @@ def test_the_token_of_the_settings_is_an_admins_and_has_no_row(world: World) -> 
     assert found is not None
     assert found.allows("admin")
     assert checking.check("0123456789abcdeg") is None
-    assert api_tokens.listed(world.store) == ()
+    assert api_tokens.list_tokens(world.store) == ()
 
 
 def test_the_first_token_is_made_once_and_only_where_there_is_none(world: World) -> None:
     stores = [world.another_store(lock_timeout_sec=60) for _ in range(4)]
-    assert api_tokens.first(world.store, settings(world, token="0123456789abcdef")) is None
+    assert api_tokens.create_first(world.store, settings(world, token="0123456789abcdef")) is None
     with ThreadPoolExecutor(4) as pool:
-        shown = [text for text in pool.map(lambda store: api_tokens.first(store, settings(world)), stores) if text]
+        shown = [
+            text for text in pool.map(lambda store: api_tokens.create_first(store, settings(world)), stores) if text
+        ]
     assert len(shown) == 1
     found = api_tokens.TokenChecker(world.store, settings(world)).check(shown[0])
     assert found is not None
@@ -156,7 +158,7 @@ def test_when_a_token_was_used_is_written_at_most_once_a_minute(world: World) ->
         now[0] += passed
         world.advance(passed)
         checking.check(text)
-        seen.append(api_tokens.listed(world.store)[0].last_used_at)
+        seen.append(api_tokens.list_tokens(world.store)[0].last_used_at)
     assert seen[0] is not None
     assert seen[1] == seen[0]
     assert seen[2] is not None
@@ -167,7 +169,7 @@ def test_when_a_token_was_used_is_written_at_most_once_a_minute(world: World) ->
 def test_a_token_without_a_proper_scope_is_refused_and_nothing_is_stored(world: World, scopes: list[str]) -> None:
     with pytest.raises(InvalidAct, match="scope"):
         api_tokens.create(world.store, SOMEBODY, name="shop", scopes=scopes)
-    assert api_tokens.listed(world.store) == ()
+    assert api_tokens.list_tokens(world.store) == ()
 
 
 def test_a_token_is_found_by_its_prefix_or_its_name(world: World) -> None:

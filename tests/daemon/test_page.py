@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from todoku.api.page import CSP, Listed, listed_row, page
+from todoku.api.page import CSP, PageContent, delivery_fields, page
 from todoku.store.deliveries import Delivery
 
 EVIL = "<script>alert('x')</script>\"&"
@@ -31,7 +31,7 @@ def shown(*deliveries: Delivery, **fields: object) -> str:
         "title": "sqlite:///todoku.db", "state": "running", "notes": (), "counts": {"pending": 3, "aborted": 12345},
         "deliveries": deliveries, "problem": "",
     }  # fmt: skip
-    return page(Listed(**(given | fields)))  # type: ignore[arg-type]
+    return page(PageContent(**(given | fields)))  # type: ignore[arg-type]
 
 
 def test_it_shows_counts_and_deliveries_with_status_and_reason() -> None:
@@ -87,7 +87,7 @@ def test_a_daemon_that_is_not_ready_says_why() -> None:
 
 
 def test_the_row_for_programs_has_no_payload_and_no_worker() -> None:
-    assert list(listed_row(delivery())) == [
+    assert list(delivery_fields(delivery())) == [
         "id", "message_id", "topic", "destination", "status", "attempts", "max_attempts", "reason", "error",
         "created_at", "updated_at", "next_run_at",
     ]  # fmt: skip

@@ -174,7 +174,7 @@ def test_what_a_schedule_and_a_group_are_to_send_is_sealed_too(
     """By the master key itself, since both outlive the data keys of their day; a rotation goes through them."""
     box = sending(boxes, old, encrypt="all")
     with serving(box) as server:
-        url_groups.put(box.store, "g", [url_groups.Named(f"{receiver.url}/grouped")], SOMEBODY)
+        url_groups.put(box.store, "g", [url_groups.EndpointName(f"{receiver.url}/grouped")], SOMEBODY)
         defaults = json.dumps({"headers": {"X-Api-Key": f"{canary}-key"}}).encode()
         ask(server, "PATCH", "/topics/g", defaults)
         scheduled = {"cron": "0 * * * *", "forward_authorization": f"{canary}-auth"}

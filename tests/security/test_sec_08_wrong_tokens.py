@@ -12,7 +12,7 @@ import pytest
 import todoku
 from tests.support.serving import Server
 from tests.support.world import World
-from todoku.api.auth_failures import Failures
+from todoku.api.auth_failures import AuthFailures
 from todoku.core.errors import InvalidSetting
 from todoku.core.proxies import proxies
 from todoku.core.settings import read_settings
@@ -168,7 +168,7 @@ async def test_failures_are_logged_by_the_batch() -> None:
     heard = Heard()
     LOGGER.addHandler(heard)
     try:
-        noted = Failures(Metrics(), every=0.0)
+        noted = AuthFailures(Metrics(), every=0.0)
         for address, number in (("10.0.0.1", 500), ("10.0.0.2", 3)):
             for n in range(number):
                 noted.note(401 if n < 20 else 429, address)

@@ -113,7 +113,7 @@ def test_a_log_line_with_headers_in_it_hides_them() -> None:
 def test_default_headers_of_a_group_are_hidden_by_the_same_list(boxes: Boxes, receiver: Receiver) -> None:
     box = sending(boxes)
     with serving(box) as server:
-        url_groups.put(box.store, "shops", [url_groups.Named(f"{receiver.url}/hook")], SOMEBODY)
+        url_groups.put(box.store, "shops", [url_groups.EndpointName(f"{receiver.url}/hook")], SOMEBODY)
         headers = {name: CANARY for name in NAMED if "_" not in name} | {"X-Seen": "seen"}
         ask(server, "PATCH", "/topics/shops", json.dumps({"headers": headers}).encode())
         shown = str(ask(server, "GET", "/topics/shops"))

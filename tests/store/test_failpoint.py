@@ -23,7 +23,7 @@ from todoku.core.limit import Limit
 from todoku.core.outcome import Done
 from todoku.core.schedule import Every, Plan
 from todoku.engine.http import api_tokens, request_queues, signing_keys, url_groups
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batches import begin
@@ -108,7 +108,7 @@ def keep_schedules(world: World) -> None:
 def keep_http(world: World) -> None:
     """Each write about queues, groups, secrets and tokens once."""
     request_queues.ensure(world.store, "orders")
-    url_groups.put(world.store, "shops", [Named("https://a.example/")], SOMEBODY)
+    url_groups.put(world.store, "shops", [EndpointName("https://a.example/")], SOMEBODY)
     signing_keys.signing_keys(world.store, world.settings())
     made, _ = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert made.id is not None

@@ -12,7 +12,7 @@ from todoku.core.http_request import HttpRequest
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
 from todoku.core.status import Status
-from todoku.engine.http.publish_requests import CheckedRequest, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, RequestPublisher
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.outbox import Outbox, Policy
@@ -28,7 +28,7 @@ class Requesting:
         self.outbox = Outbox(
             world.store, world.store.database, world.settings(**settings), Policy(), Telemetry(span_ratio=0.0)
         )
-        self.posts = Posts(self.outbox)
+        self.posts = RequestPublisher(self.outbox)
         self._worker: UUID | None = None
 
     def post(self, url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None, **request: object) -> UUID:

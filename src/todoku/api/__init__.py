@@ -1,1 +1,1 @@
-"""HTTP, as thin shells over the engine."""
+"""The HTTP APIs: thin layers over the engine."""

@@ -1,6 +1,6 @@
-"""Who asks, and whether they may: bearer tokens with scopes, denied by default.
+"""Authentication and authorization: bearer tokens with scopes, denied by default.
 
-A route says what it needs; one that says nothing is refused, whoever asks.
+Each route declares the scope it needs. A route that declares none refuses every request.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from todoku.api.auth_failures import Failures
+from todoku.api.auth_failures import AuthFailures
 from todoku.api.connections import network_of
 from todoku.api.problem import Refused
 from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
 from todoku.engine.observability.metrics import Metrics
 
-_MOST: Final = 10_000
-"""So many buckets are remembered; the one that was asked longest ago is forgotten, which fills it."""
+_MOST_BUCKETS: Final = 10_000
+"""The largest number of buckets. Evicting the least recently used one has the effect of filling it."""
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """Whether there was one to take, how many are left of how many, and the seconds until there is one again."""
+class TakeResult(msgspec.Struct, frozen=True):
+    """Whether the bucket had a permit, how many are left of `limit`, and the seconds until the next one."""
 
     ok: bool
     limit: int
@@ -41,36 +41,36 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class RateBuckets:
-    """Buckets that hold `size` each and get `rate` a second. Asked from one event loop only."""
+    """Token buckets by name: each holds `size` permits and gains `rate` per second. For one event loop only."""
 
     def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
-        self._known: LRUCache[str, tuple[float, float]] = LRUCache(_MOST)
+        self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MOST_BUCKETS)
 
-    def take(self, name: str) -> Taken:
-        """Take one out of the bucket of this name."""
+    def take(self, name: str) -> TakeResult:
+        """Takes a permit from the bucket of this name, if there is one."""
         level, now = self._level(name)
         ok = level >= 1
         level -= ok
-        self._known[name] = (level, now)
-        return self._taken(ok, level)
+        self._levels[name] = (level, now)
+        return self._result(ok, level)
 
-    def look(self, name: str) -> Taken:
-        """Whether there is one to take; nothing is taken."""
+    def peek(self, name: str) -> TakeResult:
+        """Returns the state of the bucket without taking a permit."""
         level, _ = self._level(name)
-        return self._taken(level >= 1, level)
+        return self._result(level >= 1, level)
 
     def _level(self, name: str) -> tuple[float, float]:
         now = self._clock()
-        level, at = self._known.get(name, (float(self._size), now))
+        level, at = self._levels.get(name, (float(self._size), now))
         return min(float(self._size), level + (now - at) * self._rate), now
 
-    def _taken(self, ok: bool, level: float) -> Taken:
-        return Taken(ok, self._size, int(level), 0.0 if level >= 1 else (1 - level) / self._rate)
+    def _result(self, ok: bool, level: float) -> TakeResult:
+        return TakeResult(ok, self._size, int(level), 0.0 if level >= 1 else (1 - level) / self._rate)
 
 
-def rate_headers(taken: Taken, now: float) -> dict[str, str]:
-    """What a caller is told with a 429, in the words of QStash. `now`: unix seconds."""
+def rate_headers(taken: TakeResult, now: float) -> dict[str, str]:
+    """Returns the headers of a 429, named as by QStash. `now`: unix seconds."""
     return {
         "burst-ratelimit-limit": str(taken.limit),
         "burst-ratelimit-remaining": str(taken.left),
@@ -80,18 +80,18 @@ def rate_headers(taken: Taken, now: float) -> dict[str, str]:
 
 
 Access = Scope | Literal["open"]
-"""What a route needs. "open": no token, because it tells nothing secret, or has its own proof of who asks."""
+"""The scope a route needs. "open": no token, because it returns nothing secret or verifies the caller otherwise."""
 
 Endpoint = Callable[[Request], Awaitable[Response]] | Callable[[Request], Response]
 
-_REMEMBERED: Final = 4096
+_MOST_DIGESTS: Final = 4096
 _FAILURES: Final = 20
-"""An address may be wrong so often at once, and then once a second: after that its wrong tokens are told to wait."""
+"""Wrong tokens an address may send in a burst, then one per second; further ones are answered with 429."""
 
 _LOOKUPS: Final = 4
 _SUSPECT_LOOKUPS: Final = 2
-"""Tokens that were never seen to be right and are looked up at the same time: of everybody, and of addresses that have
-been wrong too often. There are 32 threads for all requests."""
+"""Concurrent lookups of tokens not yet verified: for all addresses, and for those that sent too many wrong tokens. All
+requests share 32 threads."""
 
 _BEARER: Final = "todoku_bearer"
 _CALLER: Final = "todoku_caller"
@@ -99,105 +99,107 @@ _IN_QUERY: Final = "qstash_token"
 
 
 class Bearer(Protocol):
-    """What is known of whoever has a token."""
+    """The holder of a token."""
 
     @property
     def name(self) -> str:
-        """Who it was made for: acts are signed with it."""
+        """The name of the token, recorded in the audit."""
 
     @property
     def prefix(self) -> str:
-        """How the token begins: by this people tell it from others of the same name."""
+        """The first characters of the token, which distinguish tokens of the same name."""
 
     @property
     def scopes(self) -> Collection[str]:
-        """What it allows."""
+        """The scopes of the token."""
 
 
-class Checking(Protocol):
-    """Who knows tokens (engine.http.tokens.Tokens)."""
+class TokenLookup(Protocol):
+    """Checks tokens; implemented by `engine.http.api_tokens.TokenChecker`."""
 
     def check(self, text: str) -> Bearer | None:
-        """Whose token this is; None: nobody's. It may ask the database."""
+        """Returns the holder of the token; None if it is not valid. May query the database."""
 
     def recall(self, text: str) -> tuple[bool, Bearer | None]:
-        """Whether `check` needs no query now, and its answer then."""
+        """Returns (True, the result of `check`) if that needs no query now, else (False, …)."""
 
 
 class Gate:
-    """Lets requests through, or raises Refused: 401 without a token, 403 without the scope, 429 too often.
+    """Admits requests, or raises Refused: 401 without a valid token, 403 without the scope, 429 over the rate.
 
-    A right token always passes, however many wrong ones are tried beside it, also from its own address. Used from one
-    event loop, which never waits for the database here.
+    A valid token always passes, however many wrong ones are sent meanwhile, even from the same address. Used from one
+    event loop, which it never blocks with a query.
     """
 
     def __init__(
         self,
-        tokens: Checking,
+        tokens: TokenLookup,
         *,
         rate: float,
         clock: Callable[[], float] = time.monotonic,
         proxies: Proxies = NO_PROXIES,
-        failures: Failures | None = None,
+        failures: AuthFailures | None = None,
     ) -> None:
         self._tokens = tokens
         self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
         self._wrong = RateBuckets(rate=1.0, size=_FAILURES, clock=clock)
-        self._right: LRUCache[bytes, bool] = LRUCache(_REMEMBERED)
+        self._right: LRUCache[bytes, bool] = LRUCache(_MOST_DIGESTS)
         self._proxies = proxies
-        self._failures = failures or Failures(Metrics())
+        self._failures = failures or AuthFailures(Metrics())
         self._lookups = asyncio.Semaphore(_LOOKUPS)
         self._suspect_lookups = asyncio.Semaphore(_SUSPECT_LOOKUPS)
 
     async def admit(self, request: Request, needed: Scope) -> Bearer:
-        """Whoever asks, if they may."""
+        """Returns the holder of the request's token, or raises Refused."""
         caller = self._caller(request)
         setattr(request.state, _CALLER, caller)
-        address, plain = network_of(caller), _presented(request)
+        address, plain = network_of(caller), _token_of(request)
         if plain is None:
-            hint = "send Authorization: Bearer …; `todoku tokens create` makes one"
-            raise self._failed(_unknown("a token is needed", hint), address)
-        bearer = await self._known(plain, address)
+            hint = "send Authorization: Bearer …; `todoku tokens create` creates a token"
+            raise self._note_failure(_unauthorized("a token is required", hint), address)
+        bearer = await self._check(plain, address)
         taken = self._rates.take(bearer.prefix or bearer.name)
         if not taken.ok:
             raise _too_often("too many requests with this token", taken)
         if not allows(bearer.scopes, needed):
             has = ", ".join(sorted(bearer.scopes)) or "nothing"
             refused = Refused(403, f"this needs the scope {needed}, the token {bearer.name!r} has {has}")
-            raise self._failed(refused, address)
+            raise self._note_failure(refused, address)
         return bearer
 
-    async def _known(self, plain: str, address: str) -> Bearer:
-        # What is kept in memory is a digest: no token is found in a dump of it.
+    async def _check(self, plain: str, address: str) -> Bearer:
+        # Only digests are stored in memory, so that a memory dump contains no token.
         digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()
         is_cached, bearer = self._tokens.recall(plain)
         if not is_cached:
             if digest in self._right:
                 bearer = await asyncio.to_thread(self._tokens.check, plain)
             else:
-                bearer = await self._looked_up(plain, address)
+                bearer = await self._look_up(plain, address)
         if bearer is None:
             self._right.pop(digest, None)
-            raise self._failed(self._refusal(address), address)
+            raise self._note_failure(self._refusal(address), address)
         self._right[digest] = True
         return bearer
 
-    async def _looked_up(self, plain: str, address: str) -> Bearer | None:
-        """Whose token this is, if it was never seen to be right. Such tokens share a few look-ups at a time, and those
-        of an address that has been wrong too often share fewer: guesses keep neither threads nor the database busy.
+    async def _look_up(self, plain: str, address: str) -> Bearer | None:
+        """Returns the holder of a token that was not verified before.
+
+        Such lookups share a small limit, and those from addresses with too many wrong tokens a smaller one, so that
+        guessing occupies neither the threads nor the database.
         """
-        lookups = self._lookups if self._wrong.look(address).ok else self._suspect_lookups
+        lookups = self._lookups if self._wrong.peek(address).ok else self._suspect_lookups
         async with lookups:
-            is_cached, bearer = self._tokens.recall(plain)  # the same one may have been looked up during the wait
+            is_cached, bearer = self._tokens.recall(plain)  # another request may have looked it up meanwhile
             return bearer if is_cached else await asyncio.to_thread(self._tokens.check, plain)
 
     def _refusal(self, address: str) -> Refused:
         taken = self._wrong.take(address)
         if not taken.ok:
             return _too_often("too many wrong tokens from this address", taken)
-        return _unknown("the token is not known", "it may have expired or been revoked: `todoku tokens list`")
+        return _unauthorized("the token is not known", "it may have expired or been revoked: `todoku tokens list`")
 
-    def _failed(self, refused: Refused, address: str) -> Refused:
+    def _note_failure(self, refused: Refused, address: str) -> Refused:
         self._failures.note(refused.status, address)
         return refused
 
@@ -206,8 +208,8 @@ class Gate:
         return self._proxies.caller(peer, request.headers.getlist("x-forwarded-for"))
 
 
-class Guarded(Route):
-    """A route that says what it needs. A function that is not async runs in a thread: it may wait for the database."""
+class GuardedRoute(Route):
+    """A route that declares the scope it needs. An endpoint that is not async runs in a thread and may block."""
 
     def __init__(
         self,
@@ -219,66 +221,66 @@ class Guarded(Route):
         gate: Gate | None = None,
         unless: Callable[[Request], bool] | None = None,
     ) -> None:
-        """`unless`: says of a request whether it needs no token here."""
+        """`unless`: returns whether a request needs no token here."""
         self.access: Access = access
         if gate is None and access != "open":
-            raise TypeError(f"{path} needs the scope {access}, and nobody looks")
+            raise TypeError(f"{path} needs the scope {access}, but has no gate to check it")
 
-        async def admitted(request: Request) -> Response:
+        async def admit_and_serve(request: Request) -> Response:
             if gate is not None and access != "open" and not (unless is not None and unless(request)):
                 setattr(request.state, _BEARER, await gate.admit(request, access))
-            return await _answered(endpoint, request)
+            return await _serve(endpoint, request)
 
-        super().__init__(path, admitted, methods=methods, name=getattr(endpoint, "__name__", path))
-        self.methods = set(methods)  # and no HEAD beside GET: a route has the methods it declares
+        super().__init__(path, admit_and_serve, methods=methods, name=getattr(endpoint, "__name__", path))
+        self.methods = set(methods)  # Starlette would add HEAD to GET
 
 
 def bearer_of(request: Request) -> Bearer:
-    """Whose token let this request in."""
+    """Returns the holder of the token with which this request was admitted."""
     found: Bearer = getattr(request.state, _BEARER)
     return found
 
 
 def caller_of(request: Request) -> str | None:
-    """The address that a request with a token came from, as far as it is known."""
+    """Returns the address a request with a token came from, if known."""
     return getattr(request.state, _CALLER, None) or None
 
 
-def denying(routes: Iterable[BaseRoute]) -> list[Route]:
-    """The routes, where any that does not say what it needs refuses everybody."""
-    return [route if isinstance(route, Guarded) else _refusing(route) for route in routes]
+def deny_undeclared(routes: Iterable[BaseRoute]) -> list[Route]:
+    """Returns the routes; those that do not declare a scope are replaced by ones that refuse every request."""
+    return [route if isinstance(route, GuardedRoute) else _denied_route(route) for route in routes]
 
 
-def _refusing(route: BaseRoute) -> Route:
-    def refused(_: Request) -> Response:
-        raise Refused(403, "this route says nothing of who may use it")
+def _denied_route(route: BaseRoute) -> Route:
+    def refuse(_: Request) -> Response:
+        raise Refused(403, "this route does not declare the scope it needs")
 
-    return Route(str(getattr(route, "path", "/{rest:path}")), refused)
+    return Route(str(getattr(route, "path", "/{rest:path}")), refuse)
 
 
-async def _answered(endpoint: Any, request: Request) -> Response:
-    answer: Response
+async def _serve(endpoint: Any, request: Request) -> Response:
+    response: Response
     if iscoroutinefunction(endpoint):
-        answer = await endpoint(request)
+        response = await endpoint(request)
     else:
-        answer = await asyncio.to_thread(endpoint, request)
-    return answer
+        response = await asyncio.to_thread(endpoint, request)
+    return response
 
 
-def _presented(request: Request) -> str | None:
-    """The token as it was sent: in its header, or in the query of /v2, where a webhook can have no header."""
-    given = request.headers.getlist("authorization")
-    if given:
-        scheme, _, token = given[0].strip().partition(" ")
-        return token.strip() or None if len(given) == 1 and scheme.lower() == "bearer" else None
+def _token_of(request: Request) -> str | None:
+    """Returns the token from the header or, below /v2, from the query, for webhooks that cannot set headers."""
+    values = request.headers.getlist("authorization")
+    if values:
+        scheme, _, token = values[0].strip().partition(" ")
+        return token.strip() or None if len(values) == 1 and scheme.lower() == "bearer" else None
     if not request.scope["path"].startswith("/v2/"):
         return None
     return dict(parse_qsl(request.scope["query_string"].decode("latin-1"))).get(_IN_QUERY)
 
 
-def _unknown(message: str, hint: str) -> Refused:
+def _unauthorized(message: str, hint: str) -> Refused:
     return Refused(401, message, hint=hint, headers={"www-authenticate": 'Bearer realm="todoku"'})
 
 
-def _too_often(message: str, taken: Taken) -> Refused:
+def _too_often(message: str, taken: TakeResult) -> Refused:
     return Refused(429, message, hint="wait as long as Retry-After says", headers=rate_headers(taken, time.time()))

@@ -1,4 +1,4 @@
-"""Requests that were refused because of their token: each is counted, and a line every few seconds tells of all."""
+"""Requests refused because of their token: each is counted; a log line every few seconds summarizes them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Metrics
 
 EVERY: Final = 10.0
-"""Seconds that one line tells of: a flood of wrong tokens is not a flood of lines."""
+"""Seconds between two log lines, so that a flood of wrong tokens does not flood the log."""
 
 _MOST: Final = 1000
-"""Addresses that are told apart in one line."""
+"""Addresses that one line counts separately; the rest are counted as `others`."""
 
 OTHERS: Final = "others"
 
 
-class Failures:
-    """Counts and logs failures. Used from one event loop."""
+class AuthFailures:
+    """Counts and logs authentication failures. For one event loop only."""
 
     def __init__(self, metrics: Metrics, *, every: float = EVERY) -> None:
         self._metrics, self._every = metrics, every
@@ -29,16 +29,16 @@ class Failures:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def note(self, status: int, address: str) -> None:
-        """A request from this address was answered so, because of its token."""
+        """Counts a request from this address that was refused with this status."""
         self._metrics.add(counting.AUTH_FAILURES, 1, str(status))
         self._statuses[str(status)] += 1
-        known = address in self._addresses or len(self._addresses) < _MOST
-        self._addresses[address if known else OTHERS] += 1
+        is_separate = address in self._addresses or len(self._addresses) < _MOST
+        self._addresses[address if is_separate else OTHERS] += 1
         if self._loop is not (loop := asyncio.get_running_loop()):
             self._loop = loop
-            loop.call_later(self._every, self._tell)
+            loop.call_later(self._every, self._log)
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         statuses, addresses = dict(self._statuses), self._addresses
         self._loop, self._statuses, self._addresses = None, Counter(), Counter()
         ((most, number),) = addresses.most_common(1)

@@ -1,4 +1,4 @@
-"""The body of a request: raw bytes, so many at most, within a deadline, and never unpacked."""
+"""Reads request bodies: raw bytes up to a limit, within a deadline; compressed ones are refused."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from todoku.api.problem import Refused
 
 T = TypeVar("T")
 
-READ_WITHIN: Final = 10.0
-"""Seconds from the first look at a body to its last byte, where no setting says otherwise."""
+BODY_TIMEOUT: Final = 10.0
+"""Default seconds from the start of reading a body to its last byte."""
 
-WITHIN_STATE: Final = "todoku_read_within"
-"""Where a request's state holds these seconds."""
+BODY_TIMEOUT_STATE: Final = "todoku_read_within"
+"""The key of these seconds in a request's state."""
 
 LARGEST_JSON: Final = 1 << 20
 
 _CLOSE: Final = {"connection": "close"}
-"""What was not read must not be taken for the next request."""
+"""Closes the connection: the unread rest of a body must not be parsed as the next request."""
 
 
 async def read_body(request: Request, *, limit: int) -> bytes:
-    """The bytes as they came. Refused: 413 too large, before reading if it says so itself; 408 too slow; 415 packed."""
-    seconds = request.scope.get("state", {}).get(WITHIN_STATE, READ_WITHIN)
+    """Returns the raw body. Raises Refused: 413 too large (if declared, before reading), 408 late, 415 compressed."""
+    seconds = request.scope.get("state", {}).get(BODY_TIMEOUT_STATE, BODY_TIMEOUT)
     return await read_bytes(request.headers, request.receive, limit=limit, seconds=seconds)
 
 
 async def read_bytes(headers: Mapping[str, str], receive: Receive, *, limit: int, seconds: float) -> bytes:
-    """As `read_body`, of a request that nobody has made an object of. `headers` are known by names in lower case."""
-    _refuse_packed(headers)
+    """Like `read_body`, without a `Request`. The names of `headers` are lower case."""
+    _refuse_compressed(headers)
     declared = headers.get("content-length")
     if declared is not None and declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
@@ -42,59 +42,59 @@ async def read_bytes(headers: Mapping[str, str], receive: Receive, *, limit: int
     try:
         return await _read(receive, limit)
     except asyncio.CancelledError:
-        if not deadline.passed():
+        if not deadline.has_passed():
             raise
-        raise Refused(408, f"the body did not come within {seconds:g} s", headers=_CLOSE) from None
+        raise Refused(408, f"the body did not arrive within {seconds:g} s", headers=_CLOSE) from None
     finally:
         deadline.end()
 
 
 async def read_json(request: Request, type: type[T], *, limit: int = LARGEST_JSON) -> T:
-    """A JSON body of this type. Refused: as `read_body`; 415 not JSON; 400 not readable; 422 not what it must be."""
+    """Returns a JSON body of this type. Raises Refused as `read_body` and `decode_json`, and 415 for another type."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await read_body(request, limit=limit)
     if kind != "application/json":
         raise Refused(415, f"the body is {kind or 'of no type'}", hint="send Content-Type: application/json")
-    return decoded(body, type)
+    return decode_json(body, type)
 
 
 def refuse_body(request: Request) -> None:
-    """Refused: 422, if a request announces a body where none is read."""
+    """Raises Refused (422) if a request declares a body."""
     if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
-        raise Refused(422, "there is nothing to be said in a body here", hint="leave it out", headers=_CLOSE)
+        raise Refused(422, "this operation takes no body", hint="send the request without one", headers=_CLOSE)
 
 
-def decoded(body: bytes, type: type[T]) -> T:
-    """JSON as this type. Refused: 400 it is no JSON; 422 it is, but says something else."""
+def decode_json(body: bytes, type: type[T]) -> T:
+    """Decodes JSON to this type. Raises Refused: 400 not JSON, 422 not of this type."""
     try:
         return msgspec.json.decode(body, type=type)
     except msgspec.ValidationError as error:
         raise Refused(422, f"the body is not acceptable: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {error}") from None
+        raise Refused(400, f"the body is not JSON: {error}") from None
 
 
 class _Deadline:
-    """Cancels this task after so many seconds, unless it has ended: `asyncio.timeout` at a third of the price."""
+    """Cancels the current task after `seconds` unless ended before, at a third of the cost of `asyncio.timeout`."""
 
-    __slots__ = ("_late", "_task", "_timer")
+    __slots__ = ("_is_late", "_task", "_timer")
 
     def __init__(self, seconds: float) -> None:
-        self._late = False
+        self._is_late = False
         self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._pass)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._cancel)
 
-    def _pass(self) -> None:
-        self._late = True
+    def _cancel(self) -> None:
+        self._is_late = True
         if self._task is not None:
             self._task.cancel()
 
-    def passed(self) -> bool:
-        """Whether it was this deadline that cancelled the task, and nobody else beside it."""
-        return self._late and self._task is not None and self._task.uncancel() == 0
+    def has_passed(self) -> bool:
+        """Returns whether this deadline alone cancelled the task."""
+        return self._is_late and self._task is not None and self._task.uncancel() == 0
 
     def end(self) -> None:
-        """It was in time."""
+        """Stops the timer."""
         self._timer.cancel()
 
 
@@ -114,13 +114,13 @@ async def _read(receive: Receive, limit: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _refuse_packed(headers: Mapping[str, str]) -> None:
-    packed = headers.get("content-encoding", "").strip().lower()
-    if packed not in ("", "identity"):
+def _refuse_compressed(headers: Mapping[str, str]) -> None:
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
         raise Refused(
             415,
-            f"a body in {packed[:40]!r} is not accepted",
-            hint="send it as it is, without Content-Encoding",
+            f"a body encoded as {encoding[:40]!r} is not accepted",
+            hint="send it without Content-Encoding",
             headers=_CLOSE | {"accept-encoding": "identity"},
         )
 

@@ -1,4 +1,4 @@
-"""How a daemon is, as values: what the health endpoints show. Imports no web framework."""
+"""The condition of a daemon, as the health endpoints return it. Imports no web framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from todoku.store.statistics import Counts
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One condition of being ready. `reason` is the word `/readyz` gives while it does not hold."""
+    """One condition of readiness. `reason`: the code that `/readyz` returns while it is not met."""
 
     reason: str
     ok: bool
@@ -19,7 +19,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker process, as `/readyz?verbose` shows it."""
+    """One worker process, as `/readyz?verbose` returns it."""
 
     number: int
     pid: int
@@ -33,7 +33,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """How a daemon is at this moment."""
+    """The condition of a daemon at one moment."""
 
     live: bool
     state: str
@@ -44,23 +44,23 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reasons(self) -> list[str]:
-        """Why it may not be given work; empty if it may."""
+        """The reasons why the daemon is not ready; empty if it is."""
         return [check.reason for check in self.checks if not check.ok]
 
 
-class Watched(Protocol):
-    """What is shown. `condition` never blocks; the others may ask the database."""
+class HealthSource(Protocol):
+    """The data of the health endpoints. `condition` never blocks; the other methods may query the database."""
 
     title: str
 
     def condition(self) -> Condition:
-        """How it is."""
+        """Returns the daemon's condition."""
 
     def metrics(self) -> bytes:
-        """Prometheus text."""
+        """Returns the metrics as Prometheus text."""
 
     def counts(self) -> Counts:
-        """Deliveries by status."""
+        """Returns the numbers of deliveries by status."""
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
-        """What changed last, whatever its status."""
+        """Returns the last changed deliveries of any status."""

@@ -1,7 +1,7 @@
-"""How many connections a server holds, and for how long it waits on each.
+"""Limits the number of a server's connections and how long it waits on each.
 
-At a bound the server does not turn the newest away. It drops the oldest connection that waits for its client: one that
-is idle, half-sent, or whose client does not read its answer. So held connections never keep a health check out.
+At the limit, the server accepts the new connection and drops the oldest one that waits for its client: idle, half-sent,
+or with a client that does not read its response. So connections that clients hold open never block a health check.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.settings import Settings
 
 _OTHER_FILES: Final = 64
-"""Files that a daemon has open beside connections: the database, pipes to its workers, logs."""
+"""Files that a daemon has open besides connections: the database, pipes to its workers, logs."""
 
 _FEWEST: Final = 16
 _MOST: Final = 8192
 
 _IN_RESERVE: Final = 16
-"""Connections beyond the bound, while every other is being answered: health is served there, and nothing else."""
+"""Connections beyond the limit, accepted while all others are busy. Only health checks are served on them."""
 
-_LOOKED_AT: Final = 256
-"""Connections that are looked at for one to drop."""
+_MOST_EXAMINED: Final = 256
+"""Connections examined in search of one to drop."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a server allows its clients. Durations are seconds."""
+    """The limits of a server for its clients. Durations are in seconds."""
 
     idle: float = 5.0
     """Between two requests."""
     receive: float = 10.0
-    """For a head, for a body, and for a client that has stopped reading its answer."""
+    """For a head, for a body, and for a client that has stopped reading its response."""
     connections: int = _FEWEST
     per_address: int = _FEWEST
 
     @property
     def backlog(self) -> int:
-        """Connections that wait to be accepted. They are accepted all at once, so they count as open files too."""
+        """Connections waiting to be accepted. They are accepted all at once, so they count as open files too."""
         return max(_FEWEST, min(128, self.connections // 2))
 
 
 class Connection(Protocol):
-    """A connection, as far as its number is concerned."""
+    """An open connection."""
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether it is the client's turn: nothing is lost on the server's side if the connection is dropped."""
+        """Whether the client is to send or read next, so that dropping the connection interrupts no request."""
 
     def drop(self) -> None:
-        """End it now."""
+        """Ends the connection now."""
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """The bounds that settings ask for; what they leave open follows from how many files the process may open."""
+    """Returns the limits of the settings; those not set follow from how many files the process may open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = _MOST * 4 if files == resource.RLIM_INFINITY else files - _OTHER_FILES
     connections = settings.api_connections or max(_FEWEST, min(_MOST, room // 2))
@@ -71,7 +71,7 @@ def bounds_of(settings: Settings) -> Bounds:
 
 
 class Connections:
-    """The open connections of one server. Used from its event loop alone."""
+    """The open connections of one server. For its event loop only."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -79,7 +79,7 @@ class Connections:
         self._by_address: defaultdict[str, dict[Connection, str]] = defaultdict(dict)
 
     def admit(self, connection: Connection, address: str) -> bool:
-        """Count a new connection. False: there is room for it only to ask for health."""
+        """Adds a new connection. Returns False if only health checks may be served on it."""
         network = network_of(address)
         has_room = len(self._by_address[network]) < self.bounds.per_address or self._drop_one(self._by_address[network])
         if has_room and len(self._all) >= self.bounds.connections:
@@ -91,7 +91,7 @@ class Connections:
         return has_room
 
     def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Removes a connection that has ended."""
         network = self._all.pop(connection, None)
         if network is not None:
             neighbours = self._by_address[network]
@@ -100,15 +100,15 @@ class Connections:
                 del self._by_address[network]
 
     def _drop_one(self, among: dict[Connection, str]) -> bool:
-        """Drop the oldest that waits for its client. Those that are busy are looked at last the next time."""
+        """Drops the oldest connection that waits for its client. Busy ones are examined last the next time."""
         busy: list[Connection] = []
         for connection in among:
             if connection.waits_for_client:
-                self.forget(connection)  # now: its end is noticed only when the event loop turns
+                self.forget(connection)  # now: `connection_lost` runs only in the loop's next iteration
                 connection.drop()
                 return True
             busy.append(connection)
-            if len(busy) >= _LOOKED_AT:
+            if len(busy) >= _MOST_EXAMINED:
                 break
         for connection in busy:
             among[connection] = among.pop(connection)
@@ -116,14 +116,14 @@ class Connections:
 
 
 def network_of(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 of an IPv6 address, of which an attacker has all.
+    """Returns the network that counts as one client: an IPv4 address, or the /64 network of an IPv6 address.
 
-    However it is written, so that `2001:db8::1` is in the same network as `2001:db8:0:0:1::1`.
+    An attacker usually controls a whole /64. The result does not depend on how the address is written.
     """
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return address  # a Unix socket has none
+        return address  # of a Unix socket
     if isinstance(found, IPv6Address):
         return str(found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64))
     return str(found)

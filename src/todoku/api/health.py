@@ -1,7 +1,7 @@
-"""What a daemon answers about itself: `/healthz`, `/readyz`, `/metrics`, the page at `/`, and its JSON.
+"""The daemon's status endpoints: `/healthz`, `/readyz`, `/metrics`, the page at `/`, and its JSON.
 
-Health is read from memory, in the server's own event loop: neither a database that hangs nor many readers of the page
-keep it from answering.
+Health is read from memory in the server's event loop, so that neither a hanging database nor many readers of the page
+delay it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.auth import Endpoint, Gate, Guarded
-from todoku.api.condition import Condition, Watched
-from todoku.api.local_requests import came_straight
-from todoku.api.page import CSP, Listed, listed_row, page
-from todoku.api.problem import Refused, told
+from todoku.api.auth import Endpoint, Gate, GuardedRoute
+from todoku.api.condition import Condition, HealthSource
+from todoku.api.local_requests import is_direct_request
+from todoku.api.page import CSP, PageContent, delivery_fields, page
+from todoku.api.problem import Refused, error_response
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import TodokuError
 from todoku.store.deliveries import Delivery
@@ -26,86 +26,88 @@ _MOST = 500
 _METHODS = ["GET", "HEAD"]
 
 
-def health_routes(daemon: Watched, gate: Gate, *, local: bool = False, metrics_open: bool = False) -> list[Guarded]:
-    """The routes. Everything in them only reads. Health is open to everybody, the rest needs the scope `read`.
+def health_routes(
+    daemon: HealthSource, gate: Gate, *, local: bool = False, metrics_open: bool = False
+) -> list[GuardedRoute]:
+    """Returns the routes, which only read. Health needs no token, the rest the scope `read`.
 
     `local`: only this machine can connect, and its own programs and browsers need no token.
     """
-    near = _Nearby(local=local)
-    of = _Health(daemon, gate, near)
+    access = _LocalAccess(local=local)
+    of = _Health(daemon, gate, access)
 
-    def reading(path: str, endpoint: Endpoint) -> Guarded:
-        return Guarded(path, endpoint, methods=_METHODS, access="read", gate=gate, unless=near.asks)
+    def guarded(path: str, endpoint: Endpoint) -> GuardedRoute:
+        return GuardedRoute(path, endpoint, methods=_METHODS, access="read", gate=gate, unless=access.needs_no_token)
 
     return [
-        reading("/", of.first_page),
+        guarded("/", of.first_page),
         _open("/healthz", of.healthz),
         _open("/readyz", of.readyz),
-        _open("/metrics", of.metrics) if metrics_open else reading("/metrics", of.metrics),
-        reading("/api/messages", of.messages),
+        _open("/metrics", of.metrics) if metrics_open else guarded("/metrics", of.metrics),
+        guarded("/api/messages", of.messages),
     ]
 
 
-class _Nearby:
-    """Tells requests of this machine's own programs and browsers from others.
+class _LocalAccess:
+    """Distinguishes requests of this machine's programs and browsers from those of others.
 
-    What asks under another machine's name, or was passed on by a proxy, comes from elsewhere: a page on the Internet
-    may let its own name point here.
+    A request with another host name, or one that a proxy forwarded, counts as foreign: the host name of a page on the
+    Internet may resolve to this machine (DNS rebinding).
     """
 
     def __init__(self, *, local: bool) -> None:
         self._local = local
 
-    def asks(self, request: Request) -> bool:
-        """Whether the request needs no token. Refused: it comes from elsewhere, and has none."""
+    def needs_no_token(self, request: Request) -> bool:
+        """Returns whether the request needs no token. Raises Refused (403) if it is foreign and has none."""
         if not self._local:
             return False
-        straight = came_straight(request.headers)
-        if not straight and "authorization" not in request.headers:
-            raise Refused(403, "without a token this is for this machine alone", hint="ask for http://localhost here")
-        return straight
+        is_direct = is_direct_request(request.headers)
+        if not is_direct and "authorization" not in request.headers:
+            raise Refused(403, "only this machine needs no token", hint="send a token, or use http://localhost on it")
+        return is_direct
 
 
 class _Health:
-    """The endpoints. Those that are not async may wait for the database, so they run in threads."""
+    """The endpoints. Those that are not async may query the database and run in threads."""
 
-    def __init__(self, daemon: Watched, gate: Gate, near: _Nearby) -> None:
-        self._daemon, self._gate, self._near = daemon, gate, near
+    def __init__(self, daemon: HealthSource, gate: Gate, access: _LocalAccess) -> None:
+        self._daemon, self._gate, self._access = daemon, gate, access
 
     async def healthz(self, _: Request) -> Response:
-        """Whether it lives."""
+        """Returns whether the daemon is alive."""
         condition = self._daemon.condition()
         return _json({"live": condition.live, "state": condition.state}, 200 if condition.live else 503)
 
     async def readyz(self, request: Request) -> Response:
-        """Whether it may be given work; with `?verbose`, how each of its parts is."""
+        """Returns whether the daemon is ready; with `?verbose`, also the condition of each part."""
         verbose = "verbose" in request.query_params
-        if verbose and not self._near.asks(request):
+        if verbose and not self._access.needs_no_token(request):
             await self._gate.admit(request, "read")
         condition = self._daemon.condition()
         body = {"ready": not condition.reasons, "reasons": condition.reasons}
         return _json(body | (_verbose(condition) if verbose else {}), 503 if condition.reasons else 200)
 
     def metrics(self, _: Request) -> Response:
-        """Prometheus text."""
+        """Returns the metrics as Prometheus text."""
         return Response(self._daemon.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def messages(self, request: Request) -> Response:
-        """What changed last, as JSON."""
-        given = request.query_params.get("limit", str(_NEWEST))
-        if not (given.isdecimal() and 0 < int(given) <= _MOST):
+        """Returns the last changed deliveries as JSON."""
+        limit = request.query_params.get("limit", str(_NEWEST))
+        if not (limit.isdecimal() and 0 < int(limit) <= _MOST):
             return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
-        rows = [listed_row(delivery) for delivery in self._daemon.newest(int(given))]
+        rows = [delivery_fields(delivery) for delivery in self._daemon.newest(int(limit))]
         return _json({"counts": _numbers(self._daemon.counts()), "deliveries": rows}, 200)
 
     def first_page(self, _: Request) -> Response:
-        """What changed last, for people."""
+        """Returns the last changed deliveries as an HTML page."""
         headers = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "cache-control": "no-store"}
-        return Response(page(_listed(self._daemon)), media_type="text/html", headers=headers)
+        return Response(page(_page_content(self._daemon)), media_type="text/html", headers=headers)
 
 
-def _open(path: str, endpoint: Endpoint) -> Guarded:
-    return Guarded(path, endpoint, methods=_METHODS, access="open")
+def _open(path: str, endpoint: Endpoint) -> GuardedRoute:
+    return GuardedRoute(path, endpoint, methods=_METHODS, access="open")
 
 
 def _verbose(condition: Condition) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _verbose(condition: Condition) -> dict[str, Any]:
     }
 
 
-def _listed(daemon: Watched) -> Listed:
+def _page_content(daemon: HealthSource) -> PageContent:
     condition = daemon.condition()
     numbers: dict[str, int] = {}
     rows: tuple[Delivery, ...] = ()
@@ -128,9 +130,9 @@ def _listed(daemon: Watched) -> Listed:
     try:
         rows, numbers = daemon.newest(_NEWEST), _numbers(daemon.counts())
     except TodokuError as error:
-        problem = told(error).detail
+        problem = error_response(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
-    return Listed(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem)
+    return PageContent(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem)
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Posts that come whole, taken where they are parsed: without a task, a scope, or objects for request and answer.
+"""Handles complete POST requests directly in the HTTP protocol: without a task, an ASGI scope, or request objects.
 
-Those would cost more than storing what was posted. Only what is plain goes this way. Whatever is not, be it a body that
-comes in parts, an unusual header or an error, goes the ordinary one through ASGI. Nobody outside can tell them apart.
+Those would cost more than storing the event. Only plain requests take this path. All others (a body in several parts,
+an unusual header, an error) go through ASGI. Clients cannot observe a difference.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 class Send(Protocol):
-    """Answers one request, once."""
+    """Sends the response to one request, once."""
 
     def __call__(self, status: int, headers: RawHeaders, body: bytes = b"") -> None:
-        """Send this. A body is as long as the headers say."""
+        """Sends a response. The length of `body` must match the headers."""
 
 
-class Taker(Protocol):
-    """Takes what is posted below a path."""
+class FastPathHandler(Protocol):
+    """Handles POST requests below a path."""
 
     below: bytes
-    """`/ingest/`: what the path begins with, and nothing after it but one name."""
+    """The prefix of the path, `/ingest/`; one name follows it."""
 
     def take(self, name: str, headers: RawHeaders, body: bytes, send: Send) -> bool:
-        """Answer by `send`, later and in this event loop. False: it was not taken, and nothing was done."""
+        """Answers through `send`, later in this event loop. Returns False, and does nothing, if it declines."""
 
 
-class Served:
-    """An ASGI application, who takes posts past it, and what its clients are allowed."""
+class ServedApp:
+    """An ASGI application, the handler of its fast path, and the limits for its clients."""
 
-    def __init__(self, app: ASGIApp, taker: Taker | None = None, bounds: Bounds | None = None) -> None:
-        self.app, self.taker, self.bounds = app, taker, bounds or bounds_of(Settings())
+    def __init__(self, app: ASGIApp, fast_path: FastPathHandler | None = None, bounds: Bounds | None = None) -> None:
+        self.app, self.fast_path, self.bounds = app, fast_path, bounds or bounds_of(Settings())
 
 
-def protocol_options(served: Served) -> dict[str, Any]:
-    """The options of `uvicorn.Config` by which it speaks HTTP for this application.
+def protocol_options(served: ServedApp) -> dict[str, Any]:
+    """Returns the options of `uvicorn.Config` that select the HTTP protocol for this application.
 
-    A uvicorn that was not tested speaks HTTP by itself, through h11: it bounds heads and the number of connections, is
-    slower, takes every post through ASGI, and waits for slow heads and slow readers for ever.
+    A uvicorn of an untested version uses its own protocol over h11: it limits heads and the number of connections, is
+    slower, takes every request through ASGI, and has no deadline for slow heads and slow readers.
     """
     if not is_tested():
         bounds = served.bounds
@@ -59,61 +59,63 @@ def protocol_options(served: Served) -> dict[str, Any]:
             "http": "h11", "h11_max_incomplete_event_size": LARGEST_HEAD, "limit_concurrency": bounds.connections,
         }  # fmt: skip
     connections = Connections(served.bounds)
-    taker = served.taker
-    speaking: Callable[..., BoundedProtocol] = (
-        BoundedProtocol if taker is None else partial(StraightProtocol, taker=taker)
+    fast_path = served.fast_path
+    protocol: Callable[..., BoundedProtocol] = (
+        BoundedProtocol if fast_path is None else partial(FastPathProtocol, fast_path=fast_path)
     )
-    return {"http": partial(speaking, connections=connections)}  # uvicorn calls it to make one, and does nothing else
+    return {"http": partial(protocol, connections=connections)}  # uvicorn only calls it, once per connection
 
 
-class StraightProtocol(BoundedProtocol):
-    """A bounded protocol with a short way for posts."""
+class FastPathProtocol(BoundedProtocol):
+    """A bounded protocol with a fast path for POST requests."""
 
-    def __init__(self, *arguments: Any, taker: Taker, **named: Any) -> None:
+    def __init__(self, *arguments: Any, fast_path: FastPathHandler, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._taker = taker
+        self._fast_path = fast_path
         self._parts: list[bytes] | None = None
-        """The body of a post so far; None: there is no post, or it goes the ordinary way."""
+        """The body of a request on the fast path so far; None: the current request goes through ASGI."""
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes. A post that is not whole now goes the ordinary way, which has a deadline."""
+        """Parses bytes. An incomplete request falls back to ASGI, which has a deadline."""
         super().data_received(data)
         if (parts := self._parts) is not None:
             if self.refused:
                 self._parts = None
             else:
-                self._go_the_ordinary_way(parts)
+                self._fall_back_to_asgi(parts)
 
     def head_complete(self) -> None:
-        """The head of a post, or of something else."""
+        """Chooses the path of a request."""
         if self._is_plain():
             self._parts = []
         else:
             super().head_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body."""
+        """Handles a part of a body."""
         if self._parts is None:
             super().on_body(body)
         else:
-            self._body_came = True
+            self._has_body_part = True
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
+        """Handles the last byte of a request."""
         if (parts := self._parts) is not None and not self.refused:
-            posted = _Posted(self)
+            request = _FastPathRequest(self)
             body = parts[0] if len(parts) == 1 else b"".join(parts)
-            if self._taker.take(self.url[len(self._taker.below) :].decode("ascii"), self.headers, body, posted.send):
+            if self._fast_path.take(
+                self.url[len(self._fast_path.below) :].decode("ascii"), self.headers, body, request.send
+            ):
                 self._parts = None
-                self.cycle = posted  # type: ignore[assignment]  # uvicorn's own code asks it as it asks its own
+                self.cycle = request  # type: ignore[assignment]  # has the attributes that uvicorn reads
             else:
-                self._go_the_ordinary_way(parts)
+                self._fall_back_to_asgi(parts)
         super().on_message_complete()
 
     def _is_plain(self) -> bool:
-        """Whether this is an ordinary post to one name. One that comes before the last was answered waits its turn."""
-        url, below = self.url, self._taker.below
+        """Returns whether this is a plain POST to one name, and no earlier request is still being answered."""
+        url, below = self.url, self._fast_path.below
         return (
             url.startswith(below)
             and _NAME.fullmatch(url, len(below)) is not None
@@ -125,38 +127,38 @@ class StraightProtocol(BoundedProtocol):
             and not self.flow.write_paused
         )
 
-    def _go_the_ordinary_way(self, parts: list[bytes]) -> None:
+    def _fall_back_to_asgi(self, parts: list[bytes]) -> None:
         self._parts = None
         super().head_complete()
         for part in parts:
             super().on_body(part)
 
 
-class _Nobody:
-    """Nobody waits for more of a body."""
+class _NoEvent:
+    """An event that no handler waits for: the body is complete."""
 
     def set(self) -> None: ...
 
 
-_NOBODY: Final = _Nobody()
+_NO_EVENT: Final = _NoEvent()
 
 
-class _Posted:
-    """A post until it is answered: what uvicorn's protocol wants to know of a request."""
+class _FastPathRequest:
+    """A request on the fast path until it is answered, with the attributes that uvicorn's protocol reads."""
 
-    message_event = _NOBODY
+    message_event = _NO_EVENT
     more_body = False
     response_started = True
-    """Only `send` answers it."""
+    """Always, so that only `send` answers it."""
 
-    def __init__(self, protocol: StraightProtocol) -> None:
+    def __init__(self, protocol: FastPathProtocol) -> None:
         self._protocol = protocol
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self.response_complete = False
         self.disconnected = False
 
     def send(self, status: int, headers: RawHeaders, body: bytes = b"") -> None:
-        """Answer it, unless whoever sent it is gone."""
+        """Sends the response, unless the client has disconnected."""
         protocol, transport = self._protocol, self._protocol.transport
         self.response_complete = True
         if self.disconnected or transport.is_closing():

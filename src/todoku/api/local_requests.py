@@ -1,4 +1,4 @@
-"""A server for this machine alone, whose credentials are no secret: no page from elsewhere may ask it by a browser."""
+"""Protects a server with publicly known credentials: refuses requests that foreign web pages send through a browser."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from todoku.api.problem import Refused
 
 
-class ThisMachine:
-    """An ASGI application that refuses what a page of another machine makes a browser send.
+class LocalOnly:
+    """An ASGI application that refuses requests which a foreign page makes a browser send.
 
-    Such a request asks for another name (one that was made to point here), or says which page it is from.
+    Such a request has another host name (DNS rebinding), or a foreign origin.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and not _is_own(Headers(scope=scope)):
-            raise Refused(403, "only this machine may ask here", hint="as localhost or 127.0.0.1, from no other's page")
+        """Serves one request."""
+        if scope["type"] == "http" and not _is_local(Headers(scope=scope)):
+            raise Refused(
+                403, "only local requests are served", hint="use localhost or 127.0.0.1, from no foreign page"
+            )
         await self._app(scope, receive, send)
 
 
-def names_this_machine(host: str) -> bool:
-    """Whether a host name, without its port, can only mean the machine it is used on."""
+def is_local_host(host: str) -> bool:
+    """Returns whether a host name, without port, always denotes the local machine."""
     try:
         return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def came_straight(headers: Headers) -> bool:
-    """Whether a request asks for this machine by its name, and no proxy says that it has passed it on."""
+def is_direct_request(headers: Headers) -> bool:
+    """Returns whether a request has a local host name and no header of a proxy."""
     hosts = headers.getlist("host")
-    passed_on = any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers)
-    return len(hosts) == 1 and names_this_machine(_host(f"http://{hosts[0]}")) and not passed_on
+    is_forwarded = any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers)
+    return len(hosts) == 1 and is_local_host(_host(f"http://{hosts[0]}")) and not is_forwarded
 
 
-def _is_own(headers: Headers) -> bool:
-    asked = [f"http://{host}" for host in headers.getlist("host")]
+def _is_local(headers: Headers) -> bool:
+    hosts = [f"http://{host}" for host in headers.getlist("host")]
     return (
-        len(asked) == 1
-        and all(names_this_machine(_host(origin)) for origin in (*asked, *headers.getlist("origin")))
+        len(hosts) == 1
+        and all(is_local_host(_host(origin)) for origin in (*hosts, *headers.getlist("origin")))
         and headers.get("sec-fetch-site") != "cross-site"
     )
 

@@ -1,4 +1,4 @@
-"""The first page a browser sees: counts and the newest deliveries. One document, no assets, everything escaped."""
+"""The daemon's HTML page: counts and the newest deliveries. One document, no assets, everything escaped."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STATES: Final = {
 _COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error")
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """What the page shows."""
+class PageContent(msgspec.Struct, frozen=True):
+    """The content of the page."""
 
     title: str
     state: str
@@ -57,7 +57,7 @@ td.error { color: var(--soft); overflow-wrap: anywhere; max-width: 26rem; }
 pre { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto; }
 """
 
-# The page itself is fetched again and its <main> exchanged: what is escaped once, here, needs no second renderer.
+# Fetches the page again and replaces <main>, so that escaping and rendering happen only on the server.
 _SCRIPT: Final = """
 setInterval(async () => {
   if (document.hidden) return;
@@ -78,14 +78,14 @@ CSP: Final = (
     f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Only the style and the script below run, whatever a topic or an error text contains."""
+"""Allows only the style and the script above, whatever a topic or an error text contains."""
 
 _EMPTY: Final = """<p>Nothing yet. Publish something, in your own transaction, and it appears here:</p>
 <pre>box.publish("order.created", {"amount": 42}, tx=db)</pre>"""
 
 
-def page(listed: Listed) -> str:
-    """The whole document."""
+def page(content: PageContent) -> str:
+    """Returns the HTML document."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -98,10 +98,10 @@ def page(listed: Listed) -> str:
 <body>
 <main>
 <header>
-<h1>todoku <small lang="ja">届く</small></h1> {_badge(listed)} <span class="where">{_text(listed.title)}</span>
+<h1>todoku <small lang="ja">届く</small></h1> {_badge(content)} <span class="where">{_text(content.title)}</span>
 </header>
-{_counts(listed)}
-{_table(listed)}
+{_counts(content)}
+{_table(content)}
 </main>
 <script>{_SCRIPT}</script>
 </body>
@@ -109,28 +109,28 @@ def page(listed: Listed) -> str:
 """
 
 
-def _badge(listed: Listed) -> str:
-    notes = ", ".join(listed.notes)
-    text = "ready" if not notes else f"{listed.state}: {notes}"
+def _badge(content: PageContent) -> str:
+    notes = ", ".join(content.notes)
+    text = "ready" if not notes else f"{content.state}: {notes}"
     return f'<span class="badge{" not" if notes else ""}">{_text(text)}</span>'
 
 
-def _counts(listed: Listed) -> str:
-    if not listed.counts:
+def _counts(content: PageContent) -> str:
+    if not content.counts:
         return ""
     tiles = "".join(
-        f'<li><b class="{state}">{listed.counts.get(state, 0):,}</b>{state} <span>{meaning}</span></li>'
+        f'<li><b class="{state}">{content.counts.get(state, 0):,}</b>{state} <span>{meaning}</span></li>'
         for state, meaning in STATES.items()
     )
     return f'<ul class="counts">{tiles}</ul>'
 
 
-def _table(listed: Listed) -> str:
-    if listed.problem:
-        return f"<p>{_text(listed.problem)}</p>"
-    if not listed.deliveries:
+def _table(content: PageContent) -> str:
+    if content.problem:
+        return f"<p>{_text(content.problem)}</p>"
+    if not content.deliveries:
         return _EMPTY
-    rows = "\n".join(_row(delivery) for delivery in listed.deliveries)
+    rows = "\n".join(_row(delivery) for delivery in content.deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 
@@ -146,7 +146,7 @@ def _row(delivery: Delivery) -> str:
 
 
 def _attempts(delivery: Delivery) -> str:
-    """Of how many; what succeeded needs no more of them."""
+    """Returns the number of attempts, with the maximum unless the delivery has succeeded."""
     most = "" if delivery.status == "succeeded" else f"/{delivery.max_attempts}"
     return f"{delivery.attempts}{most}"
 
@@ -163,8 +163,8 @@ def _ago(moment: datetime) -> str:
     return f"{seconds} s ago"
 
 
-def listed_row(delivery: Delivery) -> dict[str, object]:
-    """One delivery for programs: what the page shows, and the ids behind it. No payload."""
+def delivery_fields(delivery: Delivery) -> dict[str, object]:
+    """Returns the fields of a delivery for the JSON of the page. No payload."""
     return {
         "id": delivery.id,
         "message_id": delivery.message_id,

@@ -1,7 +1,7 @@
-"""Errors as problem details (RFC 9457). They also carry `error`, which is all that QStash's clients look at.
+"""Errors as problem details (RFC 9457). They also carry `error`, the only field that QStash's clients read.
 
-What an error of ours says is told; of anything else, and of databases, only that it happened: their words name hosts,
-files and statements.
+Responses contain the messages of todoku's own errors, but not those of other errors or of databases, which may name
+hosts, files and statements.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from todoku.core.errors import (
 )
 
 MEDIA_TYPE: Final = "application/problem+json"
-NOT_STORED: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""Headers of every answer that is about somebody's data."""
+NO_STORE: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Headers of every response that contains user data."""
 
-_AGAIN_AFTER: Final = {"retry-after": "1"}
-_UNAVAILABLE: Final = "the database does not answer now; whether the request took effect is not known"
+_RETRY_AFTER: Final = {"retry-after": "1"}
+_UNAVAILABLE: Final = "the database is not available; whether the request took effect is not known"
 _BUSY: Final = "the database is busy; nothing was changed"
 _UNMIGRATED: Final = "the database is not migrated yet; nothing was changed"
-_UNEXPECTED: Final = "this should not have happened; the log of the server says more under this request id"
+_UNEXPECTED: Final = "unexpected error; the server's log has the details under this request id"
 
 
 class Refused(TodokuError):
-    """A request is refused with this HTTP status; `headers` go with the answer."""
+    """A request is refused with this HTTP status; `headers` are added to the response."""
 
     def __init__(self, status: int, message: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -53,7 +53,7 @@ class Refused(TodokuError):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an answer that is an error. `detail` and `error` are the same sentence."""
+    """The body of an error response. `detail` and `error` are the same text."""
 
     type: str = "about:blank"
     title: str
@@ -63,8 +63,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What is said of an error. `unexpected`: it belongs in the log."""
+class ErrorResponse(msgspec.Struct, frozen=True):
+    """The status, text and headers for an error. `unexpected`: it is to be logged."""
 
     status: int
     detail: str
@@ -72,40 +72,40 @@ class Told(msgspec.Struct, frozen=True):
     unexpected: bool = False
 
 
-def told(error: Exception) -> Told:
-    """Which status an error has, and what may be said of it."""
+def error_response(error: Exception) -> ErrorResponse:
+    """Returns the status of an error and the text that the client may see."""
     match error:
         case Refused():
-            return Told(error.status, str(error), error.headers)
+            return ErrorResponse(error.status, str(error), error.headers)
         case HTTPException():
-            return Told(error.status_code, error.detail, error.headers or {})
+            return ErrorResponse(error.status_code, error.detail, error.headers or {})
         case NoSuchMessage() | NotThere() | ResultNotKept():
-            return Told(404, str(error))
+            return ErrorResponse(404, str(error))
         case InProgress():
-            return Told(409, str(error), _AGAIN_AFTER)
+            return ErrorResponse(409, str(error), _RETRY_AFTER)
         case IdempotencyConflict() | IllegalTransition() | CannotOpen():
-            return Told(409, str(error))
+            return ErrorResponse(409, str(error))
         case InvalidMessage() | InvalidAct() | InvalidSetting():
-            return Told(422, str(error))
+            return ErrorResponse(422, str(error))
         case DatabaseUnavailable():
-            return Told(503, _UNAVAILABLE, _AGAIN_AFTER)
+            return ErrorResponse(503, _UNAVAILABLE, _RETRY_AFTER)
         case DatabaseBusy():
-            return Told(503, _BUSY, _AGAIN_AFTER)
+            return ErrorResponse(503, _BUSY, _RETRY_AFTER)
         case SchemaError():
-            return Told(503, _UNMIGRATED, _AGAIN_AFTER)
+            return ErrorResponse(503, _UNMIGRATED, _RETRY_AFTER)
         case _:
-            return Told(500, _UNEXPECTED, unexpected=True)
+            return ErrorResponse(500, _UNEXPECTED, unexpected=True)
 
 
-def answer(said: Told, request_id: str) -> Response:
-    """The answer to a request that came to this."""
+def problem_response(error: ErrorResponse, request_id: str) -> Response:
+    """Returns the HTTP response for an error."""
     return Response(
-        problem_bytes(said.status, said.detail, request_id), said.status, {**NOT_STORED, **said.headers}, MEDIA_TYPE
+        problem_bytes(error.status, error.detail, request_id), error.status, {**NO_STORE, **error.headers}, MEDIA_TYPE
     )
 
 
 def problem_bytes(status: int, detail: str, request_id: str) -> bytes:
-    """A problem as JSON."""
+    """Returns a problem as JSON."""
     title = HTTPStatus(status).phrase if status in _KNOWN else "Problem"
     return encode_json(Problem(title=title, status=status, detail=detail, error=detail, request_id=request_id))
 

@@ -1,11 +1,11 @@
-"""A receiver that answers as it is told: for trying things out on one machine, with nothing of one's own to call.
+"""A receiver whose response is determined by the path, for development without an endpoint of one's own.
 
 /200 /404 /500 …   that status; ?sleep=ms waits before it
-/489               the answer that makes a dead letter at once
-/slow?ms=3000      200, later                     /hang       no answer
-/flaky?times=2     500 so often for each message, then 200
-/busy?after=5      429 and Retry-After            /redirect   302
-/echo              200, and what came as JSON     /received   what came last, as JSON
+/489               the response that creates a dead letter at once
+/slow?ms=3000      200 after a delay              /hang       no response
+/flaky?times=2     500 that many times per message, then 200
+/busy?after=5      429 with Retry-After           /redirect   302
+/echo              200 with the request as JSON   /received   the last requests as JSON
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from todoku.core.http_request import canonical
 from todoku.core.signature import verify_upstash
 
 _LARGEST: Final = 16 << 20
-_KEPT: Final = 200
+_MOST_RECEIVED: Final = 200
 _LONGEST_WAIT_MS: Final = 600_000
 _DONT_RETRY: Final = {"upstash-nonretryable-error": "true"}
 _NON_RETRYABLE: Final = 489
@@ -38,7 +38,7 @@ _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that came."""
+    """One request that the receiver got."""
 
     at: float
     method: str
@@ -46,32 +46,32 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None
     retried: str | None
     signed: bool
-    """Its Upstash-Signature is one of ours, for exactly this body."""
+    """Whether its Upstash-Signature is valid for this body."""
     size: int
 
 
 class Receiver:
-    """The receiver as an ASGI application. `keys`: what requests to it are signed with."""
+    """The receiver as an ASGI application. `keys`: the signing keys of requests to it."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._keys = keys
-        self._received: deque[Received] = deque(maxlen=_KEPT)
+        self._received: deque[Received] = deque(maxlen=_MOST_RECEIVED)
         self._times: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serves one request."""
         request = Request(scope, receive)
-        answer = await self._answer(request)
-        await answer(scope, receive, send)
+        response = await self._respond(request)
+        await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         part = request.url.path.split("/")[1]
         if part == "":
             return PlainTextResponse(__doc__ or "")
         if part == "received":
             return _json([msgspec.to_builtins(one) for one in self._received])
         body = await read_body(request, limit=_LARGEST)
-        self._received.append(self._noted(request, body))
+        self._received.append(self._describe(request, body))
         if part.isdecimal() and part.isascii():
             return await _status(request, int(part))
         if part == "flaky":
@@ -80,11 +80,11 @@ class Receiver:
             return _echo(request, body)
         if script := _SCRIPTS.get(part):
             return await script(request)
-        raise Refused(404, f"nothing is scripted for /{part}", hint="GET / says what is")
+        raise Refused(404, f"/{part} is not a path of this receiver", hint="GET / lists its paths")
 
-    def _noted(self, request: Request, body: bytes) -> Received:
+    def _describe(self, request: Request, body: bytes) -> Received:
         query = request.url.query
-        given = request.headers.get("upstash-signature", "")
+        signature = request.headers.get("upstash-signature", "")
         now = time.time()
         return Received(
             at=now,
@@ -92,40 +92,40 @@ class Receiver:
             path=request.url.path + (f"?{query}" if query else ""),
             message_id=request.headers.get("upstash-message-id"),
             retried=request.headers.get("upstash-retried"),
-            signed=verify_upstash(given, body, keys=self._keys, now=now),
+            signed=verify_upstash(signature, body, keys=self._keys, now=now),
             size=len(body),
         )
 
     def _flaky(self, request: Request) -> Response:
-        """By message, so that each of them fails as often; without an id they count as one."""
+        """Fails the first requests of each message; requests without an id count as one message."""
         message = request.headers.get("upstash-message-id", "")
         self._times[message] += 1
-        return _said(500 if self._times[message] <= _number(request, "times", 2, most=1000) else 200)
+        return _status_response(500 if self._times[message] <= _number(request, "times", 2, most=1000) else 200)
 
 
 async def _status(request: Request, status: int) -> Response:
     if not 200 <= status <= 599:
-        raise Refused(404, f"{status} is no status to answer with", hint="200 to 599")
+        raise Refused(404, f"{status} is not a status of a response", hint="use 200 to 599")
     await _wait(_number(request, "sleep", 0, most=_LONGEST_WAIT_MS))
-    return _said(status)
+    return _status_response(status)
 
 
 async def _slow(request: Request) -> Response:
     await _wait(_number(request, "ms", 3000, most=_LONGEST_WAIT_MS))
-    return _said(200)
+    return _status_response(200)
 
 
 async def _hang(_: Request) -> Response:
     await _wait(_LONGEST_WAIT_MS)
-    return _said(200)
+    return _status_response(200)
 
 
 async def _busy(request: Request) -> Response:
-    return _said(429, {"retry-after": str(_number(request, "after", 5, most=86_400))})
+    return _status_response(429, {"retry-after": str(_number(request, "after", 5, most=86_400))})
 
 
 async def _redirect(_: Request) -> Response:
-    return _said(302, {"location": "/200"})
+    return _status_response(302, {"location": "/200"})
 
 
 _SCRIPTS: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
@@ -142,18 +142,18 @@ async def _wait(ms: int) -> None:
     await asyncio.sleep(ms / 1000)
 
 
-def _said(status: int, headers: dict[str, str] | None = None) -> Response:
-    """The status, with its name as text: `404 Not Found`."""
-    told = (headers or {}) | (_DONT_RETRY if status == _NON_RETRYABLE else {})
+def _status_response(status: int, headers: dict[str, str] | None = None) -> Response:
+    """Returns a response with this status and its name as text: `404 Not Found`."""
+    all_headers = (headers or {}) | (_DONT_RETRY if status == _NON_RETRYABLE else {})
     if status in _WITHOUT_BODY:
-        return Response(status_code=status, headers=told)
-    return PlainTextResponse(f"{status} {_PHRASES.get(status, 'Scripted')}", status, told)
+        return Response(status_code=status, headers=all_headers)
+    return PlainTextResponse(f"{status} {_PHRASES.get(status, 'Scripted')}", status, all_headers)
 
 
 def _number(request: Request, name: str, default: int, *, most: int) -> int:
     given = request.query_params.get(name, str(default))
     if not (given.isdecimal() and given.isascii() and len(given) < 10 and int(given) <= most):
-        raise Refused(400, f"{name} cannot be {given[:32]!r}", hint=f"a whole number from 0 to {most}")
+        raise Refused(400, f"{name} cannot be {given[:32]!r}", hint=f"use a whole number from 0 to {most}")
     return int(given)
 
 

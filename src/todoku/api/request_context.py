@@ -1,4 +1,4 @@
-"""What every endpoint is handed."""
+"""The objects that every endpoint uses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from todoku.store.store import Store
 
 
 class RequestContext(msgspec.Struct, frozen=True):
-    """An App, who may ask it, and the one place where concurrent publishes meet. Its calls block: use threads."""
+    """An App, the gate that admits requests, and the group commit of concurrent publishes. Its calls block."""
 
     box: App
     gate: Gate
-    together: GroupCommit
+    group_commit: GroupCommit
 
     @property
     def store(self) -> Store:

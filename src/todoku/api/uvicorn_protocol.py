@@ -1,8 +1,8 @@
-"""The private names of uvicorn: `todoku.api` takes them from here and from nowhere else.
+"""The private names of uvicorn: `todoku.api` imports them only from here.
 
 `TESTED` was run at both ends: the lowest version that `pyproject.toml` allows (`make test-floors`) and the one in
 `requirements/runtime.txt`. With another version, or one without these names, the server uses uvicorn's public interface
-(`ingest_fast_path.protocol_options`). Beside the names below, `http_limits.py` and `ingest_fast_path.py` rely on these
+(`ingest_fast_path.protocol_options`). Besides the names below, `http_limits.py` and `ingest_fast_path.py` rely on these
 of the protocol: `client`, `cycle`, `expect_100_continue`, `flow`, `headers`, `loop`, `parser`, `pipeline`,
 `server_state`, `transport`, `url`; and on these of a cycle: `disconnected`, `keep_alive`, `message_event`, `more_body`,
 `response_complete`, `response_started`.
@@ -35,19 +35,19 @@ _OVERRIDDEN: Final = (
 
 
 def is_tested() -> bool:
-    """Whether the private names of the uvicorn that is installed can be relied on."""
+    """Returns whether the private names of the installed uvicorn can be relied on."""
     return TESTED.includes(uvicorn.__version__) and all(hasattr(HttpToolsProtocol, name) for name in _OVERRIDDEN)
 
 
 class UvicornProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with public names for what it keeps private."""
+    """uvicorn's protocol, with public names for its private methods."""
 
     def cancel_idle_deadline(self) -> None:
-        """The connection is idle no longer: uvicorn does not close it for having waited between two requests."""
+        """Stops uvicorn's timer that closes an idle connection."""
         self._unset_keepalive_if_required()
 
     def set_keep_alive(self, keep: bool) -> None:
-        """Sets whether the connection goes on after the answer to the newest request; the answer says the same.
+        """Sets whether the connection stays open after the response to the newest request, which declares the same.
 
         uvicorn before 0.53 ends the connection without saying so, and the client may have sent another request by then.
         """

@@ -65,7 +65,7 @@ COLUMNS = ("prefix", "name", "scopes", "created_at", "expires_at", "last_used_at
 def list_tokens(*, database: str | None, schema: str | None, as_json: bool) -> None:
     """List tokens by prefix and name, also revoked ones."""
     with open_app(database, schema) as box:
-        found = engine.listed(box.store)
+        found = engine.list_tokens(box.store)
     if not found and not as_json:
         exit_not_found("there are no tokens in the database")
     show_rows(COLUMNS, [tuple(_fields(each).values()) for each in found], as_json=as_json)

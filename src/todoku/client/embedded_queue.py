@@ -20,7 +20,7 @@ from todoku.core.redaction import redact_body, redact_headers, redact_request
 from todoku.core.topic_pattern import Route, resolve
 from todoku.engine import operations
 from todoku.engine.http import request_queues
-from todoku.engine.http.publish_requests import CheckedRequest, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, RequestPublisher
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.publish import Encoded, MessageOptions, directed
 from todoku.engine.twins import off_loop
@@ -39,7 +39,7 @@ class EmbeddedBackend:
     def __init__(self, box: App, *, deduplicated_for: float | None = None) -> None:
         self.box = box
         self.name = "queue:embedded"
-        self._posts = Posts(box.outbox)
+        self._posts = RequestPublisher(box.outbox)
         self._deduplicated_for = deduplicated_for or DEDUPLICATED_FOR
 
     def publish(self, request: PublishRequest, body: bytes, *, within: float) -> Published:  # noqa: ARG002 - the store has a timeout

@@ -94,9 +94,9 @@ def _listen_receiver(dev_options: DevOptions, address: str) -> socket.socket:
 
 def _receiver() -> ASGIApp:
     from todoku.api.receiver import Receiver  # noqa: PLC0415
-    from todoku.api.request_frame import Framed  # noqa: PLC0415 - the extra `server`
+    from todoku.api.request_frame import RequestFrame  # noqa: PLC0415 - the extra `server`
 
-    return Framed(Receiver((KEYS.current, KEYS.next)))
+    return RequestFrame(Receiver((KEYS.current, KEYS.next)))
 
 
 def greeting(daemon: Daemon, name: str | None, dev_options: DevOptions, receiver: str) -> list[str]:

@@ -21,7 +21,7 @@ _COUNTS_MAX_AGE: Final = 1.0
 
 
 class HealthView:
-    """Implements `Watched` for a supervisor and its store."""
+    """Implements `HealthSource` for a supervisor and its store."""
 
     def __init__(self, supervisor: Supervisor, box: App, title: str) -> None:
         self.title = title

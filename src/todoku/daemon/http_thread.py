@@ -17,7 +17,7 @@ from todoku.engine.observability.log import Log
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from todoku.api.ingest_fast_path import Served
+    from todoku.api.ingest_fast_path import ServedApp
 
 _THREADS: Final = 32
 """Requests that can wait for the database at once. More wait for a thread; health checks need none."""
@@ -61,15 +61,15 @@ def is_local(listening: socket.socket) -> bool:
 class HttpThread:
     """Serves the application that `create` returns until stopped, also while the daemon drains."""
 
-    def __init__(self, create: Callable[[], ASGIApp | Served], listening: socket.socket) -> None:
+    def __init__(self, create: Callable[[], ASGIApp | ServedApp], listening: socket.socket) -> None:
         try:
             import uvicorn  # noqa: PLC0415 - the extra `server`
 
-            from todoku.api.ingest_fast_path import Served, protocol_options  # noqa: PLC0415
+            from todoku.api.ingest_fast_path import ServedApp, protocol_options  # noqa: PLC0415
             from todoku.api.uvicorn_protocol import is_tested  # noqa: PLC0415
 
             application = create()
-            served = application if isinstance(application, Served) else Served(application)
+            served = application if isinstance(application, ServedApp) else ServedApp(application)
         except ImportError as error:
             raise CannotStart(
                 f"HTTP needs {error.name}, which is not installed",

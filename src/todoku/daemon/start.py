@@ -30,7 +30,7 @@ from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
 from todoku.engine.diagnostics.summary import without_password
-from todoku.engine.http.api_tokens import first
+from todoku.engine.http.api_tokens import create_first
 from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
 from todoku.store.store import Store
@@ -52,7 +52,7 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
     If that fails it is logged, and everything that needs no credentials works.
     """
     try:
-        token, keys = first(store, settings), signing_keys(store, settings)
+        token, keys = create_first(store, settings), signing_keys(store, settings)
     except TodokuError as error:
         Log(part="http").error("NO_CREDENTIALS", error=str(error))
         return []
@@ -63,7 +63,7 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
 
 
 if TYPE_CHECKING:
-    from todoku.api.ingest_fast_path import Served
+    from todoku.api.ingest_fast_path import ServedApp
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _EXIT_WITHIN: Final = 10.0
@@ -277,7 +277,7 @@ def _default_processes(box: App) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def create_http_app(box: App, watched: HealthView, *, local: bool) -> Served:
+def create_http_app(box: App, watched: HealthView, *, local: bool) -> ServedApp:
     """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
     from todoku.api.server import server_app  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ import msgspec
 from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
 from todoku.core.schedule import Cron, Missed, Plan, next_after
-from todoku.engine.http.request_schedules import spread
+from todoku.engine.http.request_schedules import expand_groups
 from todoku.engine.operations import sign
 from todoku.engine.outbox import Outbox
 from todoku.engine.schedule import Timing, checked_name, decoded, message, stored, timed
@@ -160,7 +160,7 @@ class Schedules:
         def make(row: ScheduleRow, groups: ReadGroups) -> tuple[Draft, ...]:
             plan = decoded(row.spec)
             made[:] = [message(name, plan, row.now, sealer.seal, sealer.masters)]
-            return spread(tuple(made), groups, sealer=sealer, body=plan.sealed)
+            return expand_groups(tuple(made), groups, sealer=sealer, body=plan.sealed)
 
         if dry_run:
             make(self._there(name), lambda names: outbox.store.url_groups.all(names=names))

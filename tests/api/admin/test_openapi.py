@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.serving import Server
 from tests.support.world import World, aborted
 from todoku.api.admin.operation import PREFIX
-from todoku.api.admin.table import TABLE, admin_routes, described
+from todoku.api.admin.table import TABLE, admin_routes, openapi_document
 from todoku.api.server import context_of
 
 SEED: Final = 7
@@ -37,11 +37,11 @@ def test_the_description_is_of_what_is_served(server: Server) -> None:
     """One table: no route is left out, and none is described that is not there."""
     served = {(method, route.path.replace(":path", "")) for route in admin_routes(context_of(server.box))
               for method in route.methods or ()}  # fmt: skip
-    told = {(method.upper(), path) for path, methods in described()["paths"].items() for method in methods}
+    told = {(method.upper(), path) for path, methods in openapi_document()["paths"].items() for method in methods}
     assert served == told
     assert len(told) == len(TABLE)
-    scopes = {(each.method, each.shown_path): each.access for each in TABLE}
-    for path, methods in described()["paths"].items():
+    scopes = {(each.method, each.documented_path): each.access for each in TABLE}
+    for path, methods in openapi_document()["paths"].items():
         for method, operation in methods.items():
             assert operation["x-scope"] == scopes[method.upper(), path]
             assert (operation["security"] == []) == (operation["x-scope"] == "open")
@@ -50,12 +50,12 @@ def test_the_description_is_of_what_is_served(server: Server) -> None:
 def test_the_page_about_it_has_every_operation_with_its_scope() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "api.md").read_text("utf-8")
     rows = re.findall(r"^\| `([A-Z]+) (/[^`]*)` \| (\w+) \|", page, re.MULTILINE)
-    assert rows == [(each.method, each.shown_path.removeprefix(PREFIX), each.access) for each in TABLE]
+    assert rows == [(each.method, each.documented_path.removeprefix(PREFIX), each.access) for each in TABLE]
 
 
 def test_it_is_served_without_a_token(server: Server) -> None:
     answer = server.client().get(f"{PREFIX}/openapi.json")
-    assert answer.content == msgspec.json.encode(described())
+    assert answer.content == msgspec.json.encode(openapi_document())
     assert answer.json()["openapi"] == "3.1.0"
 
 
@@ -67,7 +67,7 @@ def test_whatever_is_asked_the_answer_is_as_described(server: Server, world: Wor
     world.settle(world.claim(world.worker(lease=3600))[:2], aborted())
     session = requests.Session()
     session.headers["authorization"] = f"Bearer {server.token('admin')}"
-    schema = schemathesis.openapi.from_dict(described())
+    schema = schemathesis.openapi.from_dict(openapi_document())
     asked = 0
     for found in schema.get_all_operations():
         operation = found.ok()

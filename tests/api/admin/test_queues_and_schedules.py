@@ -8,7 +8,7 @@ import todoku
 from tests.support.serving import Server
 from tests.support.world import World
 from todoku.engine.http import url_groups
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 from todoku.store.audit import Signed
 
 
@@ -76,7 +76,7 @@ def test_a_schedule_may_call_a_job(server: Server, box: todoku.App) -> None:
 
 
 def test_an_endpoint_is_disabled_and_enabled(server: Server, box: todoku.App) -> None:
-    url_groups.put(box.store, "shops", [Named(url="https://example.com/a")], Signed("ada", "a test"))
+    url_groups.put(box.store, "shops", [EndpointName(url="https://example.com/a")], Signed("ada", "a test"))
     given = {"url": "https://example.com/a", "why": "it is gone"}
     assert server.ask("POST", "/endpoints/disable", json=given)["changed"] is True
     assert server.ask("POST", "/endpoints/disable", json=given)["changed"] is False, "it was already"

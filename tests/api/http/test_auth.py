@@ -14,10 +14,10 @@ from starlette.routing import Mount, Route
 
 from tests.support.serving import Server, Watching
 from tests.support.world import SOMEBODY
-from todoku.api.auth import Gate, Guarded, bearer_of
+from todoku.api.auth import Gate, GuardedRoute, bearer_of
 from todoku.api.ingest import ingest_endpoint
 from todoku.api.problem import Refused
-from todoku.api.request_frame import Framed
+from todoku.api.request_frame import RequestFrame
 from todoku.api.server import Routing, context_of, server_routes
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens
@@ -29,7 +29,7 @@ OPEN = {"/healthz", "/readyz", "/ingest/{source}", "/api/v1/openapi.json"}
 PATHS = {"id": "1", "name": "x", "source": "stripe"}
 
 
-def routes(server: Server) -> list[Guarded]:
+def routes(server: Server) -> list[GuardedRoute]:
     context = context_of(server.box)
     return server_routes(context, ingest_endpoint(context), Watching(server.box))
 
@@ -45,7 +45,7 @@ def filled(path: str) -> str:
 
 def test_every_route_says_what_it_needs_and_few_need_nothing(server: Server) -> None:
     found = routes(server)
-    assert all(isinstance(route, Guarded) for route in found)
+    assert all(isinstance(route, GuardedRoute) for route in found)
     assert {route.path for route in found if route.access == "open"} == OPEN
 
 
@@ -67,7 +67,7 @@ def test_a_route_that_says_nothing_is_refused_whoever_asks() -> None:
     async def secret(_: Request) -> Response:
         return PlainTextResponse("secret")
 
-    app = Framed(Routing([Route("/a", secret), Mount("/b", routes=[Route("/c", secret)])]))
+    app = RequestFrame(Routing([Route("/a", secret), Mount("/b", routes=[Route("/c", secret)])]))
     for path in ("/a", "/b", "/b/c"):
         answer = asked(app, path, "whatever")
         assert answer.status_code in (403, 404)
@@ -75,8 +75,8 @@ def test_a_route_that_says_nothing_is_refused_whoever_asks() -> None:
 
 
 def test_a_route_cannot_need_a_scope_that_nobody_checks() -> None:
-    with pytest.raises(TypeError, match="nobody looks"):
-        Guarded("/a", lambda _: Response(), methods=["GET"], access="read")
+    with pytest.raises(TypeError, match="has no gate"):
+        GuardedRoute("/a", lambda _: Response(), methods=["GET"], access="read")
 
 
 # --------------------------------------------------------------------------------------------- by scope
@@ -132,7 +132,7 @@ def test_a_token_in_the_query_is_for_v2_alone(server: Server) -> None:
         return PlainTextResponse(bearer_of(request).name)
 
     gate = Gate(api_tokens.TokenChecker(server.box.store, server.box.settings), rate=10)
-    app = Framed(Routing([Guarded("/v2/who", who, methods=["GET"], access="read", gate=gate)]))
+    app = RequestFrame(Routing([GuardedRoute("/v2/who", who, methods=["GET"], access="read", gate=gate)]))
     assert asked(app, f"/v2/who?qstash_token={token}").text == "ada"
     assert asked(app, "/v2/who?qstash_token=wrong").status_code == 401
     assert asked(app, f"/v2/who?qstash_token={token}", "wrong").status_code == 401, "the header is the one that counts"
@@ -216,14 +216,14 @@ def test_an_ipv6_network_is_one_guesser() -> None:
 
 def test_a_429_is_a_problem_with_its_headers(server: Server) -> None:
     gate = Gate(Keys(), rate=0.5, clock=Clock())
-    app = Framed(Routing([Guarded("/a", lambda _: Response(), methods=["GET"], access="read", gate=gate)]))
+    app = RequestFrame(Routing([GuardedRoute("/a", lambda _: Response(), methods=["GET"], access="read", gate=gate)]))
     assert asked(app, "/a", "good").status_code == 200
     answer = asked(app, "/a", "good")
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
     assert answer.json()["error"].startswith("too many requests")
 
 
-def asked(app: Framed, path: str, token: str | None = None) -> httpx.Response:
+def asked(app: RequestFrame, path: str, token: str | None = None) -> httpx.Response:
     """What an application answers to a GET."""
 
     async def get() -> httpx.Response:

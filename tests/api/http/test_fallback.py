@@ -16,7 +16,7 @@ from tests.ingest.signers import KINDS, event
 from tests.support.migrated import copy_migrated
 from tests.support.serving import Server, serving_events
 from todoku.api.http_limits import LARGEST_HEAD, BoundedProtocol
-from todoku.api.ingest_fast_path import Served, protocol_options
+from todoku.api.ingest_fast_path import ServedApp, protocol_options
 from todoku.api.uvicorn_protocol import is_tested
 from todoku.store.filter import Filter
 
@@ -46,7 +46,7 @@ def ingested(server: Server) -> int:
 
 def test_the_versions_that_were_tested_have_our_protocol() -> None:
     assert is_tested()
-    assert issubclass(protocol_options(Served(nothing))["http"].func, BoundedProtocol)
+    assert issubclass(protocol_options(ServedApp(nothing))["http"].func, BoundedProtocol)
 
 
 @pytest.mark.parametrize("way", ["0.35.0", "0.55.0", "1.0", "unknown", "no method"])
@@ -55,7 +55,7 @@ def test_others_take_in_events_all_the_same(box: todoku.App, monkeypatch: pytest
         monkeypatch.setattr("todoku.api.uvicorn_protocol._OVERRIDDEN", ("on_body", "gone"))
     else:
         monkeypatch.setattr(uvicorn, "__version__", way)
-    assert protocol_options(Served(nothing))["http"] == "h11"
+    assert protocol_options(ServedApp(nothing))["http"] == "h11"
     with serving_events(box, STRIPE.verifier()) as server:
         assert ingested(server) == 204
         assert server.client().get("/healthz").status_code == 200

@@ -10,8 +10,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.support.serving import Server
-from todoku.api.problem import Refused, told
-from todoku.api.request_frame import Framed
+from todoku.api.problem import Refused, error_response
+from todoku.api.request_frame import RequestFrame
 from todoku.core import errors
 
 
@@ -69,7 +69,7 @@ def test_a_method_that_is_not_there_says_which_are(server: Server) -> None:
     ],
 )
 def test_each_error_has_its_status(error: Exception, status: int) -> None:
-    said = told(error)
+    said = error_response(error)
     assert said.status == status
     assert said.unexpected == (status == 500)
     assert ("retry-after" in said.headers) == (status == 503 or isinstance(error, errors.InProgress))
@@ -78,7 +78,7 @@ def test_each_error_has_its_status(error: Exception, status: int) -> None:
 @pytest.mark.parametrize("kind", [errors.DatabaseUnavailable, errors.DatabaseBusy, errors.SchemaError, OSError])
 def test_what_a_database_says_is_not_told(kind: type[Exception]) -> None:
     """Its words name hosts, users and files."""
-    assert "sesame" not in told(kind("connection to db.internal failed: password sesame")).detail
+    assert "sesame" not in error_response(kind("connection to db.internal failed: password sesame")).detail
 
 
 def test_an_unexpected_error_is_told_without_internals_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +88,9 @@ def test_an_unexpected_error_is_told_without_internals_and_logged(caplog: pytest
         raise KeyError("a secret of the house")
 
     async def asked() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(Framed(broken)), base_url="http://a") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(RequestFrame(broken)), base_url="http://a"
+        ) as client:
             path = "/v2/publish/https://me:pw@example.com/x?qstash_token=sesame"
             return await client.get(path, headers={"x-request-id": "r-9"})
 

@@ -8,7 +8,7 @@ from qstash import AsyncQStash
 from qstash.errors import QStashError
 
 from todoku.api.qstash.routes import qstash_routes
-from todoku.api.request_frame import Framed
+from todoku.api.request_frame import RequestFrame
 from todoku.api.server import Routing, context_of
 from todoku.app import App
 from todoku.engine.http import api_tokens
@@ -18,7 +18,7 @@ from todoku.store.audit import Signed
 async def test_rotating_moves_next_to_current(url: str) -> None:
     box = App(url)
     box.migrate()
-    app = Framed(Routing(qstash_routes(context_of(box))))
+    app = RequestFrame(Routing(qstash_routes(context_of(box))))
     who = Signed("a test", "to see")
     admin, reader = (
         AsyncQStash(

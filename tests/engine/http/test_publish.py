@@ -14,9 +14,9 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow, HttpRequest, request_of
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http import flow_control, request_queues, url_groups
-from todoku.engine.http.publish_requests import CheckedRequest, Posts
+from todoku.engine.http.publish_requests import CheckedRequest, RequestPublisher
 from todoku.engine.http.request_draft import Posting
-from todoku.engine.http.url_groups import Named
+from todoku.engine.http.url_groups import EndpointName
 from todoku.store.filter import Filter
 
 URL = "https://shop.example/hook"
@@ -30,8 +30,8 @@ def box(world: World) -> Iterator[App]:
 
 
 @pytest.fixture
-def posts(box: App) -> Posts:
-    return Posts(box.outbox)
+def posts(box: App) -> RequestPublisher:
+    return RequestPublisher(box.outbox)
 
 
 def post(url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None, **request: object) -> CheckedRequest:
@@ -39,7 +39,7 @@ def post(url: str = URL, *, body: bytes = b"{}", posting: Posting | None = None,
     return CheckedRequest(request=made, body=body, posting=posting or Posting())
 
 
-def test_a_url_is_one_message_with_one_delivery(world: World, posts: Posts) -> None:
+def test_a_url_is_one_message_with_one_delivery(world: World, posts: RequestPublisher) -> None:
     ((published,)) = posts.put([post()])
     assert [sent.url for sent in published.sent] == [URL]
     assert not published.to_group
@@ -47,8 +47,12 @@ def test_a_url_is_one_message_with_one_delivery(world: World, posts: Posts) -> N
     assert (delivery.destination, delivery.queue, delivery.max_attempts) == ("https://shop.example", "http", 4)
 
 
-def test_a_group_is_a_message_for_each_endpoint_with_its_headers_as_defaults(world: World, posts: Posts) -> None:
-    url_groups.put(world.store, "shops", [Named("https://a.example/", "a"), Named("https://b.example/")], SOMEBODY)
+def test_a_group_is_a_message_for_each_endpoint_with_its_headers_as_defaults(
+    world: World, posts: RequestPublisher
+) -> None:
+    url_groups.put(
+        world.store, "shops", [EndpointName("https://a.example/", "a"), EndpointName("https://b.example/")], SOMEBODY
+    )
     url_groups.set_headers(world.store, "shops", {"X-Group": "yes", "X-Both": "group"}, SOMEBODY)
     (published,) = posts.put([post("", group="shops", headers={"X-Both": "message"})])
     assert published.to_group
@@ -63,15 +67,19 @@ def test_a_group_is_a_message_for_each_endpoint_with_its_headers_as_defaults(wor
     assert all(each and each.headers == {"X-Group": "yes", "X-Both": "message"} for each in found)
 
 
-def test_a_group_that_is_not_there_is_an_error_and_nothing_of_the_batch_is_stored(world: World, posts: Posts) -> None:
+def test_a_group_that_is_not_there_is_an_error_and_nothing_of_the_batch_is_stored(
+    world: World, posts: RequestPublisher
+) -> None:
     with pytest.raises(InvalidMessage, match=r"nobody.*no endpoints"):
         posts.put([post(), post("", group="nobody")])
     assert world.deliveries() == []
 
 
-def test_a_disabled_endpoint_is_a_dead_letter_and_never_nothing(world: World, posts: Posts) -> None:
+def test_a_disabled_endpoint_is_a_dead_letter_and_never_nothing(world: World, posts: RequestPublisher) -> None:
     """I1: what was published to a group can be found for each of its endpoints."""
-    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://gone.example/")], SOMEBODY)
+    url_groups.put(
+        world.store, "shops", [EndpointName("https://a.example/"), EndpointName("https://gone.example/")], SOMEBODY
+    )
     assert url_groups.disable(world.store, "https://gone.example/", "HTTP_410", SOMEBODY)
     posts.put([post("", group="shops")])
     assert {(each.destination, each.status, each.reason) for each in world.deliveries()} == {
@@ -82,8 +90,10 @@ def test_a_disabled_endpoint_is_a_dead_letter_and_never_nothing(world: World, po
     assert not url_groups.enable(world.store, "https://gone.example/", SOMEBODY)
 
 
-def test_an_id_deduplicates_each_endpoint_of_a_group_by_itself(world: World, posts: Posts) -> None:
-    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
+def test_an_id_deduplicates_each_endpoint_of_a_group_by_itself(world: World, posts: RequestPublisher) -> None:
+    url_groups.put(
+        world.store, "shops", [EndpointName("https://a.example/"), EndpointName("https://b.example/")], SOMEBODY
+    )
     again = post("", group="shops", posting=Posting(deduplication_id="order-7"))
     first, second = posts.put([again]), posts.put([again])
     assert [sent.message.duplicate for sent in first[0].sent] == [False, False]
@@ -92,14 +102,14 @@ def test_an_id_deduplicates_each_endpoint_of_a_group_by_itself(world: World, pos
     assert len(world.deliveries()) == 2
 
 
-def test_by_content_the_same_body_is_a_repetition_and_another_is_not(world: World, posts: Posts) -> None:
+def test_by_content_the_same_body_is_a_repetition_and_another_is_not(world: World, posts: RequestPublisher) -> None:
     same = msgspec.structs.replace(post(body=b"1"), by_content=True)
     other = msgspec.structs.replace(post(body=b"2"), by_content=True)
     duplicates = [published.sent[0].message.duplicate for published in posts.put([same, other, same])]
     assert duplicates == [False, False, True]
 
 
-def test_a_queue_comes_into_being_one_at_a_time_and_is_a_lane(world: World, posts: Posts) -> None:
+def test_a_queue_comes_into_being_one_at_a_time_and_is_a_lane(world: World, posts: RequestPublisher) -> None:
     """I10: what is enqueued to one queue is sent in order, whatever hosts it goes to."""
     posts.put([post(queue="orders"), post("https://other.example/", queue="orders")])
     found = request_queues.get(world.store, "orders")
@@ -112,7 +122,7 @@ def test_a_queue_comes_into_being_one_at_a_time_and_is_a_lane(world: World, post
     assert [claim.destination for claim in claims] == ["https://shop.example", "https://other.example"]
 
 
-def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: Posts) -> None:
+def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: RequestPublisher) -> None:
     request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3)
     posts.put([post(queue="orders")])
     assert {each.lane for each in world.deliveries()} == {None}
@@ -120,14 +130,14 @@ def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: Posts) -> Non
     assert limit.concurrency == 3
 
 
-def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: World, posts: Posts) -> None:
+def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: World, posts: RequestPublisher) -> None:
     flow = Flow(key="tenant", parallelism=2, rate=10, period=5.0)
     posts.put([post(flow=flow)])
     found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period, found.waiting) == (2, 10, 5.0, 1)
     flow_control.pin(world.store, "tenant", SOMEBODY, parallelism=1)
-    Posts(App(world.url).outbox).put([post(flow=Flow(key="tenant", parallelism=9, rate=10, period=5.0))])
+    RequestPublisher(App(world.url).outbox).put([post(flow=Flow(key="tenant", parallelism=9, rate=10, period=5.0))])
     found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.pinned_parallelism, found.pinned_rate) == (1, True, False)
@@ -137,7 +147,9 @@ def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: Worl
     assert (found.parallelism_max, found.pinned_parallelism) == (9, False)
 
 
-def test_with_a_queue_and_a_flow_key_the_queue_rules_and_the_key_is_recorded(world: World, posts: Posts) -> None:
+def test_with_a_queue_and_a_flow_key_the_queue_rules_and_the_key_is_recorded(
+    world: World, posts: RequestPublisher
+) -> None:
     posts.put([post(queue="orders", flow=Flow(key="tenant", parallelism=2))])
     (delivery,) = world.deliveries()
     assert (delivery.queue, delivery.key) == ("http:orders", "tenant")
@@ -146,8 +158,8 @@ def test_with_a_queue_and_a_flow_key_the_queue_rules_and_the_key_is_recorded(wor
 
 def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App) -> None:
     """A queue and a flow key that are known cost a publish no query of their own."""
-    posts, now = Posts(box.outbox), [0.0]
-    posts = Posts(box.outbox, monotonic=lambda: now[0])
+    posts, now = RequestPublisher(box.outbox), [0.0]
+    posts = RequestPublisher(box.outbox, monotonic=lambda: now[0])
     usual = [post(queue="orders"), post(flow=Flow(key="tenant", rate=5)), post()]
 
     class Puts:
@@ -164,8 +176,10 @@ def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App)
 
 
 def test_callers_that_publish_together_get_their_own_messages(world: World, box: App) -> None:
-    posts, together = Posts(box.outbox), GroupCommit(box.outbox)
-    url_groups.put(world.store, "shops", [Named("https://a.example/"), Named("https://b.example/")], SOMEBODY)
+    posts, together = RequestPublisher(box.outbox), GroupCommit(box.outbox)
+    url_groups.put(
+        world.store, "shops", [EndpointName("https://a.example/"), EndpointName("https://b.example/")], SOMEBODY
+    )
 
     async def all_of_them() -> list[list[str]]:
         calls = [posts.publish(together, [post(f"https://x{n}.example/"), post("", group="shops")]) for n in range(10)]
@@ -190,7 +204,7 @@ def test_callers_that_publish_together_get_their_own_messages(world: World, box:
     ],
 )
 def test_bad_input_is_refused_by_its_name_and_nothing_is_stored(
-    world: World, posts: Posts, bad: CheckedRequest, named: str
+    world: World, posts: RequestPublisher, bad: CheckedRequest, named: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=named):
         posts.put([post(), bad])

@@ -12,7 +12,7 @@ def test_a_worker_signs_with_the_new_key_after_a_few_seconds(world: World) -> No
     before = ring.keys()
     after = signing_keys.rotate(world.store, world.settings(), SOMEBODY)
     assert ring.keys() is before
-    now[0] += signing_keys.REMEMBERED
+    now[0] += signing_keys.CACHE_SECONDS
     assert ring.keys() == after
     assert ring.keys().current == before.next
 

@@ -1,1 +1,1 @@
-"""The admin API, `/api/v1`: one table of operations, from which the routes and their description are made."""
+"""The admin API, `/api/v1`. Routes and the OpenAPI document are both built from one table of operations."""

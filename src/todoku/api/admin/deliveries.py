@@ -1,4 +1,4 @@
-"""Deliveries: list, get, what was tried, cancel."""
+"""Deliveries: list, get, list failed attempts, cancel."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from todoku.api.admin.parameters import (
     Listing,
     Reasoned,
     Status,
+    act_filter,
     filter_of,
-    selected,
     signed,
 )
-from todoku.api.admin.shown_requests import Attempt, attempt
+from todoku.api.admin.shown_requests import Attempt, masked_attempt
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operations
@@ -28,68 +28,68 @@ from todoku.store.filter import Filter
 
 
 class DeliveryQuery(Listing, frozen=True, kw_only=True):
-    """Which deliveries. Without a status: all that have not succeeded. `due`: only what should run now."""
+    """Selects deliveries. Without `status`: all that have not succeeded. `due`: only those that should run now."""
 
     status: Status | None = None
     due: bool = False
 
 
 class DeliveryStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery, and what keeps it waiting, the first thing first; nothing does, if it succeeded."""
+    """A delivery and the reasons why it waits, the most immediate first; empty if it succeeded."""
 
     delivery: Delivery
     because: tuple[Because, ...]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """The failed attempts of a delivery, the oldest first."""
+    """The failed attempts of a delivery, oldest first."""
 
     items: tuple[Attempt, ...]
 
 
 @operation("GET", "/deliveries", access="read")
 def list_deliveries(context: RequestContext, query: DeliveryQuery) -> Page:
-    """Deliveries, newest first."""
+    """Lists deliveries, newest first."""
     which = filter_of(query, status=query.status, due=query.due)
     return context.store.deliveries.find(which, cursor=query.cursor, limit=query.limit)
 
 
 @operation("GET", "/deliveries/{id}", access="read")
 def get_delivery(context: RequestContext, where: ByNumber) -> DeliveryStory:
-    """A delivery, and why it has not run."""
-    delivery = _found(context, where.id)
+    """Returns a delivery and why it has not run."""
+    delivery = _get(context, where.id)
     situation = None if delivery.status == "succeeded" else context.store.situation(where.id)
     return DeliveryStory(delivery=delivery, because=() if situation is None else explain(situation))
 
 
 @operation("GET", "/deliveries/{id}/attempts", access="read")
 def list_attempts(context: RequestContext, where: ByNumber) -> Attempts:
-    """The failed attempts of a delivery, with what the receiver answered."""
+    """Lists the failed attempts of a delivery with the receiver's responses."""
     rows = context.store.attempts.of(where.id)
     if not rows:
-        _found(context, where.id)
+        _get(context, where.id)  # raises NotThere
     fields = frozenset(context.settings.mask_fields)
-    return Attempts(tuple(attempt(row, fields) for row in rows))
+    return Attempts(tuple(masked_attempt(row, fields) for row in rows))
 
 
 @operation("POST", "/deliveries/{id}/cancel", access="operate")
 def cancel_delivery(context: RequestContext, where: ByNumber, body: Reasoned, by: str) -> ActResult:
-    """Cancel a delivery: what waits becomes a dead letter, what runs is asked to stop."""
-    _found(context, where.id)
+    """Cancels a delivery: a waiting one becomes a dead letter, a running one is requested to stop."""
+    _get(context, where.id)  # raises NotThere
     return operations.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
 
 
 @operation("POST", "/deliveries/cancel", access="operate")
 def cancel_deliveries(context: RequestContext, body: Act, by: str) -> ActResult:
-    """Cancel many deliveries."""
-    return operations.cancel(context.store, selected(body), signed(by, body), dry_run=body.dry_run)
+    """Cancels all matching deliveries."""
+    return operations.cancel(context.store, act_filter(body), signed(by, body), dry_run=body.dry_run)
 
 
-def _found(context: RequestContext, id: int) -> Delivery:
+def _get(context: RequestContext, id: int) -> Delivery:
     for status in (None, "succeeded"):
         for found in context.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
             return found
-    raise NotThere(f"there is no delivery {id}", hint="old ones are pruned")
+    raise NotThere(f"there is no delivery {id}", hint="deliveries older than the retention are pruned")
 
 
 OPERATIONS: Final = (list_deliveries, get_delivery, list_attempts, cancel_delivery, cancel_deliveries)

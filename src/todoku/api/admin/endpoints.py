@@ -16,20 +16,20 @@ from todoku.engine.http.url_groups import Group
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """URL groups with their endpoints, by name. Headers with telling names hold stars."""
+    """URL groups with their endpoints, by name. Values of sensitive headers are replaced by `***`."""
 
     items: tuple[Group, ...]
 
 
 class EndpointBody(Reasoned, frozen=True, kw_only=True):
-    """An endpoint by its URL; without `group`, in whatever group it is."""
+    """An endpoint by its URL. Without `group`: in every group that contains it."""
 
     url: Text
     group: Text | None = None
 
 
 class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What an endpoint is now. `changed`: there was one that was not so."""
+    """The new state of an endpoint. `changed`: whether an endpoint had another state before."""
 
     url: str
     group: str | None
@@ -39,15 +39,15 @@ class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET", "/groups", access="read")
 def list_groups(context: RequestContext) -> Groups:
-    """URL groups, with their endpoints."""
+    """Lists URL groups with their endpoints."""
     fields = frozenset(context.settings.mask_fields)
-    found = url_groups.listed(context.store)
+    found = url_groups.list_groups(context.store)
     return Groups(tuple(msgspec.structs.replace(one, headers=masked_headers(one.headers, fields)) for one in found))
 
 
 @operation("POST", "/endpoints/enable", access="operate")
 def enable_endpoint(context: RequestContext, body: EndpointBody, by: str) -> EndpointSet:
-    """Send to an endpoint again, from the next publish on."""
+    """Enables an endpoint, from the next publish on."""
     url = check_url(body.url)
     changed = url_groups.enable(context.store, url, signed(by, body), group=body.group)
     return EndpointSet(url=url, group=body.group, enabled=True, changed=changed)
@@ -55,7 +55,7 @@ def enable_endpoint(context: RequestContext, body: EndpointBody, by: str) -> End
 
 @operation("POST", "/endpoints/disable", access="operate")
 def disable_endpoint(context: RequestContext, body: EndpointBody, by: str) -> EndpointSet:
-    """Send nothing more to an endpoint; what is published to its group becomes a dead letter there."""
+    """Disables an endpoint: messages published to its group become dead letters there."""
     url = check_url(body.url)
     changed = url_groups.disable(context.store, url, body.why, signed(by, body), group=body.group)
     return EndpointSet(url=url, group=body.group, enabled=False, changed=changed)

@@ -1,4 +1,4 @@
-"""Messages: one, with everything that happened to it."""
+"""Messages: get one with its deliveries, attempts and audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByMessage
-from todoku.api.admin.shown_requests import Attempt, attempt, masked_headers
+from todoku.api.admin.shown_requests import Attempt, masked_attempt, masked_headers
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage
 from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
@@ -23,14 +23,15 @@ from todoku.store.deliveries import Delivery
 from todoku.store.messages import StoredMessage
 
 LARGEST: Final = 65_536
-"""Of a payload with more bytes only the size is told."""
+"""Bytes. Of a larger payload, only the size is returned."""
 
 
 class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and everything known about it. Fields with telling names hold stars.
+    """A message with its history. Values of sensitive fields are replaced by `***`.
 
-    `payload` is its JSON; of other content `payload_base64` holds the bytes. Of what is encrypted, redacted, or larger
-    than 64 KiB there is neither, but `payload_told`. `request`: what is sent, if the message is an HTTP request.
+    `payload` holds JSON, `payload_base64` the bytes of any other content. Both are null for a payload that is
+    encrypted, redacted or larger than 64 KiB; `payload_told` then describes it. `request`: the HTTP request to send,
+    if the message is one.
     """
 
     id: UUID
@@ -52,13 +53,13 @@ class MessageStory(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET", "/messages/{id}", access="read")
 def get_message(context: RequestContext, where: ByMessage) -> MessageStory:
-    """A message, its deliveries, their failed attempts, and what people did."""
+    """Returns a message with its deliveries, their failed attempts and the operators' actions."""
     story = context.store.messages.story(where.id)
     if story is None:
-        raise NoSuchMessage(f"there is no message {where.id}", hint="old ones are pruned")
+        raise NoSuchMessage(f"there is no message {where.id}", hint="messages older than the retention are pruned")
     message, fields = story.message, frozenset(context.settings.mask_fields)
     request = request_of(message.headers)
-    payload, raw, told = _inside(message, request, fields)
+    payload, raw, description = _visible_payload(message, request, fields)
     headers = {} if message.headers is None else msgspec.json.decode(message.headers, type=dict[str, str])
     for own in (HTTP, SECRETS):
         headers.pop(own, None)
@@ -71,20 +72,20 @@ def get_message(context: RequestContext, where: ByMessage) -> MessageStory:
         content_type=message.content_type,
         labels=[] if message.labels is None else msgspec.json.decode(message.labels, type=list[str]),
         headers=masked_headers(headers, fields),
-        request=None if request is None else _shown(request, fields),
+        request=None if request is None else _mask_request(request, fields),
         payload=payload,
         payload_base64=raw,
-        payload_told=told,
+        payload_told=description,
         deliveries=story.deliveries,
-        attempts=tuple(attempt(row, fields) for row in story.attempts),
+        attempts=tuple(masked_attempt(row, fields) for row in story.attempts),
         audit=story.audit,
     )
 
 
-def _inside(
+def _visible_payload(
     message: StoredMessage, request: HttpRequest | None, fields: frozenset[str]
 ) -> tuple[object, str | None, str | None]:
-    """(JSON, base64, told): one of them."""
+    """Returns (JSON, base64, description); two of them are None."""
     size = len(message.payload_bytes if message.payload_bytes is not None else (message.payload or "").encode())
     hidden = request is not None and redacts_body(request)
     if hidden or size > LARGEST or kind_of(message.content_type) is not None:
@@ -94,8 +95,8 @@ def _inside(
     return masked(message.payload, fields), None, None
 
 
-def _shown(request: HttpRequest, fields: frozenset[str]) -> HttpRequest:
-    """The request without what nobody may see: secrets that are forwarded, and what its sender redacted."""
+def _mask_request(request: HttpRequest, fields: frozenset[str]) -> HttpRequest:
+    """Returns the request without forwarded secrets and without the parts that its publisher redacted."""
     hidden = redact_request(request)
     return msgspec.structs.replace(hidden, headers=masked_headers(hidden.headers, fields))
 

@@ -1,4 +1,4 @@
-"""The words in which the admin API is asked: typed, bounded, and nothing else."""
+"""The parameters of the admin API: typed and bounded; unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from todoku.store.filter import Filter
 
 Text = Annotated[str, Meta(min_length=1, max_length=2048, pattern=r"^[^\x00]*$")]
 Why = Annotated[
-    str, Meta(min_length=1, max_length=2000, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", description="For the audit.")
+    str,
+    Meta(
+        min_length=1,
+        max_length=2000,
+        pattern=r"^[^\x00]*[^\x00\s][^\x00]*$",
+        description="The reason, recorded in the audit.",
+    ),
 ]
 Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Moment = Annotated[datetime, Meta(tz=True)]
-Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="`next` of the page before.")]
-Limit = Annotated[int, Meta(ge=1, le=500, description="At most so many.")]
+Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="`next` of the previous page.")]
+Limit = Annotated[int, Meta(ge=1, le=500, description="The largest number of items to return.")]
 Status = Literal["pending", "sending", "succeeded", "failed", "aborted"]
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody said. A field that is not known is refused."""
+    """Parameters of a request. Unknown fields are refused."""
 
 
 class ByNumber(Parameters, frozen=True, kw_only=True):
@@ -53,13 +59,13 @@ class ByName(Parameters, frozen=True, kw_only=True):
 
 
 class Reasoned(Parameters, frozen=True, kw_only=True):
-    """Why somebody does it."""
+    """The reason for a change."""
 
     why: Why
 
 
 class Selecting(Parameters, frozen=True, kw_only=True):
-    """Which deliveries; what is left out does not filter."""
+    """Selects deliveries. A field that is left out does not filter."""
 
     topic: Text | None = None
     destination: Text | None = None
@@ -72,14 +78,14 @@ class Selecting(Parameters, frozen=True, kw_only=True):
 
 
 class Listing(Selecting, frozen=True, kw_only=True):
-    """A part of the list of such deliveries."""
+    """Selects one page of deliveries."""
 
     cursor: Cursor | None = None
     limit: Limit = 50
 
 
 class Act(Selecting, frozen=True, kw_only=True):
-    """An act on deliveries. One that selects nothing must say `all`. `dry_run`: only say what it would do."""
+    """A change of the selected deliveries. Without any filter, `all` is required. `dry_run`: only count them."""
 
     ids: Annotated[list[Number], Meta(min_length=1, max_length=500)] | None = None
     all: bool = False
@@ -87,36 +93,36 @@ class Act(Selecting, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-def filter_of(asked: Selecting, **more: object) -> Filter:
-    """A filter of what was said."""
+def filter_of(query: Selecting, **more: object) -> Filter:
+    """Returns the filter of a selection."""
     return Filter(
-        topic=asked.topic,
-        destination=asked.destination,
-        queue=asked.queue,
-        reason=asked.reason,
-        key=asked.key,
-        message_id=asked.message_id,
-        since=at(asked.since, "since"),
-        until=at(asked.until, "until"),
+        topic=query.topic,
+        destination=query.destination,
+        queue=query.queue,
+        reason=query.reason,
+        key=query.key,
+        message_id=query.message_id,
+        since=in_utc(query.since, "since"),
+        until=in_utc(query.until, "until"),
         **more,  # type: ignore[arg-type]
     )
 
 
-def selected(act: Act, **more: object) -> Filter:
-    """The filter of an act. Refused: 422, if it would be about everything and does not say so."""
+def act_filter(act: Act, **more: object) -> Filter:
+    """Returns the filter of a change. Raises Refused (422) if it would match everything without `all`."""
     which = filter_of(act, ids=None if act.ids is None else tuple(act.ids), **more)
     if not act.all and filter_of(act) == Filter() and act.ids is None:
-        raise Refused(422, "this would be about everything", hint='select by a field, or say "all": true')
+        raise Refused(422, "this would change all deliveries", hint='filter by a field, or set "all": true')
     return which
 
 
 def signed(by: str, act: Act | Reasoned) -> Signed:
-    """Who does it, and why."""
+    """Returns the author and the reason of a change, for the audit."""
     return Signed(by, act.why)
 
 
-def at(moment: datetime | None, name: str) -> datetime | None:
-    """A moment in UTC. Refused: 422, if it is outside of what a calendar holds."""
+def in_utc(moment: datetime | None, name: str) -> datetime | None:
+    """Returns the moment in UTC. Raises Refused (422) if UTC cannot represent it."""
     try:
         return None if moment is None else moment.astimezone(UTC)
     except (OverflowError, ValueError):

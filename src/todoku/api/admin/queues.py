@@ -1,4 +1,4 @@
-"""Queues and destinations: what keeps them back, and keeping them back."""
+"""Queues and destinations: list them with their limits, pause, resume, limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from todoku.store.limits import Restriction
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue somebody said something about, or in which something waits. No limit: any number."""
+    """A queue that is declared, limited, paused, or has waiting deliveries. A limit of null: unlimited."""
 
     name: str
     paused: bool
@@ -32,7 +32,7 @@ class Queues(msgspec.Struct, frozen=True):
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """A destination: its limits, its breaker, and when a worker last said that it serves it (unix seconds)."""
+    """A destination: its limits, its breaker, and when a worker last reported serving it (unix seconds)."""
 
     name: str
     concurrency: int | None
@@ -49,7 +49,7 @@ class Destinations(msgspec.Struct, frozen=True):
 
 
 class LimitBody(Reasoned, frozen=True, kw_only=True):
-    """The whole limit of all workers together: what is left out is not limited. `lasts`: seconds it is in force."""
+    """The limit over all workers, replacing the previous one; null: unlimited. `lasts`: seconds it is in force."""
 
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
@@ -57,7 +57,7 @@ class LimitBody(Reasoned, frozen=True, kw_only=True):
 
 
 class Set(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue or destination is set to now."""
+    """The new settings of a queue or destination."""
 
     of: Literal["queue", "destination"]
     name: str
@@ -69,7 +69,7 @@ class Set(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET", "/queues", access="read")
 def list_queues(context: RequestContext) -> Queues:
-    """Queues, with their pauses and limits."""
+    """Lists queues with their pauses and limits."""
     limits = {limit.name: limit for limit in context.store.limits.read().queues}
     waiting = context.store.claims.waiting(None)
     busy = {place[0] for places in (waiting.groups, waiting.suspects, waiting.lanes, waiting.gates) for place in places}
@@ -79,27 +79,27 @@ def list_queues(context: RequestContext) -> Queues:
 
 @operation("POST", "/queues/{name:path}/pause", access="operate")
 def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
-    """Take nothing from a queue; what runs goes on."""
+    """Pauses a queue: workers claim nothing from it; running deliveries continue."""
     operations.pause(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=True)
 
 
 @operation("POST", "/queues/{name:path}/resume", access="operate")
 def resume_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
-    """Take from a queue again."""
+    """Resumes a queue."""
     operations.resume(context.store, where.name, signed(by, body))
     return Set(of="queue", name=where.name, paused=False)
 
 
 @operation("PUT", "/queues/{name:path}/limit", access="operate")
 def limit_queue(context: RequestContext, where: ByName, body: LimitBody, by: str) -> Set:
-    """Limit a queue."""
-    return _limited(context, "queue", where.name, body, by)
+    """Limits a queue."""
+    return _set_limit(context, "queue", where.name, body, by)
 
 
 @operation("GET", "/destinations", access="read")
 def list_destinations(context: RequestContext) -> Destinations:
-    """Destinations, with their limits and breakers."""
+    """Lists destinations with their limits and breakers."""
     limits = {limit.name: limit for limit in context.store.limits.read().destinations}
     known = context.store.destinations.known()
     names = sorted({*known.destinations, *limits})
@@ -108,11 +108,11 @@ def list_destinations(context: RequestContext) -> Destinations:
 
 @operation("PUT", "/destinations/{name:path}/limit", access="operate")
 def limit_destination(context: RequestContext, where: ByName, body: LimitBody, by: str) -> Set:
-    """Limit a destination."""
-    return _limited(context, "destination", where.name, body, by)
+    """Limits a destination."""
+    return _set_limit(context, "destination", where.name, body, by)
 
 
-def _limited(context: RequestContext, of: operations.Kind, name: str, body: LimitBody, by: str) -> Set:
+def _set_limit(context: RequestContext, of: operations.Kind, name: str, body: LimitBody, by: str) -> Set:
     operations.limit(
         context.store,
         name,

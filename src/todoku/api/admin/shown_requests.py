@@ -1,4 +1,4 @@
-"""What is shown of requests and answers: never a secret."""
+"""Attempts and headers as the API returns them: secrets are masked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from todoku.store import attempts
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receiver answered, cut at 16 KiB. A body that is no text is in `body_base64`."""
+    """A receiver's response, cut at 16 KiB. A body that is not UTF-8 text is in `body_base64`."""
 
     status: int
     headers: dict[str, str]
@@ -24,7 +24,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One failed attempt. `response` is null where nobody answered, or not over HTTP."""
+    """One failed attempt. `response` is null if there was no HTTP response."""
 
     delivery_id: int
     replay: int
@@ -38,8 +38,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     response: Answered | None
 
 
-def attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
-    """An attempt as it is shown."""
+def masked_attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
+    """Returns an attempt with masked response headers."""
     return Attempt(
         delivery_id=row.delivery_id,
         replay=row.replay,
@@ -50,21 +50,21 @@ def attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
         reason=row.reason,
         error=row.error,
         worker=row.worker,
-        response=None if row.response is None else _answered(row.response, fields),
+        response=None if row.response is None else _masked_response(row.response, fields),
     )
 
 
 def masked_headers(headers: dict[str, str], fields: frozenset[str]) -> dict[str, str]:
-    """Headers with stars in place of secrets."""
+    """Returns the headers with the values of sensitive ones replaced by `***`."""
     hidden = {name: STARS if is_secret(name) else value for name, value in headers.items()}
     return msgspec.convert(mask(hidden, fields), dict[str, str])
 
 
-def _answered(response: Response, fields: frozenset[str]) -> Answered:
+def _masked_response(response: Response, fields: frozenset[str]) -> Answered:
     text: str | None
     try:
-        text, other = response.body.decode(), None
+        text, encoded = response.body.decode(), None
     except UnicodeDecodeError:
-        text, other = None, base64.b64encode(response.body).decode()
+        text, encoded = None, base64.b64encode(response.body).decode()
     headers = masked_headers(response.headers, fields)
-    return Answered(status=response.status, headers=headers, body=text, body_base64=other)
+    return Answered(status=response.status, headers=headers, body=text, body_base64=encoded)

@@ -1,15 +1,14 @@
-"""Workers, the ledger, the audit, statistics and their course over time. All of it only reads."""
+"""Workers, the ledger, the audit, statistics and their time series. All operations only read."""
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
 
 from todoku.api.admin.operation import operation
-from todoku.api.admin.parameters import Cursor, Limit, Moment, Parameters, Text, at
+from todoku.api.admin.parameters import Cursor, Limit, Moment, Parameters, Text, in_utc
 from todoku.api.problem import Refused
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
@@ -22,9 +21,8 @@ from todoku.store.ledger import Entry
 from todoku.store.statistics import Count, Lag, Series
 
 _WIDTHS: Final = {"minute": 60, "hour": 3600}
-_STRETCHES: Final = 60
-_MOST_STRETCHES: Final = 1500
-_NUMBER: Final = re.compile("[0-9]{1,18}")  # more digits fit no number of an act
+_DEFAULT_BUCKETS: Final = 60
+_MOST_BUCKETS: Final = 1500
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,20 +33,20 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workers(msgspec.Struct, frozen=True):
-    """The leases there are."""
+    """The leases of all workers."""
 
     items: tuple[Worker, ...]
 
 
 class LedgerQuery(Parameters, frozen=True, kw_only=True):
-    """`scope` is publish:TOPIC or effect:DESTINATION; `key` the idempotency key, or its hash as logs have it."""
+    """`scope` is publish:TOPIC or effect:DESTINATION; `key` the idempotency key, or its hash from a log line."""
 
     scope: Text
     key: Text
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger knows of a key. Fields of the response with telling names hold stars."""
+    """The ledger's entry of a key. Values of sensitive fields of the response are replaced by `***`."""
 
     scope: str
     entry: Entry
@@ -56,7 +54,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditQuery(Parameters, frozen=True, kw_only=True):
-    """Which acts; what is left out does not filter."""
+    """Selects audit entries. A field that is left out does not filter."""
 
     by: Text | None = None
     action: Text | None = None
@@ -66,14 +64,14 @@ class AuditQuery(Parameters, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """Acts of people, newest first, and the cursor of the next page (null: there is none)."""
+    """Audit entries, newest first, and the cursor of the next page (null: this is the last)."""
 
     items: tuple[NumberedAudit, ...]
     next: str | None
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """How many deliveries there are. `exact` is false where they were sampled, `age` seconds ago."""
+    """Numbers of deliveries. `exact` is false if they are estimates that were sampled `age` seconds ago."""
 
     counts: dict[str, int]
     by: tuple[Count, ...]
@@ -84,7 +82,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesQuery(Parameters, frozen=True, kw_only=True):
-    """From when to when; without it, the last sixty. At most 1500 at once."""
+    """The period, by default the last 60 minutes or hours; at most 1500 of them."""
 
     per: Literal["minute", "hour"] = "minute"
     since: Moment | None = None
@@ -93,29 +91,29 @@ class SeriesQuery(Parameters, frozen=True, kw_only=True):
 
 @operation("GET", "/workers", access="read")
 def list_workers(context: RequestContext) -> Workers:
-    """Workers, their leases, and how much each holds."""
+    """Lists workers with their leases and the number of deliveries each holds."""
     rows, now = context.store.leases.workers(), context.store.ping()
     return Workers(tuple(Worker(lease=row, alive=row.expires_at.timestamp() > now) for row in rows))
 
 
 @operation("GET", "/ledger", access="read")
 def get_ledger_entry(context: RequestContext, query: LedgerQuery) -> LedgerEntry:
-    """What the ledger knows of an idempotency key."""
+    """Returns the ledger's entry of an idempotency key."""
     store = context.store
     entry = store.ledger.entry(query.scope, key_hash(query.key)) or store.ledger.entry(query.scope, query.key)
     if entry is None:
-        raise NotThere("the ledger knows nothing of this key in this scope")
+        raise NotThere("the ledger has no entry for this key in this scope")
     response = masked(entry.response, context.settings.mask_fields)
     return LedgerEntry(scope=query.scope, entry=msgspec.structs.replace(entry, response=None), response=response)
 
 
 @operation("GET", "/audit", access="read")
 def list_audit(context: RequestContext, query: AuditQuery) -> Audit:
-    """What people did, newest first."""
+    """Lists the audit of operators' actions, newest first."""
     if query.cursor is not None and not (
         query.cursor.isascii() and query.cursor.isdecimal() and len(query.cursor) < 19
     ):
-        raise Refused(422, f"{query.cursor!r} is no cursor of this listing", hint="pass back `next` of the page before")
+        raise Refused(422, f"{query.cursor!r} is not a cursor of this list", hint="pass `next` of the previous page")
     before = None if query.cursor is None else int(query.cursor)
     rows = context.store.audit.page(
         by=query.by, action=query.action, target=query.target, before=before, limit=query.limit + 1
@@ -126,7 +124,7 @@ def list_audit(context: RequestContext, query: AuditQuery) -> Audit:
 
 @operation("GET", "/statistics", access="read")
 def get_statistics(context: RequestContext) -> Statistics:
-    """How many deliveries there are in each state, and how far behind they are."""
+    """Counts deliveries by state and returns how far behind they are."""
     store = context.store
     counts = store.statistics.counts(max_age=5.0)
     return Statistics(
@@ -141,20 +139,20 @@ def get_statistics(context: RequestContext) -> Statistics:
 
 @operation("GET", "/series", access="read")
 def get_series(context: RequestContext, query: SeriesQuery) -> Series:
-    """What succeeded and what failed, per minute or hour."""
+    """Counts successes and failures per minute or hour."""
     width = _WIDTHS[query.per]
-    until = at(query.until, "until") or moment(context.store.ping())
-    last = _whole(until, width, up=True)
-    since = at(query.since, "since")
-    first = last - _STRETCHES * width if since is None else _whole(since, width, up=False)
-    if not 0 <= first < last <= 1 << 36 or last - first > _MOST_STRETCHES * width:
-        raise Refused(422, f"1 to {_MOST_STRETCHES} stretches are told at once", hint="`since` is before `until`")
+    until = in_utc(query.until, "until") or moment(context.store.ping())
+    last = _round(until, width, up=True)
+    since = in_utc(query.since, "since")
+    first = last - _DEFAULT_BUCKETS * width if since is None else _round(since, width, up=False)
+    if not 0 <= first < last <= 1 << 36 or last - first > _MOST_BUCKETS * width:
+        raise Refused(422, f"the period must have 1 to {_MOST_BUCKETS} buckets", hint="`since` must be before `until`")
     return context.store.statistics.series(
         since=datetime.fromtimestamp(first, UTC), until=datetime.fromtimestamp(last, UTC), width=width
     )
 
 
-def _whole(when: datetime, width: int, *, up: bool) -> int:
+def _round(when: datetime, width: int, *, up: bool) -> int:
     seconds = int(when.timestamp() // width) * width
     return seconds + width if up and seconds < when.timestamp() else seconds
 

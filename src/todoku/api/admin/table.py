@@ -1,4 +1,4 @@
-"""The one table: every operation of the admin API. Its routes and its description are both made of it."""
+"""The table of all operations of the admin API, from which its routes and its OpenAPI document are built."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 from todoku.api.admin import dead_letters, deliveries, endpoints, messages, queues, schedules, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
-from todoku.api.auth import Guarded
+from todoku.api.auth import GuardedRoute
 from todoku.api.request_context import RequestContext
 
 
 @operation("GET", "/openapi.json", access="open")
 def get_openapi() -> dict[str, Any]:
-    """This description."""
-    return described()
+    """Returns this OpenAPI document."""
+    return openapi_document()
 
 
 TABLE: Final[tuple[Operation, ...]] = (
@@ -32,11 +32,11 @@ TABLE: Final[tuple[Operation, ...]] = (
 
 
 @cache
-def described() -> dict[str, Any]:
-    """The OpenAPI document."""
+def openapi_document() -> dict[str, Any]:
+    """Returns the OpenAPI document; it is built once."""
     return document(TABLE)
 
 
-def admin_routes(context: RequestContext) -> list[Guarded]:
-    """The routes of the admin API."""
+def admin_routes(context: RequestContext) -> list[GuardedRoute]:
+    """Returns the routes of the admin API."""
     return [route(each, context) for each in TABLE]

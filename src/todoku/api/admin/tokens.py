@@ -1,4 +1,4 @@
-"""Tokens: list, create, revoke. For admins alone."""
+"""API tokens: list, create, revoke. Admins only."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from todoku.engine.http.api_tokens import Token
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens, revoked ones too, the oldest first. Never the tokens themselves."""
+    """Tokens including revoked ones, oldest first, without their texts."""
 
     items: tuple[Token, ...]
 
 
 class NewToken(Reasoned, frozen=True, kw_only=True):
-    """For whom, what it allows, and for how many seconds."""
+    """The owner's name, the scopes, and the lifetime in seconds (null: unlimited) of a new token."""
 
     name: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
     scopes: Annotated[list[Scope], Meta(min_length=1, max_length=4)]
@@ -30,7 +30,7 @@ class NewToken(Reasoned, frozen=True, kw_only=True):
 
 
 class MadeToken(msgspec.Struct, frozen=True):
-    """A new token. `text` is the token itself: it is told now and never again."""
+    """A new token. `text` is the token itself; no later response contains it."""
 
     token: Token
     text: str
@@ -38,22 +38,22 @@ class MadeToken(msgspec.Struct, frozen=True):
 
 @operation("GET", "/tokens", access="admin")
 def list_tokens(context: RequestContext) -> Tokens:
-    """Tokens, without the tokens themselves."""
-    return Tokens(api_tokens.listed(context.store))
+    """Lists tokens without their texts."""
+    return Tokens(api_tokens.list_tokens(context.store))
 
 
 @operation("POST", "/tokens", access="admin", status=201)
 def create_token(context: RequestContext, body: NewToken, by: str) -> MadeToken:
-    """Make a token."""
-    made, text = api_tokens.create(
+    """Creates a token."""
+    token, text = api_tokens.create(
         context.store, signed(by, body), name=body.name, scopes=body.scopes, lasts=body.lasts
     )
-    return MadeToken(made, text)
+    return MadeToken(token, text)
 
 
 @operation("DELETE", "/tokens/{id}", access="admin")
 def revoke_token(context: RequestContext, where: ById, query: Reasoned, by: str) -> Token:
-    """Revoke a token: it opens nothing any more, from the next few seconds on."""
+    """Revokes a token. Within a few seconds it is refused everywhere."""
     return api_tokens.revoke(context.store, where.id, signed(by, query))
 
 

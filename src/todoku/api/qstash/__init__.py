@@ -1,1 +1,1 @@
-"""The wire API of QStash, `/v2/*`: its official clients work with todoku unchanged. It parses and renders."""
+"""The HTTP API of QStash, `/v2/*`, for its official clients. Only parses requests and renders responses."""

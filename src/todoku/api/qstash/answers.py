@@ -1,4 +1,4 @@
-"""Answers as the clients read them. A field that is None is left out; one without a default is required by a client."""
+"""Responses as QStash's clients read them. A field that is None is omitted; one without a default is required."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from todoku.api.problem import NOT_STORED
+from todoku.api.problem import NO_STORE
 from todoku.core.control_characters import encode_json
 from todoku.core.http_request import Callback, Flow, HttpRequest
 from todoku.core.outcome import Response as Received
@@ -21,15 +21,15 @@ Headers = dict[str, list[str]]
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One published message. `deduplicated`: it was there already, and this is its id."""
+    """One published message. `deduplicated`: it was published before, and `message_id` is the id of that message."""
 
     message_id: str
     url: str
     deduplicated: bool = False
 
 
-class Sent(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What messages and schedules have in common."""
+class RequestFields(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """The fields that messages, events and schedules have in common."""
 
     method: str
     header: Headers | None = None
@@ -55,7 +55,7 @@ class Sent(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     labels: tuple[str, ...] | None = None
 
 
-class MessageBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
+class MessageBody(RequestFields, kw_only=True, rename="camel", omit_defaults=True):
     """A message."""
 
     message_id: str
@@ -66,7 +66,7 @@ class MessageBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
 
 
 class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
-    """A message in the dead letter queue. `response_status` is 0 where nobody answered."""
+    """A dead letter. `response_status` is 0 if there was no response."""
 
     dlq_id: str
     response_status: int
@@ -76,13 +76,13 @@ class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
 
 
 class DeadPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Dead letters. Without a cursor they are the last ones."""
+    """One page of dead letters; the last page has no cursor."""
 
     messages: list[DeadBody]
     cursor: str | None = None
 
 
-class ScheduleBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
+class ScheduleBody(RequestFields, kw_only=True, rename="camel", omit_defaults=True):
     """A schedule."""
 
     destination: str
@@ -97,8 +97,8 @@ class ScheduleBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
     error: str | None = None
 
 
-class EventBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
-    """Something that happened to a message. The body is base64; some names are there twice, for each client its own."""
+class EventBody(RequestFields, kw_only=True, rename="camel", omit_defaults=True):
+    """One event of a message. The body is base64. Some fields have two names, since clients read different ones."""
 
     time: int
     message_id: str
@@ -118,7 +118,7 @@ class EventBody(Sent, kw_only=True, rename="camel", omit_defaults=True):
 
 
 class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Events, the newest first, under both of their names. Without a cursor they are the last ones."""
+    """One page of events, newest first, under both names that clients read; the last page has no cursor."""
 
     events: list[EventBody]
     logs: list[EventBody]
@@ -126,12 +126,12 @@ class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def json(body: object, status: int = 200) -> Response:
-    """An answer."""
-    return Response(encode_json(body), status, dict(NOT_STORED), "application/json")
+    """Returns a JSON response."""
+    return Response(encode_json(body), status, dict(NO_STORE), "application/json")
 
 
-def done() -> Response:
-    """Done, and there is nothing to say. Some clients read JSON all the same."""
+def empty_response() -> Response:
+    """Returns a response with an empty object, because some clients parse JSON from every response."""
     return json({})
 
 
@@ -139,20 +139,20 @@ def done() -> Response:
 
 
 def message(found: RequestView) -> MessageBody:
-    """A message."""
+    """Returns the body of a message."""
     return MessageBody(**_message(found))
 
 
 def dead_letter(found: RequestDeadLetter) -> DeadBody:
-    """A dead letter, and what its receiver answered last."""
+    """Returns the body of a dead letter with the last response of its receiver."""
     return DeadBody(dlq_id=found.id, **_message(found.request), **response(found.response))
 
 
 def event(found: HttpEvent) -> EventBody:
-    """Something that happened."""
+    """Returns the body of an event."""
     request, received = found.request, found.response
-    fields = sent(request, None)
-    answered = None if received is None else headers(received.headers)
+    fields = request_fields(request, None)
+    received_headers = None if received is None else headers(received.headers)
     return EventBody(
         time=milliseconds(found.at),
         message_id=str(found.message_id),
@@ -163,8 +163,8 @@ def event(found: HttpEvent) -> EventBody:
         error=found.error,
         next_delivery_time=milliseconds_or_none(found.next_at),
         response_status=None if received is None else received.status,
-        response_header=answered,
-        response_headers=answered,
+        response_header=received_headers,
+        response_headers=received_headers,
         response_body=None if received is None else received.body.decode(errors="replace"),
         retry_delay_expr=request.retry_delay,
         callback_headers=fields["callback_header"],
@@ -180,21 +180,21 @@ def _message(found: RequestView) -> dict[str, Any]:
         "max_retries": found.request.retries,
         "not_before": milliseconds(found.delivery.next_run_at),
         "created_at": milliseconds(found.created_at),
-        **sent(found.request, found.body),
+        **request_fields(found.request, found.body),
     }
 
 
 # ------------------------------------------------------------------------------------------------ parts
 
 
-def sent(request: HttpRequest, body: bytes | None) -> dict[str, Any]:
-    """The fields of `Sent`. What nobody is to see was taken out already (core.redact)."""
-    text, packed = _readable(body)
+def request_fields(request: HttpRequest, body: bytes | None) -> dict[str, Any]:
+    """Returns the fields of `RequestFields`. The request is already redacted (core.redaction)."""
+    text, encoded = _text_or_base64(body)
     return {
         "method": request.method,
         "header": headers(request.headers),
         "body": text,
-        "body_base64": packed,
+        "body_base64": encoded,
         **_callbacks(request),
         "topic_name": request.group,
         "endpoint_name": request.endpoint,
@@ -211,35 +211,35 @@ def sent(request: HttpRequest, body: bytes | None) -> dict[str, Any]:
 
 
 def response(received: Received | None) -> dict[str, Any]:
-    """What a receiver answered, as the fields of a dead letter."""
+    """Returns a receiver's response as fields of a dead letter."""
     if received is None:
         return {"response_status": 0}
-    text, packed = _readable(received.body)
+    text, encoded = _text_or_base64(received.body)
     return {
         "response_status": received.status,
         "response_header": headers(received.headers),
         "response_body": text,
-        "response_body_base64": packed,
+        "response_body_base64": encoded,
     }
 
 
 def headers(given: dict[str, str]) -> Headers | None:
-    """Headers as Go writes them: a list of values each."""
+    """Returns headers with a list of values each, as Go's `http.Header`."""
     return {name: [value] for name, value in given.items()} or None
 
 
 def milliseconds(moment: datetime) -> int:
-    """A moment as the clients count."""
+    """Returns a moment in milliseconds since 1970."""
     return round(moment.timestamp() * 1000)
 
 
 def milliseconds_or_none(moment: datetime | None) -> int | None:
-    """As `milliseconds`, of a moment that may not be there."""
+    """Like `milliseconds`; None stays None."""
     return None if moment is None else milliseconds(moment)
 
 
 def number(value: float) -> float:
-    """A number of seconds; a whole one is written as one."""
+    """Returns the number, as an int if it is whole."""
     return int(value) if float(value).is_integer() else value
 
 
@@ -267,8 +267,8 @@ def _callbacks(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _readable(body: bytes | None) -> tuple[str | None, str | None]:
-    """(text, base64): one of them, or none of an empty body."""
+def _text_or_base64(body: bytes | None) -> tuple[str | None, str | None]:
+    """Returns (text, base64); one of them is None, both for an empty body."""
     if not body:
         return None, None
     try:

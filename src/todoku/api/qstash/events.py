@@ -1,4 +1,4 @@
-"""`/v2/events`, which the clients ask, and `/v2/logs`, which the documentation names: what happened to messages."""
+"""Events of messages: `/v2/events`, which the clients use, and `/v2/logs`, which QStash documents."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class EventEndpoints:
     def __init__(self, context: RequestContext) -> None:
         self._outbox = context.outbox
 
-    def listed(self, request: Request) -> Response:
-        """One page of those that are meant, the newest first."""
+    def list_all(self, request: Request) -> Response:
+        """Returns one page of matching events, newest first."""
         query = Query(request)
         which = request_filter(query)
         if which is None:
             return json(EventPage(events=[], logs=[]))
-        wanted = EventFilter(
+        event_filter = EventFilter(
             which=which,
             states=query.many("state"),
             since=query.moment("fromDate"),
             until=query.moment("toDate"),
         )
-        page = request_events.find(self._outbox, wanted, cursor=query.one("cursor"), limit=query.count(_MOST))
+        page = request_events.find(self._outbox, event_filter, cursor=query.one("cursor"), limit=query.count(_MOST))
         rows = [event(each) for each in page.items]
         return json(EventPage(events=rows, logs=rows, cursor=page.cursor))

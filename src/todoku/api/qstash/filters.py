@@ -1,6 +1,7 @@
-"""Which requests are meant: the filters of a query, or ids in a JSON body.
+"""Selects requests by the filters of a query or by ids in a JSON body.
 
-What changes something must say what it means. A lost body, a slip in a name or an empty value never mean everything.
+Requests that change something must select explicitly: a lost body, a misspelled name or an empty value never select
+everything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from uuid import UUID
 import msgspec
 from starlette.requests import Request
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.parsing import LARGEST, Query
 from todoku.engine.http.dead_letters import Selection
@@ -22,29 +23,29 @@ OF_MESSAGES: Final = (
     "messageId", "messageIds", "url", "host", "path", "topicName", "urlGroup", "queueName", "scheduleId",
     "label", "flowControlKey", "callerIp", "callerIP", "fromDate", "toDate", "count", "cursor", "all",
 )  # fmt: skip
-"""By what messages can be cancelled."""
+"""Parameters that select messages to cancel."""
 
 OF_DEAD: Final = (*OF_MESSAGES, "dlqId", "dlqIds", "responseStatus")
-"""By what dead letters can be sent again or deleted."""
+"""Parameters that select dead letters to replay or delete."""
 
 
 class MessageIds(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Messages that are to be cancelled."""
+    """Ids of messages to cancel."""
 
     message_ids: list[str]
 
 
 class DeadIds(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Dead letters that are to be deleted, or sent again."""
+    """Ids of dead letters to delete or replay."""
 
     dlq_ids: list[str]
 
 
 def request_filter(query: Query) -> Filter | None:
-    """The requests that a query selects, without its dates; None: it selects none, because no id in it is one."""
-    given = query.many("messageId", "messageIds")
-    ids = message_ids(given)
-    if given and not ids:
+    """Returns the filter of a query, without its dates; None if it matches nothing because no id is valid."""
+    texts = query.many("messageId", "messageIds")
+    ids = message_ids(texts)
+    if texts and not ids:
         return None
     return Filter(
         message_ids=ids,
@@ -62,7 +63,7 @@ def request_filter(query: Query) -> Filter | None:
 
 
 def dead_letter_selection(query: Query) -> Selection | None:
-    """The dead letters that a query selects; None: none. Its dates are of the moment they died."""
+    """Returns the dead letters that a query selects; None: none. Its dates refer to when they died."""
     which = request_filter(query)
     if which is None:
         return None
@@ -71,50 +72,51 @@ def dead_letter_selection(query: Query) -> Selection | None:
 
 
 def after(moment: datetime | None) -> datetime | None:
-    """The first moment that is not in a span any more: `toDate` itself is in it."""
+    """Returns the exclusive end for an inclusive `toDate`."""
     return None if moment is None else moment + timedelta(microseconds=1)
 
 
-def message_ids(given: tuple[str, ...]) -> tuple[UUID, ...]:
-    """Those that are ids of messages: nothing has the name of any other."""
-    return tuple(id for text in given if (id := message_id(text)) is not None)
+def message_ids(texts: tuple[str, ...]) -> tuple[UUID, ...]:
+    """Returns the valid ids; others match no message."""
+    return tuple(id for text in texts if (id := message_id(text)) is not None)
 
 
 def message_id(text: str) -> UUID | None:
-    """The id of a message; None: it is none."""
+    """Returns the text as an id of a message; None if it is not valid."""
     try:
         return UUID(text) if len(text) in (32, 36) else None
     except ValueError:
         return None
 
 
-async def body_of(request: Request) -> bytes:
-    """The JSON body of a request that may have one. One that was announced and is empty was lost: refused."""
+async def read_optional_body(request: Request) -> bytes:
+    """Returns the JSON body, or b"" without one. Raises Refused if a body is declared but empty: it was lost."""
     body = await read_body(request, limit=LARGEST)
     if body:
         return body
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind == "application/json":
-        raise Refused(400, "the body was lost on its way", hint="send it, or leave out the Content-Type")
+        raise Refused(400, "a JSON body is declared but empty", hint="send the body, or omit the Content-Type")
     if "content-type" in request.headers or "transfer-encoding" in request.headers:
-        raise Refused(422, "a body is announced, and it is empty", hint="send it, or leave out what announces it")
+        raise Refused(422, "a body is declared but empty", hint="send the body, or omit the headers that declare it")
     return body
 
 
 def messages_to_cancel(query: Query, body: bytes) -> Filter | None:
-    """The messages to cancel; None: none. The dates of the query are of their publishing.
+    """Returns the messages to cancel; None: none. The dates of the query refer to when they were published.
 
-    All of them: `all=true`, or nothing at all, which is what the official clients send for it. `count` says how many.
+    `all=true` selects all, and so does a request without query and body, which the official clients send for it.
+    `count` limits the number.
     """
     if not body:
-        return _of_cancel(query)
+        return _cancel_filter(query)
     if query:
-        raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
-    ids = message_ids(tuple(decoded(body, MessageIds).message_ids))
+        raise Refused(422, "ids in the body and filters in the query cannot be combined", hint="send one of them")
+    ids = message_ids(tuple(decode_json(body, MessageIds).message_ids))
     return Filter(message_ids=ids) if ids else None
 
 
-def _of_cancel(query: Query) -> Filter | None:
+def _cancel_filter(query: Query) -> Filter | None:
     which = request_filter(query)
     if which is None:
         return None
@@ -126,11 +128,11 @@ def _of_cancel(query: Query) -> Filter | None:
 
 
 def dead_letters_to_change(query: Query, body: bytes) -> Selection | None:
-    """The dead letters to replay or delete; None: none. All of them: `all=true`; `count` says how many."""
+    """Returns the dead letters to change; None: none. `all=true` selects all, `count` limits the number."""
     if body:
         if query.filters:
-            raise Refused(422, "ids are in the body, and filters in the query", hint="send one of them")
-        ids = tuple(decoded(body, DeadIds).dlq_ids)
+            raise Refused(422, "ids in the body and filters in the query cannot be combined", hint="send one of them")
+        ids = tuple(decode_json(body, DeadIds).dlq_ids)
         return Selection(dead_ids=ids) if ids else None
     selection = dead_letter_selection(query)
     _refuse_unclear(query, is_filtered=selection != Selection())
@@ -138,11 +140,11 @@ def dead_letters_to_change(query: Query, body: bytes) -> Selection | None:
 
 
 def _refuse_unclear(query: Query, *, is_filtered: bool) -> None:
-    """Refused: 422, if a query that changes something does not say which, or says it in two ways."""
-    said = query.one("all")
-    if said is not None and said != "true":
-        raise Refused(422, f"all cannot be {said[:64]!r}", hint="say which are meant, or all=true")
-    if is_filtered and said is not None:
+    """Raises Refused (422) if a query that changes something selects nothing, or selects in two ways."""
+    all_given = query.one("all")
+    if all_given is not None and all_given != "true":
+        raise Refused(422, f"all cannot be {all_given[:64]!r}", hint="give a filter, or all=true")
+    if is_filtered and all_given is not None:
         raise Refused(422, "all=true and a filter contradict each other", hint="send one of them")
-    if not is_filtered and said is None and query.one("count") is None:
-        raise Refused(422, "nothing says which are meant", hint="ids, a filter, all=true, or count=100")
+    if not is_filtered and all_given is None and query.one("count") is None:
+        raise Refused(422, "nothing is selected", hint="give ids, a filter, all=true, or count=100")

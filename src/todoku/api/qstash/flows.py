@@ -7,47 +7,49 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.qstash.answers import done, json, milliseconds, number
+from todoku.api.qstash.answers import empty_response, json, milliseconds, number
 from todoku.api.qstash.parsing import Query, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.duration import interval
 from todoku.core.errors import NotThere
 from todoku.core.upstash_headers import with_unit
 from todoku.engine.http import flow_control
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 _MOST: Final = 1_000_000
 
 
-class Flows:
+class FlowEndpoints:
     """The endpoints of flow control."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._store, self._settings, self._posts = context.store, context.settings, posts
 
-    def listed(self, request: Request) -> Response:
-        """All of them, or those whose key contains something."""
-        return json([_body(key) for key in flow_control.listed(self._store, search=Query(request).one("search"))])
+    def list_all(self, request: Request) -> Response:
+        """Lists all flow keys, or those that contain the text of `search`."""
+        return json([_body(key) for key in flow_control.list_keys(self._store, search=Query(request).one("search"))])
 
     def get(self, request: Request) -> Response:
-        """One of them."""
+        """Returns one flow key."""
         key = segment(request, "key")
         if (found := flow_control.get(self._store, key)) is None:
-            raise NotThere(f"there is no flow key {key!r}", hint="publish something with Upstash-Flow-Control-Key")
+            raise NotThere(
+                f"there is no flow key {key!r}", hint="it is created by a publish with Upstash-Flow-Control-Key"
+            )
         return json(_body(found))
 
     def pause(self, request: Request) -> Response:
-        """Deliver nothing with this key until it is resumed."""
+        """Pauses deliveries with this key until it is resumed."""
         flow_control.pause(self._store, segment(request, "key"), signed(request, "pause"), paused=True)
-        return done()
+        return empty_response()
 
     def resume(self, request: Request) -> Response:
-        """Deliver again."""
+        """Resumes deliveries with this key."""
         flow_control.pause(self._store, segment(request, "key"), signed(request, "resume"), paused=False)
-        return done()
+        return empty_response()
 
     def pin(self, request: Request) -> Response:
-        """Fix what it allows, whatever publishers say."""
+        """Fixes the limits of a key; publishers no longer change them."""
         query = Query(request, ("parallelism", "rate", "period"))
         period = query.one("period")
         flow_control.pin(
@@ -58,25 +60,25 @@ class Flows:
             rate=query.number("rate", least=1, most=_MOST),
             period=None if period is None else interval(with_unit(period), what="period"),
         )
-        return done()
+        return empty_response()
 
     def unpin(self, request: Request) -> Response:
-        """Let what publishers say count again."""
+        """Lets publishers change the limits of a key again."""
         query = Query(request, ("parallelism", "rate"))
         key, who = segment(request, "key"), signed(request, "unpin")
         flow_control.unpin(self._store, key, who, parallelism=query.flag("parallelism"), rate=query.flag("rate"))
         self._posts.forget()
-        return done()
+        return empty_response()
 
     def reset_rate(self, request: Request) -> Response:
-        """Let a period begin now."""
+        """Starts a new period of the rate now."""
         key = segment(request, "key")
         if not flow_control.reset_rate(self._store, key, signed(request, "reset rate")):
             raise NotThere(f"there is no flow key {key!r}", hint="GET /v2/flowControl lists them")
-        return done()
+        return empty_response()
 
     def parallelism(self, _: Request) -> Response:
-        """How many requests are being sent, and how many may be at once."""
+        """Returns how many requests are running, and the largest possible number."""
         running, workers = self._store.queues.running()
         return json({"parallelismMax": workers * self._settings.http_concurrency, "parallelismCount": running})
 

@@ -1,4 +1,4 @@
-"""`/v2/topics`: URL groups, under the name they had first."""
+"""`/v2/topics`: URL groups, under their former name."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
-from todoku.api.qstash.answers import done, json, milliseconds
-from todoku.api.qstash.parsing import LARGEST, Query, refuse_more_than_the_path, segment, signed
+from todoku.api.body import decode_json, read_body
+from todoku.api.qstash.answers import empty_response, json, milliseconds
+from todoku.api.qstash.parsing import LARGEST, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage, NotThere
 from todoku.core.http_request import check_headers, is_forwardable
 from todoku.core.redaction import redact_headers
 from todoku.engine.http import names, url_groups
-from todoku.engine.http.url_groups import Group, Named
+from todoku.engine.http.url_groups import EndpointName, Group
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """Endpoints that are to be added, or removed."""
+    """Endpoints to add or remove."""
 
-    endpoints: list[Named]
+    endpoints: list[EndpointName]
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """Headers of what is published to a group, unless the message has its own."""
+    """Default headers of messages to a group."""
 
     headers: dict[str, str]
 
@@ -41,62 +41,62 @@ class GroupEndpoints:
         self._masters = context.settings.master_keys
 
     async def add(self, request: Request) -> Response:
-        """Make a group, or add to it."""
-        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_checked(one, number) for number, one in enumerate(given.endpoints)]
+        """Creates a group, or adds endpoints to it."""
+        body = decode_json(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_check_with_url(one, number) for number, one in enumerate(body.endpoints)]
         who = signed(request, "upsert")
         await asyncio.to_thread(url_groups.put, self._store, segment(request, "group"), named, who)
-        return done()
+        return empty_response()
 
-    async def take(self, request: Request) -> Response:
-        """Take endpoints out of a group; it goes with its last one."""
+    async def remove_endpoints(self, request: Request) -> Response:
+        """Removes endpoints from a group; without endpoints, the group is removed too."""
         Query(request, ())
-        given = decoded(await read_body(request, limit=LARGEST), Endpoints)
-        named = [_named(one, number) for number, one in enumerate(given.endpoints)]
+        body = decode_json(await read_body(request, limit=LARGEST), Endpoints)
+        named = [_check_endpoint(one, number) for number, one in enumerate(body.endpoints)]
         who = signed(request, "remove")
         await asyncio.to_thread(url_groups.remove, self._store, segment(request, "group"), named, who)
-        return done()
+        return empty_response()
 
-    async def defaults(self, request: Request) -> Response:
-        """Say which headers its messages have."""
-        given = decoded(await read_body(request, limit=LARGEST), Defaults)
-        for name in given.headers:
+    async def set_defaults(self, request: Request) -> Response:
+        """Sets the default headers of a group's messages."""
+        body = decode_json(await read_body(request, limit=LARGEST), Defaults)
+        for name in body.headers:
             if not is_forwardable(name):
-                raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="it is said by whoever sends")
+                raise InvalidMessage(f"headers cannot have {name[:64]!r}", hint="todoku sets this header itself")
         who, name = signed(request, "set headers"), segment(request, "group")
         await asyncio.to_thread(
-            url_groups.set_headers, self._store, name, check_headers(given.headers), who, self._masters
+            url_groups.set_headers, self._store, name, check_headers(body.headers), who, self._masters
         )
-        return done()
+        return empty_response()
 
-    def listed(self, _: Request) -> Response:
-        """All of them."""
-        return json([_body(group) for group in url_groups.listed(self._store)])
+    def list_all(self, _: Request) -> Response:
+        """Lists all groups."""
+        return json([_body(group) for group in url_groups.list_groups(self._store)])
 
     def get(self, request: Request) -> Response:
-        """One of them."""
+        """Returns one group."""
         name = segment(request, "group")
         if (found := url_groups.get(self._store, name)) is None:
-            raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints makes it")
+            raise NotThere(f"there is no URL group {name!r}", hint=f"POST /v2/topics/{name}/endpoints creates it")
         return json(_body(found))
 
     def remove(self, request: Request) -> Response:
-        """Remove one; one that is gone already is no error."""
-        refuse_more_than_the_path(request)
+        """Removes a group; does nothing if it does not exist."""
+        refuse_query_and_body(request)
         url_groups.delete(self._store, segment(request, "group"), signed(request, "delete"))
-        return done()
+        return empty_response()
 
 
-def _checked(given: Named, number: int) -> Named:
-    if given.url is None:
+def _check_with_url(endpoint: EndpointName, number: int) -> EndpointName:
+    if endpoint.url is None:
         raise InvalidMessage(f"endpoint {number} has no url", hint='{"url": "https://example.com/hook"}')
-    return _named(given, number)
+    return _check_endpoint(endpoint, number)
 
 
-def _named(given: Named, number: int) -> Named:
-    """With its URL in the spelling in which it is stored, and a name that can be one."""
-    url = None if given.url is None else check_url(given.url, what=f"url of endpoint {number}")
-    return Named(url, names.checked(given.name, f"name of endpoint {number}") if given.name else None)
+def _check_endpoint(endpoint: EndpointName, number: int) -> EndpointName:
+    """Returns the endpoint with its normalized URL. InvalidMessage: the URL or the name is not valid."""
+    url = None if endpoint.url is None else check_url(endpoint.url, what=f"url of endpoint {number}")
+    return EndpointName(url, names.check_name(endpoint.name, f"name of endpoint {number}") if endpoint.name else None)
 
 
 def _body(group: Group) -> dict[str, Any]:

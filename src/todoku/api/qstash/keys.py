@@ -1,4 +1,4 @@
-"""`/v2/keys`: what deliveries are signed with."""
+"""`/v2/keys`: the signing keys of deliveries."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class KeyEndpoints:
         self._store, self._settings = context.store, context.settings
 
     def get(self, _: Request) -> Response:
-        """Both of them: receivers try the current one, then the next."""
+        """Returns both keys: receivers try the current one, then the next."""
         return _body(signing_keys(self._store, self._settings))
 
     def rotate(self, request: Request) -> Response:
-        """The next one becomes current, and there is a new next one."""
+        """Makes the next key current and creates a new next one."""
         return _body(rotate(self._store, self._settings, signed(request, "rotate")))
 
 

@@ -1,4 +1,4 @@
-"""`/v2/publish`, `/v2/enqueue` and `/v2/batch`: a raw body with Upstash-* headers, or many of them as JSON."""
+"""`/v2/publish` and `/v2/enqueue`: a raw body with Upstash-* headers; `/v2/batch`: many messages as JSON."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
+from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.answers import Accepted, json
-from todoku.api.qstash.parsing import caller_ip, option_fields, raw_query, raw_rest, unescaped
+from todoku.api.qstash.parsing import caller_ip, option_fields, raw_query, raw_rest, unescape
 from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import request_id
 from todoku.core.address import Address, Group, address
 from todoku.core.errors import InvalidMessage
 from todoku.core.upstash_headers import UpstashOptions, collect_fields, parse_options
-from todoku.engine.http.names import checked
-from todoku.engine.http.publish_requests import CheckedRequest, Posts, PublishedRequest
+from todoku.engine.http.names import check_name
+from todoku.engine.http.publish_requests import CheckedRequest, PublishedRequest, RequestPublisher
 from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.observability.tracing import trace_headers
 
 CORRELATION: Final = "x-correlation-id"
 MOST_IN_BATCH: Final = 1000
 _BATCH_BYTES: Final = 16
-"""A batch may be so many times as large as a body."""
+"""Largest size of a batch, as a multiple of the largest body."""
 
 _MOST_QUOTES: Final = 300 * MOST_IN_BATCH
-"""Two for each text of a batch: every header is two texts, and each of them costs as much as a kilobyte of a body."""
+"""Two for each string of a batch. A header is two strings, and each costs as much as a kilobyte of a body."""
 
-_AT_ONCE: Final = 4
-"""Messages of a batch that are read before others are served."""
+_PARSED_AT_ONCE: Final = 4
+"""Messages of a batch that are parsed before the event loop serves other requests."""
 
 
 class BatchItem(msgspec.Struct, frozen=True):
@@ -46,44 +46,44 @@ class BatchItem(msgspec.Struct, frozen=True):
 
 
 class PublishEndpoints:
-    """The endpoints that publish."""
+    """The endpoints that publish messages."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._context, self._posts = context, posts
 
     async def publish(self, request: Request) -> Response:
-        """A message to a URL or a URL group."""
+        """Publishes a message to a URL or a URL group."""
         return await self._one(request, raw_rest(request, "/v2/publish/"), queue=None)
 
     async def enqueue(self, request: Request) -> Response:
-        """The same, through a queue."""
+        """Publishes a message through a queue."""
         queue, _, rest = raw_rest(request, "/v2/enqueue/").partition("/")
-        return await self._one(request, rest, queue=unescaped(queue))
+        return await self._one(request, rest, queue=unescape(queue))
 
     async def batch(self, request: Request) -> Response:
-        """Many at once: all of them are stored, or none."""
+        """Publishes many messages; either all or none are stored."""
         limit = self._context.settings.max_payload_bytes * _BATCH_BYTES
         body = await read_body(request, limit=limit)
         if body.count(b'"') - body.count(b'\\"') > _MOST_QUOTES:
-            raise Refused(413, "the batch has too many texts in it", hint="send it in parts, or with fewer headers")
-        items = decoded(body, list[BatchItem])
+            raise Refused(413, "the batch contains too many strings", hint="send it in parts, or with fewer headers")
+        items = decode_json(body, list[BatchItem])
         if len(items) > MOST_IN_BATCH:
             raise InvalidMessage(f"a batch cannot have {len(items)} messages", hint=f"at most {MOST_IN_BATCH}")
         posts: list[CheckedRequest] = []
         for number, item in enumerate(items):
             posts.append(self._item(request, number, item))
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)  # the other requests of this event loop come between
-        published = await self._posts.publish(self._context.together, posts)
-        return json([answer(each) for each in published])
+            if number % _PARSED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # lets the event loop serve other requests
+        published = await self._posts.publish(self._context.group_commit, posts)
+        return json([response_body(each) for each in published])
 
     async def _one(self, request: Request, raw: str, *, queue: str | None) -> Response:
         given = option_fields(request)
         post = self._post(request, given, address(raw, raw_query(request)), queue)
         body = await read_body(request, limit=self._context.settings.max_payload_bytes)
-        (published,) = await self._posts.publish(self._context.together, [msgspec.structs.replace(post, body=body)])
-        known = all(sent.message.duplicate for sent in published.sent)
-        return json(answer(published), 202 if known else 200)
+        (published,) = await self._posts.publish(self._context.group_commit, [msgspec.structs.replace(post, body=body)])
+        is_duplicate = all(sent.message.duplicate for sent in published.sent)
+        return json(response_body(published), 202 if is_duplicate else 200)
 
     def _item(self, request: Request, number: int, item: BatchItem) -> CheckedRequest:
         try:
@@ -95,29 +95,29 @@ class PublishEndpoints:
         return msgspec.structs.replace(post, body=(item.body or "").encode())
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
-        found = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
-        return post_of(found, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
+        options = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
+        return build_request(options, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
 
 
-def post_of(found: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
-    """What was asked for, to that address, without its body; `own` are headers of the message itself."""
+def build_request(options: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
+    """Returns the request without its body. `own`: headers of the message itself, which are not sent."""
     place = {"url": "", "group": to.name} if isinstance(to, Group) else {"url": to.url}
-    named = None if queue is None else checked(queue, "queue")
+    named = None if queue is None else check_name(queue, "queue")
     return CheckedRequest(
-        request=msgspec.structs.replace(found.request, queue=named, **place),
+        request=msgspec.structs.replace(options.request, queue=named, **place),
         posting=Posting(
-            delay=found.delay,
-            at=found.at,
-            deduplication_id=found.deduplication_id,
-            deduplicated_for=found.deduplicated_for or DEDUPLICATED_FOR,
+            delay=options.delay,
+            at=options.at,
+            deduplication_id=options.deduplication_id,
+            deduplicated_for=options.deduplicated_for or DEDUPLICATED_FOR,
             trace=own,
         ),
-        by_content=found.by_content,
+        by_content=options.by_content,
     )
 
 
-def answer(published: PublishedRequest) -> Accepted | list[Accepted]:
-    """The ids: of a URL group a list."""
+def response_body(published: PublishedRequest) -> Accepted | list[Accepted]:
+    """Returns the accepted message; a list for a URL group."""
     accepted = [
         Accepted(message_id=str(sent.message.id), url=sent.url, deduplicated=sent.message.duplicate)
         for sent in published.sent

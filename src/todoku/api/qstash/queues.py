@@ -9,17 +9,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from todoku.api.body import decoded, read_body
-from todoku.api.qstash.answers import done, json, milliseconds
-from todoku.api.qstash.parsing import LARGEST, refuse_more_than_the_path, segment, signed
+from todoku.api.body import decode_json, read_body
+from todoku.api.qstash.answers import empty_response, json, milliseconds
+from todoku.api.qstash.parsing import LARGEST, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine.http import request_queues
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 
 class Upsert(msgspec.Struct, frozen=True, rename="camel"):
-    """What a queue is to be."""
+    """The new settings of a queue; None: unchanged."""
 
     queue_name: str
     parallelism: int | None = None
@@ -29,52 +29,52 @@ class Upsert(msgspec.Struct, frozen=True, rename="camel"):
 class QueueEndpoints:
     """The endpoints of queues."""
 
-    def __init__(self, context: RequestContext, posts: Posts) -> None:
+    def __init__(self, context: RequestContext, posts: RequestPublisher) -> None:
         self._store, self._posts = context.store, posts
 
     async def upsert(self, request: Request) -> Response:
-        """Make a queue, or change it."""
-        wanted = decoded(await read_body(request, limit=LARGEST), Upsert)
+        """Creates a queue, or changes it."""
+        upsert = decode_json(await read_body(request, limit=LARGEST), Upsert)
         who = signed(request, "upsert")
         await asyncio.to_thread(
             request_queues.upsert,
             self._store,
-            wanted.queue_name,
+            upsert.queue_name,
             who,
-            parallelism=wanted.parallelism,
-            paused=wanted.paused,
+            parallelism=upsert.parallelism,
+            paused=upsert.paused,
         )
-        self._posts.forget(wanted.queue_name)
-        return done()
+        self._posts.forget(upsert.queue_name)
+        return empty_response()
 
-    def listed(self, _: Request) -> Response:
-        """All of them."""
-        return json([_body(queue) for queue in request_queues.listed(self._store)])
+    def list_all(self, _: Request) -> Response:
+        """Lists all queues."""
+        return json([_body(queue) for queue in request_queues.list_queues(self._store)])
 
     def get(self, request: Request) -> Response:
-        """One of them."""
+        """Returns one queue."""
         name = segment(request, "queue")
         if (found := request_queues.get(self._store, name)) is None:
-            raise NotThere(f"there is no queue {name!r}", hint="enqueue something, or POST /v2/queues")
+            raise NotThere(f"there is no queue {name!r}", hint="create it by an enqueue or by POST /v2/queues")
         return json(_body(found))
 
     def remove(self, request: Request) -> Response:
-        """Remove one; one that is gone already is no error, as with QStash."""
-        refuse_more_than_the_path(request)
+        """Removes a queue; does nothing if it does not exist, like QStash."""
+        refuse_query_and_body(request)
         name = segment(request, "queue")
         request_queues.remove(self._store, name, signed(request, "delete"))
         self._posts.forget(name)
-        return done()
+        return empty_response()
 
     def pause(self, request: Request) -> Response:
-        """Deliver nothing of it until it is resumed."""
+        """Pauses a queue until it is resumed."""
         request_queues.pause(self._store, segment(request, "queue"), signed(request, "pause"), paused=True)
-        return done()
+        return empty_response()
 
     def resume(self, request: Request) -> Response:
-        """Deliver again."""
+        """Resumes a queue."""
         request_queues.pause(self._store, segment(request, "queue"), signed(request, "resume"), paused=False)
-        return done()
+        return empty_response()
 
 
 def _body(queue: request_queues.RequestQueue) -> dict[str, Any]:

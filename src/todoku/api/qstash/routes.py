@@ -1,39 +1,39 @@
-"""Every endpoint of `/v2`, and what it needs."""
+"""All endpoints of `/v2` and the scopes they need."""
 
 from __future__ import annotations
 
-from todoku.api.auth import Access, Endpoint, Guarded
+from todoku.api.auth import Access, Endpoint, GuardedRoute
 from todoku.api.qstash.dlq import DeadLetterEndpoints
 from todoku.api.qstash.events import EventEndpoints
-from todoku.api.qstash.flows import Flows
+from todoku.api.qstash.flows import FlowEndpoints
 from todoku.api.qstash.groups import GroupEndpoints
 from todoku.api.qstash.keys import KeyEndpoints
-from todoku.api.qstash.messages import Messages
+from todoku.api.qstash.messages import MessageEndpoints
 from todoku.api.qstash.publish import PublishEndpoints
 from todoku.api.qstash.queues import QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
 from todoku.api.request_context import RequestContext
-from todoku.engine.http.publish_requests import Posts
+from todoku.engine.http.publish_requests import RequestPublisher
 
 Row = tuple[str, str, Endpoint, Access]
-"""Methods, path, what answers, what it needs."""
+"""Methods, path, endpoint, scope."""
 
 
-def qstash_routes(context: RequestContext) -> list[Guarded]:
-    """The routes. There is none with an empty id: what ends with a slash is nothing, and nothing is redirected."""
-    posts = Posts(context.outbox)
+def qstash_routes(context: RequestContext) -> list[GuardedRoute]:
+    """Returns the routes. None matches an empty id: a path that ends with a slash is unknown and not redirected."""
+    posts = RequestPublisher(context.outbox)
     rows = [
         *_publishing(PublishEndpoints(context, posts)),
-        *_messages(Messages(context), EventEndpoints(context)),
+        *_messages(MessageEndpoints(context), EventEndpoints(context)),
         *_dead(DeadLetterEndpoints(context)),
         *_queues(QueueEndpoints(context, posts)),
         *_schedules(ScheduleEndpoints(context)),
         *_groups(GroupEndpoints(context)),
-        *_flows(Flows(context, posts)),
+        *_flows(FlowEndpoints(context, posts)),
         *_keys(KeyEndpoints(context)),
     ]
     return [
-        Guarded(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
+        GuardedRoute(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
         for methods, path, endpoint, access in rows
     ]
 
@@ -46,19 +46,19 @@ def _publishing(of: PublishEndpoints) -> list[Row]:
     ]
 
 
-def _messages(of: Messages, events: EventEndpoints) -> list[Row]:
+def _messages(of: MessageEndpoints, events: EventEndpoints) -> list[Row]:
     return [
         ("GET", "/v2/messages/{id}", of.get, "read"),
         ("DELETE", "/v2/messages/{id}", of.cancel, "operate"),
         ("DELETE", "/v2/messages", of.cancel_many, "operate"),
-        ("GET", "/v2/events", events.listed, "read"),
-        ("GET", "/v2/logs", events.listed, "read"),
+        ("GET", "/v2/events", events.list_all, "read"),
+        ("GET", "/v2/logs", events.list_all, "read"),
     ]
 
 
 def _dead(of: DeadLetterEndpoints) -> list[Row]:
     return [
-        ("GET", "/v2/dlq", of.listed, "read"),
+        ("GET", "/v2/dlq", of.list_all, "read"),
         ("DELETE", "/v2/dlq", of.remove_many, "operate"),
         ("POST", "/v2/dlq/retry", of.retry_many, "operate"),
         ("POST", "/v2/dlq/retry/{id}", of.retry, "operate"),
@@ -70,7 +70,7 @@ def _dead(of: DeadLetterEndpoints) -> list[Row]:
 def _queues(of: QueueEndpoints) -> list[Row]:
     return [
         ("POST", "/v2/queues", of.upsert, "operate"),
-        ("GET", "/v2/queues", of.listed, "read"),
+        ("GET", "/v2/queues", of.list_all, "read"),
         ("GET", "/v2/queues/{queue}", of.get, "read"),
         ("DELETE", "/v2/queues/{queue}", of.remove, "operate"),
         ("POST", "/v2/queues/{queue}/pause", of.pause, "operate"),
@@ -79,11 +79,11 @@ def _queues(of: QueueEndpoints) -> list[Row]:
 
 
 def _schedules(of: ScheduleEndpoints) -> list[Row]:
-    """Clients send PATCH to pause, the vendor's description says POST: so those two come before what makes one."""
+    """Clients pause by PATCH, QStash's documentation by POST, so these routes precede the one that creates."""
     return [
         ("PATCH POST", "/v2/schedules/{id}/pause", of.pause, "operate"),
         ("PATCH POST", "/v2/schedules/{id}/resume", of.resume, "operate"),
-        ("GET", "/v2/schedules", of.listed, "read"),
+        ("GET", "/v2/schedules", of.list_all, "read"),
         ("GET", "/v2/schedules/{id}", of.get, "read"),
         ("DELETE", "/v2/schedules/{id}", of.remove, "operate"),
         ("POST", "/v2/schedules/{destination:path}", of.create, "operate"),
@@ -92,18 +92,18 @@ def _schedules(of: ScheduleEndpoints) -> list[Row]:
 
 def _groups(of: GroupEndpoints) -> list[Row]:
     return [
-        ("GET", "/v2/topics", of.listed, "read"),
+        ("GET", "/v2/topics", of.list_all, "read"),
         ("GET", "/v2/topics/{group}", of.get, "read"),
         ("DELETE", "/v2/topics/{group}", of.remove, "operate"),
-        ("PATCH", "/v2/topics/{group}", of.defaults, "operate"),
+        ("PATCH", "/v2/topics/{group}", of.set_defaults, "operate"),
         ("POST", "/v2/topics/{group}/endpoints", of.add, "operate"),
-        ("DELETE", "/v2/topics/{group}/endpoints", of.take, "operate"),
+        ("DELETE", "/v2/topics/{group}/endpoints", of.remove_endpoints, "operate"),
     ]
 
 
-def _flows(of: Flows) -> list[Row]:
+def _flows(of: FlowEndpoints) -> list[Row]:
     return [
-        ("GET", "/v2/flowControl", of.listed, "read"),
+        ("GET", "/v2/flowControl", of.list_all, "read"),
         ("GET", "/v2/flowControl/{key}", of.get, "read"),
         ("POST", "/v2/flowControl/{key}/pause", of.pause, "operate"),
         ("POST", "/v2/flowControl/{key}/resume", of.resume, "operate"),
@@ -115,7 +115,7 @@ def _flows(of: Flows) -> list[Row]:
 
 
 def _keys(of: KeyEndpoints) -> list[Row]:
-    """Who has them can sign as we do: only an admin sees them."""
+    """Only for admins: a holder of the keys can forge signatures."""
     return [
         ("GET", "/v2/keys", of.get, "admin"),
         ("POST", "/v2/keys/rotate", of.rotate, "admin"),

@@ -11,17 +11,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import read_body
-from todoku.api.qstash.answers import ScheduleBody, done, json, milliseconds, milliseconds_or_none, number, sent
+from todoku.api.qstash.answers import (
+    ScheduleBody,
+    empty_response,
+    json,
+    milliseconds,
+    milliseconds_or_none,
+    number,
+    request_fields,
+)
 from todoku.api.qstash.parsing import (
     caller_ip,
     option_fields,
     raw_query,
     raw_rest,
-    refuse_more_than_the_path,
+    refuse_query_and_body,
     segment,
     signed,
 )
-from todoku.api.qstash.publish import post_of
+from todoku.api.qstash.publish import build_request
 from todoku.api.request_context import RequestContext
 from todoku.app import new_id
 from todoku.core.address import address
@@ -38,50 +46,50 @@ class ScheduleEndpoints:
         self._context = context
 
     async def create(self, request: Request) -> Response:
-        """Make a schedule, or change the one that has the id."""
+        """Creates a schedule, or replaces the one of this id."""
         given = option_fields(request)
-        found = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
+        options = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request), scheduled=True)
         to = address(raw_rest(request, "/v2/schedules/"), raw_query(request))
-        if found.when is None:
-            raise InvalidMessage("Upstash-Cron is missing", hint="Upstash-Cron: 0 9 * * *")
-        if found.at is not None:
-            raise InvalidMessage("Upstash-Not-Before is not for schedules", hint="Upstash-Cron says when")
-        id = found.schedule_id or f"scd_{new_id().hex}"
-        post = post_of(found, to, given.get("upstash-queue-name"), {})
+        if options.when is None:
+            raise InvalidMessage("Upstash-Cron is missing", hint="send it, such as Upstash-Cron: 0 9 * * *")
+        if options.at is not None:
+            raise InvalidMessage("Upstash-Not-Before is not allowed for schedules", hint="Upstash-Cron sets the time")
+        id = options.schedule_id or f"scd_{new_id().hex}"
+        post = build_request(options, to, given.get("upstash-queue-name"), {})
         body = await read_body(request, limit=self._context.settings.max_payload_bytes)
         post = msgspec.structs.replace(post, request=msgspec.structs.replace(post.request, schedule=id), body=body)
         who = signed(request, "schedule")
-        await asyncio.to_thread(request_schedules.put, self._context.outbox, id, post, found.when, who)
+        await asyncio.to_thread(request_schedules.put, self._context.outbox, id, post, options.when, who)
         return json({"scheduleId": id})
 
-    def listed(self, _: Request) -> Response:
-        """All of them."""
+    def list_all(self, _: Request) -> Response:
+        """Lists all schedules."""
         masters = self._context.settings.master_keys
-        return json([_body(each) for each in request_schedules.listed(self._context.store, masters)])
+        return json([_body(each) for each in request_schedules.list_schedules(self._context.store, masters)])
 
     def get(self, request: Request) -> Response:
-        """One of them."""
+        """Returns one schedule."""
         masters = self._context.settings.master_keys
         return json(_body(request_schedules.get(self._context.store, segment(request, "id"), masters)))
 
     def remove(self, request: Request) -> Response:
-        """Remove one; what it has published stays."""
-        refuse_more_than_the_path(request)
+        """Removes a schedule; the messages it has published stay."""
+        refuse_query_and_body(request)
         who = signed(request, "delete")
         self._context.box.schedules.remove(self._name(request), by=who.by, why=who.why)
-        return done()
+        return empty_response()
 
     def pause(self, request: Request) -> Response:
-        """Let it fire nothing."""
+        """Pauses a schedule."""
         who = signed(request, "pause")
         self._context.box.schedules.pause(self._name(request), by=who.by, why=who.why)
-        return done()
+        return empty_response()
 
     def resume(self, request: Request) -> Response:
-        """Let it fire again, from the next slot on."""
+        """Resumes a schedule, from its next slot on."""
         who = signed(request, "resume")
         self._context.box.schedules.resume(self._name(request), by=who.by, why=who.why)
-        return done()
+        return empty_response()
 
     def _name(self, request: Request) -> str:
         return request_schedules.name_of(self._context.store, segment(request, "id"))
@@ -103,7 +111,7 @@ def _body(schedule: HttpSchedule) -> ScheduleBody:
         next_schedule_time=None if schedule.paused else milliseconds_or_none(schedule.next_run_at),
         last_schedule_states=_states(schedule),
         error=schedule.error,
-        **sent(schedule.request, schedule.body),
+        **request_fields(schedule.request, schedule.body),
     )
 
 

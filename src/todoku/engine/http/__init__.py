@@ -1,1 +1,1 @@
-"""HTTP requests on the line: what is published to URLs, and everything that is asked about it afterwards."""
+"""Publishing of HTTP requests; their queues, schedules, events and dead letters; API tokens and signing keys."""

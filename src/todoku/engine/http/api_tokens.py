@@ -1,4 +1,4 @@
-"""API tokens: shown once when they are made, stored as a hash, checked without a query each time."""
+"""API tokens: shown once when created, stored as a hash, checked through a cache."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from todoku.store.audit import Signed
 from todoku.store.store import Store
 from todoku.store.tokens import TokenRow
 
-REMEMBERED: Final = 5.0
-"""Seconds for which a check is remembered: so long a token that was revoked may still open something."""
+CACHE_SECONDS: Final = 5.0
+"""Seconds for which the result of a check is cached, and a revoked token may still be accepted."""
 
 KNOWN: Final = 10_000
 UNKNOWN: Final = 4096
@@ -41,7 +41,7 @@ _FIRST: Final = Signed("todoku", "there was no token")
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as people see it: never the token itself. `prefix` is how it begins. `id` None: the setting's."""
+    """A token without its text. `prefix`: its first characters. `id` None: the token of the settings."""
 
     id: UUID | None
     name: str
@@ -54,89 +54,89 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = True
 
     def allows(self, scope: Scope) -> bool:
-        """Whether it may do this."""
+        """Returns whether the token is alive and has the scope."""
         return self.alive and allows(self.scopes, scope)
 
 
 OF_SETTINGS: Final = Token(id=None, name="TODOKU_TOKEN", prefix="", scopes=("admin",))
-"""The token that is a setting: an admin's, without a row."""
+"""The token of the settings: an admin's, without a row."""
 
 
 def create(
     store: Store, signed: Signed, *, name: str, scopes: Iterable[object], lasts: float | None = None
 ) -> tuple[Token, str]:
-    """A new token and its text, which is nowhere else from now on. `lasts`: seconds until it ends by itself."""
-    id, text, checked = _made(name, scopes)
+    """Creates a token. Returns it and its text, which is not stored. `lasts`: seconds until it expires."""
+    id, text, checked = _new_token(name, scopes)
     if lasts is not None and not 0 < lasts <= 10 * 365 * 86_400.0:
-        raise InvalidAct(f"expires cannot be {lasts:g} s", hint="more than 0, and ten years at the most")
-    row = store.tokens.add(id, name, hashed(text), checked, signed, lasts=lasts)
+        raise InvalidAct(f"expires cannot be {lasts:g} s", hint="use more than 0 and at most ten years")
+    row = store.tokens.add(id, name, hash_token(text), checked, signed, lasts=lasts)
     return _token(row), text
 
 
-def first(store: Store, settings: Settings) -> str | None:
-    """The text of an admin token that was made because there was none at all, nor one in the settings; else None.
+def create_first(store: Store, settings: Settings) -> str | None:
+    """Creates an admin token if there is none, neither stored nor in the settings. Returns its text, else None.
 
-    One of all processes that ask at the same time is given it, to show it once.
+    Of several concurrent processes, only one gets the text and can show it.
     """
     if settings.token is not None:
         return None
-    id, text, checked = _made("first", ("admin",))
-    return text if store.tokens.add_first(id, "first", hashed(text), checked, _FIRST) is not None else None
+    id, text, checked = _new_token("first", ("admin",))
+    return text if store.tokens.add_first(id, "first", hash_token(text), checked, _FIRST) is not None else None
 
 
-def listed(store: Store) -> tuple[Token, ...]:
-    """Every token there is, revoked ones too, the oldest first."""
+def list_tokens(store: Store) -> tuple[Token, ...]:
+    """Returns all tokens including revoked ones, oldest first."""
     return tuple(map(_token, store.tokens.rows()))
 
 
 def find(store: Store, what: str) -> Token:
-    """The token of an id, a prefix or a name. InvalidAct: there is none, or several are called so."""
-    found = [each for each in listed(store) if what in (str(each.id), each.prefix, each.name)]
+    """Returns the token with this id, prefix or name. InvalidAct: none or several have it."""
+    found = [each for each in list_tokens(store) if what in (str(each.id), each.prefix, each.name)]
     alive = [each for each in found if each.revoked_at is None] or found
     if len(alive) != 1:
         number = "no token" if not alive else f"{len(alive)} tokens"
-        hint = "`todoku tokens list` shows them" if not alive else "give the prefix instead of the name"
+        hint = "`todoku tokens list` lists the tokens" if not alive else "give the prefix instead of the name"
         raise InvalidAct(f"{number} called {what!r}", hint=hint)
     return alive[0]
 
 
 def revoke(store: Store, id: UUID, signed: Signed) -> Token:
-    """It opens nothing any more, from the next few seconds on. InvalidAct: there is none, or it was revoked."""
+    """Revokes a token; caches expire within `CACHE_SECONDS`. InvalidAct: it does not exist or is revoked already."""
     return _token(store.tokens.revoke(id, signed))
 
 
 class TokenChecker:
-    """Checks tokens for one process, and remembers what it found for a few seconds. Thread-safe; it blocks."""
+    """Checks tokens for one process and caches the results for `CACHE_SECONDS`. Thread-safe; it blocks."""
 
     def __init__(self, store: Store, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._setting = settings.token
-        self._lock = threading.Lock()  # a TTLCache changes when it is read, too
+        self._lock = threading.Lock()  # reading a TTLCache changes it, too
         # Two caches, so that no number of wrong tokens evicts a right one.
-        self._known: TTLCache[str, Token] = TTLCache(KNOWN, REMEMBERED, timer=monotonic)
-        self._unknown: TTLCache[str, bool] = TTLCache(UNKNOWN, REMEMBERED, timer=monotonic)
+        self._known: TTLCache[str, Token] = TTLCache(KNOWN, CACHE_SECONDS, timer=monotonic)
+        self._unknown: TTLCache[str, bool] = TTLCache(UNKNOWN, CACHE_SECONDS, timer=monotonic)
         self._used: TTLCache[UUID, bool] = TTLCache(KNOWN, USED_EVERY, timer=monotonic)
 
     def check(self, text: str) -> Token | None:
-        """The live token of this text; None: there is none, or it was revoked or has expired. StoreError."""
+        """Returns the token of this text; None if it is unknown, revoked or expired. StoreError."""
         is_cached, token = self.recall(text)
         if is_cached:
             return token
         if token is None:
-            token = self._look_up(hashed(text))
+            token = self._look_up(hash_token(text))
         if token is not None:
-            self._note(token)
+            self._note_use(token)
         return token
 
     def recall(self, text: str) -> tuple[bool, Token | None]:
-        """Whether `check` needs no query, and its answer then: an event loop can do without a thread."""
+        """Returns (True, the result of `check`) if that needs no query, so that an event loop needs no thread."""
         if not 0 < len(text) <= _LONGEST:
             return True, None
         if self._setting is not None and Secret(text) == self._setting:
             return True, OF_SETTINGS
-        hash = hashed(text)
+        hash = hash_token(text)
         with self._lock:
-            try:  # for a known token half the time of TTLCache.get, and this is done for every request
+            try:  # takes half the time of TTLCache.get for a known token; this runs for every request
                 known = self._known[hash]
             except KeyError:
                 return hash in self._unknown, None
@@ -152,8 +152,8 @@ class TokenChecker:
                 self._known[hash] = token
         return token
 
-    def _note(self, token: Token) -> None:
-        """When it was last used is for people: not worth a write more than once a minute, nor a failed request."""
+    def _note_use(self, token: Token) -> None:
+        """Stores the time of the last use, at most once a minute. A failure is only logged: the time is informative."""
         with self._lock:
             if token.id is None or token.id in self._used:
                 return
@@ -164,19 +164,19 @@ class TokenChecker:
             Log().debug("DUTY_FAILED", duty="tokens", error=str(error))
 
 
-def hashed(text: str) -> str:
-    """How a token is stored. Plain SHA-256 is enough: a token is chance, not a password that people choose."""
+def hash_token(text: str) -> str:
+    """Returns the stored form of a token. Plain SHA-256 is enough, since tokens are random, not chosen by people."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """InvalidMessage unless a token may have this name, which is printed beside every act done with the token."""
+    """InvalidMessage unless the name can be printed: it is shown with every audited action of the token."""
     check_text(name, "name of a token", _LONGEST_NAME)
     if not name.isprintable():
         raise InvalidMessage(f"a token cannot be called {name!r}", hint="no line breaks or invisible characters")
 
 
-def _made(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, ...]]:
+def _new_token(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, ...]]:
     checked = scopes(given)
     check_name(name)
     id = new_id()
@@ -184,7 +184,7 @@ def _made(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Scope, .
 
 
 def _prefix(id: UUID) -> str:
-    """How the token with this id begins: enough for people to tell it from others, of no use to anybody else."""
+    """Returns the first characters of the token with this id: they identify it and reveal nothing of its secret."""
     return f"todoku_{id.hex[-8:]}"
 
 

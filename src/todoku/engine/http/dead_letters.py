@@ -1,6 +1,6 @@
-"""Dead letters of HTTP requests: listed, replayed and purged by what they have in common.
+"""Dead letters of HTTP requests: find, replay and purge them by id or filter.
 
-A cancelled request is no dead letter here: its publisher or an operator wanted it so.
+A cancelled request is not a dead letter here: its publisher or an operator ended it deliberately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from todoku.store.store import Store
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters: by their ids over HTTP, or by a filter."""
+    """Selects dead letters by their ids over HTTP, or by a filter."""
 
     dead_ids: tuple[str, ...] = ()
     which: Filter = Filter()
@@ -47,8 +47,8 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class Acts(msgspec.Struct, frozen=True):
-    """The messages that an act changed, in the order it looked at them, and the cursor to go on with, if any."""
+class ChangedMessages(msgspec.Struct, frozen=True):
+    """The messages that were changed, in the order of reading, and the cursor of the next page (None: the last)."""
 
     message_ids: tuple[UUID, ...]
     cursor: str | None
@@ -57,18 +57,18 @@ class Acts(msgspec.Struct, frozen=True):
 def find(
     outbox: Outbox, selection: Selection = EVERYTHING, *, cursor: str | None = None, limit: int = 100
 ) -> DeadLetterPage:
-    """One page of dead letters. `since` and `until` of the filter are of the moment they died."""
+    """Returns one page of dead letters. `since` and `until` of the filter refer to when they died."""
     page = _find(outbox.store, selection, cursor, limit)
     return DeadLetterPage(_letters(outbox, page.items), page.next)
 
 
 def get(outbox: Outbox, id: str) -> RequestDeadLetter | None:
-    """One dead letter; None: there is none, it was replayed, or purged."""
+    """Returns one dead letter; None if it does not exist, was replayed or purged."""
     return next(iter(_letters(outbox, _by_ids(outbox.store, [id]))), None)
 
 
 def was_replayed(outbox: Outbox, id: str) -> bool:
-    """Whether this was the id of a dead letter that has been replayed since."""
+    """Returns whether this is the id of a dead letter that was replayed."""
     if (ref := parse_dead_id(id)) is None:
         return False
     delivery_id, replay_count = ref
@@ -79,27 +79,29 @@ def was_replayed(outbox: Outbox, id: str) -> bool:
 
 def replay(
     outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100
-) -> Acts:
+) -> ChangedMessages:
     """Replays one page of dead letters, from attempt 0 and audited (I9)."""
     page = _find(outbox.store, selection, cursor, limit)
-    done = _acts(page, operations.replay_each(outbox.store, page.items, signed))
+    changed = _changed_messages(page, operations.replay_each(outbox.store, page.items, signed))
     outbox.wake()
-    return done
+    return changed
 
 
-def purge(outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100) -> Acts:
-    """Removes one page of dead letters for good, audited."""
+def purge(
+    outbox: Outbox, selection: Selection, signed: Signed, *, cursor: str | None = None, limit: int = 100
+) -> ChangedMessages:
+    """Removes one page of dead letters permanently, audited."""
     page = _find(outbox.store, selection, cursor, limit)
-    return _acts(page, operations.purge_each(outbox.store, page.items, signed))
+    return _changed_messages(page, operations.purge_each(outbox.store, page.items, signed))
 
 
-def _acts(page: Page, changed: frozenset[int]) -> Acts:
+def _changed_messages(page: Page, changed: frozenset[int]) -> ChangedMessages:
     ids = (row.message_id for row in page.items if row.id in changed)
-    return Acts(tuple(id for id in ids if id is not None), page.next)
+    return ChangedMessages(tuple(id for id in ids if id is not None), page.next)
 
 
 def _find(store: Store, selection: Selection, cursor: str | None, limit: int) -> Page:
-    """Up to `limit` that match, and where to go on."""
+    """Returns up to `limit` matching deliveries and the next cursor."""
     which = selection.which
     if selection.dead_ids:
         found = {row.id: row for row in _by_ids(store, selection.dead_ids)}

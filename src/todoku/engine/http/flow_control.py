@@ -1,7 +1,7 @@
-"""Flow control: the requests that share a key run so many at once, and start so many in a period, over all workers.
+"""Flow control: limits how many requests of one key run at once and start per period, over all workers.
 
-A key is a queue with a limit and a rate of its own. Publishers say what it allows; a person may pin it, and then what
-they say is remembered but not obeyed. A rate is kept evenly: 4 in 2 seconds is one every half second.
+A key is a queue with its own limit and rate. Publishers set both; an operator may pin them, and then the publishers'
+values are stored but not applied. A rate is spread evenly: 4 in 2 seconds is one every half second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Flow
 from todoku.core.limit import FASTEST
-from todoku.engine.http.names import checked
-from todoku.engine.http.request_queues import TOUCHED_EVERY
+from todoku.engine.http.names import check_name
+from todoku.engine.http.request_queues import TOUCH_INTERVAL
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.queues import Load, QueueRow, QueueSpec, QueueState
@@ -29,9 +29,9 @@ _MOST: Final = 1000
 
 
 class FlowKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow key as people look at it. None: no such limit.
+    """The state of a flow key. A limit of None: unlimited.
 
-    `rate_count`: so many starts of the period are given away already; it began at `period_start`.
+    `rate_count`: the starts of the current period that are used up; the period began at `period_start`.
     """
 
     key: str
@@ -48,23 +48,23 @@ class FlowKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(flow: Flow) -> None:
-    """InvalidMessage unless this can be a flow key and what it allows."""
-    checked(flow.key, "flow control key")
+    """InvalidMessage unless the key and its limits are valid."""
+    check_name(flow.key, "flow control key")
     _check(flow.parallelism, flow.rate, flow.period)
 
 
 def ensure(store: Store, flow: Flow) -> None:
-    """Let a key allow what a publisher says, unless it is pinned. Reads first: the usual case writes nothing."""
+    """Stores a publisher's limits of a key; a pin overrides them. Reads first: the usual case writes nothing."""
     check(flow)
-    whole = f"{KIND}{flow.key}"
+    name = f"{KIND}{flow.key}"
 
     def decide(row: QueueRow | None) -> QueueState | None:
-        said = _told(row, flow)
-        return None if row is not None and _is(row, said) and not _is_to_be_touched(row) else said
+        state = _published_state(row, flow)
+        return None if row is not None and _is_same(row, state) and not _is_touch_due(row) else state
 
-    row = store.queues.get(whole)
+    row = store.queues.get(name)
     if row is None or decide(row) is not None:
-        store.queues.change(whole, decide)
+        store.queues.change(name, decide)
 
 
 def pin(
@@ -76,10 +76,12 @@ def pin(
     rate: int | None = None,
     period: float | None = None,
 ) -> None:
-    """Fix what a key allows, whatever publishers say from now on. What is None is left as it is."""
+    """Fixes limits of a key; publishers no longer change them. None: unchanged."""
     _check(parallelism, rate, period or 1.0)
     if parallelism is None and rate is None:
-        raise InvalidMessage("pin what?", hint="parallelism, or rate with its period, or both")
+        raise InvalidMessage(
+            "neither parallelism nor rate is given", hint="give parallelism, rate with its period, or both"
+        )
 
     def change(spec: QueueSpec) -> QueueSpec:
         if parallelism is not None:
@@ -92,7 +94,7 @@ def pin(
 
 
 def unpin(store: Store, key: str, signed: Signed, *, parallelism: bool = True, rate: bool = True) -> None:
-    """Let what publishers say count again, that of the last one from now on."""
+    """Applies the publishers' limits again, starting with those of the last publisher."""
 
     def change(spec: QueueSpec) -> QueueSpec:
         if parallelism:
@@ -103,61 +105,61 @@ def unpin(store: Store, key: str, signed: Signed, *, parallelism: bool = True, r
 
 
 def pause(store: Store, key: str, signed: Signed, *, paused: bool) -> None:
-    """Stop or go on sending what has this key; a key nobody has used yet is made."""
+    """Pauses or resumes deliveries with this key; creates the key if it is missing."""
 
     def decide(row: QueueRow | None) -> QueueState:
-        return msgspec.structs.replace(_said(row, _spec(row)), paused=paused)
+        return msgspec.structs.replace(_state(row, _spec(row)), paused=paused)
 
     action = "pause" if paused else "resume"
-    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{check_name(key, 'flow control key')}", decide, signed, action=action)
 
 
 def reset_rate(store: Store, key: str, signed: Signed) -> bool:
-    """Let a period begin anew, now. False: there is no such key."""
-    return store.queues.reset_rate(f"{KIND}{checked(key, 'flow control key')}", signed)
+    """Starts a new period now. Returns False if the key does not exist."""
+    return store.queues.reset_rate(f"{KIND}{check_name(key, 'flow control key')}", signed)
 
 
 def get(store: Store, key: str) -> FlowKey | None:
-    """One key; None: nobody has used it."""
-    row = store.queues.get(f"{KIND}{checked(key, 'flow control key')}")
-    return None if row is None else _shown(store, (row,))[0]
+    """Returns one key; None if it does not exist."""
+    row = store.queues.get(f"{KIND}{check_name(key, 'flow control key')}")
+    return None if row is None else _keys(store, (row,))[0]
 
 
-def listed(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
-    """All of them by name, a thousand at the most; with `search`, those whose name contains it."""
-    return _shown(store, store.queues.page(KIND, search=search or None, limit=_MOST))
+def list_keys(store: Store, *, search: str | None = None) -> tuple[FlowKey, ...]:
+    """Returns up to 1000 keys by name; with `search`, only those that contain it."""
+    return _keys(store, store.queues.page(KIND, search=search or None, limit=_MOST))
 
 
-# ------------------------------------------------------------------------------------------------ inside
+# ----------------------------------------------------------------------------------------------- private
 
 
 def _check(parallelism: int | None, rate: int | None, period: float) -> None:
     for what, value in (("parallelism", parallelism), ("rate", rate)):
         if value is not None and not (type(value) is int and 0 < value <= FASTEST):
-            raise InvalidMessage(f"flow control {what} cannot be {value!r}", hint="a whole number, 1 or more")
+            raise InvalidMessage(f"flow control {what} cannot be {value!r}", hint="use a whole number, 1 or more")
     if not (math.isfinite(period) and 0.001 <= period <= LONGEST_PERIOD):
-        raise InvalidMessage(f"flow control period cannot be {period!r} s", hint="a week at the most, such as 1h30m")
+        raise InvalidMessage(f"flow control period cannot be {period!r} s", hint="use at most a week, such as 1h30m")
 
 
 def _change(store: Store, key: str, signed: Signed, action: str, change: Callable[[QueueSpec], QueueSpec]) -> None:
     def decide(row: QueueRow | None) -> QueueState:
-        return _said(row, change(_spec(row)))
+        return _state(row, change(_spec(row)))
 
-    store.queues.change(f"{KIND}{checked(key, 'flow control key')}", decide, signed, action=action)
+    store.queues.change(f"{KIND}{check_name(key, 'flow control key')}", decide, signed, action=action)
 
 
 def _spec(row: QueueRow | None) -> QueueSpec:
     return QueueSpec(implicit=True) if row is None or row.created_at is None else row.spec
 
 
-def _told(row: QueueRow | None, flow: Flow) -> QueueState:
-    """The key with what a publisher says of it."""
+def _published_state(row: QueueRow | None, flow: Flow) -> QueueState:
+    """Returns the state of the key with a publisher's limits."""
     spec = msgspec.structs.replace(_spec(row), parallelism=flow.parallelism, rate=flow.rate, period=flow.period)
-    return _said(row, spec)
+    return _state(row, spec)
 
 
-def _said(row: QueueRow | None, spec: QueueSpec) -> QueueState:
-    """What a spec comes to: a pin goes before what was said."""
+def _state(row: QueueRow | None, spec: QueueSpec) -> QueueState:
+    """Returns the state that follows from a spec: pins take precedence."""
     rate, period = _rate(spec)
     return QueueState(
         paused=row is not None and row.paused,
@@ -173,16 +175,16 @@ def _rate(spec: QueueSpec) -> tuple[int | None, float]:
     return spec.rate, spec.period
 
 
-def _is(row: QueueRow, said: QueueState) -> bool:
-    """By what was said, not by what is in force: a limit that a person set by hand stays until somebody says anew."""
-    return row.created_at is not None and row.spec == said.spec
+def _is_same(row: QueueRow, state: QueueState) -> bool:
+    """Compares the publishers' specs, not the limits in force: an operator's limit stays until a spec changes."""
+    return row.created_at is not None and row.spec == state.spec
 
 
-def _is_to_be_touched(row: QueueRow) -> bool:
-    return row.now - row.updated_at.timestamp() > TOUCHED_EVERY
+def _is_touch_due(row: QueueRow) -> bool:
+    return row.now - row.updated_at.timestamp() > TOUCH_INTERVAL
 
 
-def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[FlowKey, ...]:
+def _keys(store: Store, rows: tuple[QueueRow, ...]) -> tuple[FlowKey, ...]:
     loads = store.queues.loads([row.name for row in rows])
     return tuple(_key(row, loads[row.name]) for row in rows)
 

@@ -1,4 +1,4 @@
-"""Names that come over HTTP: of queues, URL groups, flow keys, endpoints. They go into URLs and into tables."""
+"""Names that callers give over HTTP to queues, URL groups, flow keys and endpoints; used in URLs and tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LONGEST: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def checked(name: object, what: str) -> str:
-    """A name, or InvalidMessage that says of what."""
+def check_name(name: object, what: str) -> str:
+    """Returns the name. InvalidMessage: it is not valid; `what` names the thing in the message."""
     if not isinstance(name, str) or len(name) > LONGEST or not _NAME.fullmatch(name):
-        hint = f"1 to {LONGEST} letters, digits, dots, dashes and underscores"
-        raise InvalidMessage(f"{what} cannot be {_shown(name)}", hint=hint)
+        hint = f"use 1 to {LONGEST} letters, digits, dots, dashes and underscores"
+        raise InvalidMessage(f"{what} cannot be {_abbreviate(name)}", hint=hint)
     return name
 
 
-def _shown(name: object) -> str:
+def _abbreviate(name: object) -> str:
     text = repr(name)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,6 +1,5 @@
-"""Publishing requests: a URL group becomes a message for each endpoint, queues and flow keys come into being, then
-drafts are made. What a queue or key allows is remembered for a few seconds, so that the usual publish costs nothing
-but its own commit.
+"""Publishes requests: expands a URL group to a message per endpoint, creates missing queues and flow keys, and stores
+the drafts. The limits of queues and keys are cached for a few seconds, so that the usual publish costs only its commit.
 """
 
 from __future__ import annotations
@@ -19,97 +18,97 @@ from todoku.core.http_request import Flow, HttpRequest
 from todoku.core.identity import key_hash
 from todoku.core.message import Draft, Message
 from todoku.engine.http import flow_control, request_queues
-from todoku.engine.http.names import checked
+from todoku.engine.http.names import check_name
 from todoku.engine.http.request_draft import Posting, content_id, request_draft
-from todoku.engine.http.url_groups import opened_group
+from todoku.engine.http.url_groups import open_group
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import Outbox, new_id
 from todoku.store.url_groups import GroupRow
 
-REMEMBERED: Final = 5.0
-"""Seconds for which the parallelism of a queue and the limits of a flow key are taken to be what they were."""
+CACHE_SECONDS: Final = 5.0
+"""Seconds for which the parallelism of a queue and the limits of a flow key are cached."""
 
 _MOST: Final = 10_000
-"""Queues that are remembered, and as many flow keys."""
+"""The largest number of cached queues, and of cached flow keys."""
 
 _FEW: Final = 8
-"""So many drafts are made in the event loop; more would keep others from being served."""
+"""The most drafts that are built in the event loop; more would delay other requests and go to a thread."""
 
 ENDPOINT_DISABLED: Final = "ENDPOINT_DISABLED"
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was parsed and checked. To a URL group: `request.group`, and its `url` is empty."""
+    """A parsed and checked request. One to a URL group has `request.group` and an empty `url`."""
 
     request: HttpRequest
     body: bytes = b""
     posting: Posting = Posting()
     by_content: bool = False
-    """It is a repetition if URL, headers and body are those of another; an id goes before it."""
+    """Deduplicate by URL, headers and body, unless there is a deduplication id."""
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """A message that was stored (or found, if it is a duplicate), and where it goes."""
+    """A stored message (or the earlier one, if it is a duplicate) and its URL."""
 
     message: Message
     url: str
 
 
 class PublishedRequest(msgspec.Struct, frozen=True):
-    """What became of one post: one message, or one for each endpoint of its group."""
+    """The messages of one published request: one, or one for each endpoint of its group."""
 
     sent: tuple[SentMessage, ...]
     to_group: bool
 
 
-class Puts(Protocol):
-    """Somebody who stores drafts, all of a call or none: `GroupCommit`, or an `Outbox` by `Posts.put`."""
+class DraftStore(Protocol):
+    """Stores the drafts of a call, all or none: `GroupCommit`."""
 
     async def put(self, drafts: list[Draft]) -> list[Message]:
-        """Store them, or find the messages their keys belong to; in the order given."""
+        """Stores the drafts, or finds the messages of their idempotency keys. Returns messages in the given order."""
 
 
-class Posts:
-    """The publishing side of one process. Thread-safe."""
+class RequestPublisher:
+    """Publishes the requests of one process. Thread-safe."""
 
     def __init__(self, outbox: Outbox, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._outbox = outbox
-        self._lock = threading.Lock()  # a TTLCache changes when it is read, too
-        self._queues: TTLCache[str, int] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
-        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, REMEMBERED, timer=monotonic)
+        self._lock = threading.Lock()  # reading a TTLCache changes it, too
+        self._queues: TTLCache[str, int] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
+        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
 
-    async def publish(self, together: Puts, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
-        """Store posts, those of one call together: all of them, or none and an error that says which is wrong."""
+    async def publish(self, group_commit: DraftStore, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
+        """Publishes the requests of one call together: all, or none with an error that names the wrong one."""
         if not posts:
             return []
-        parallelism = self._remembered(posts)
-        if parallelism is not None and len(posts) <= _FEW:  # no query, little work: the event loop needs no thread
-            made = self._drafts(posts, (), parallelism)
+        parallelism = self._cached_parallelism(posts)
+        if parallelism is not None and len(posts) <= _FEW:  # no query and little work: no thread needed
+            built = self._drafts(posts, (), parallelism)
         else:
-            made = await asyncio.to_thread(self.drafts, posts)
-        messages = await together.put([draft for drafts in made for draft, _ in drafts])
-        return _published(posts, made, messages)
+            built = await asyncio.to_thread(self.drafts, posts)
+        messages = await group_commit.put([draft for drafts in built for draft, _ in drafts])
+        return _published(posts, built, messages)
 
     def put(self, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
-        """As `publish`, for blocking code, in a transaction of their own."""
+        """Like `publish`, for blocking code, in its own transaction."""
         if not posts:
             return []
-        made = self.drafts(posts)
-        drafts = [draft for some in made for draft, _ in some]
-        return _published(posts, made, self._outbox.put(drafts, None, twin="publish(…)"))
+        built = self.drafts(posts)
+        drafts = [draft for each in built for draft, _ in each]
+        return _published(posts, built, self._outbox.put(drafts, None, twin="publish(…)"))
 
     def drafts(self, posts: Sequence[CheckedRequest]) -> list[list[tuple[Draft, str]]]:
-        """The drafts of each post with their URLs; queues, flow keys and groups are looked up. InvalidMessage."""
+        """Returns the drafts of each request with their URLs; reads queues, flow keys and groups. InvalidMessage."""
         parallelism: dict[str, int] = {}
         for post in posts:
             self._ensure(post.request, parallelism)
         names = sorted({post.request.group for post in posts if post.request.group is not None})
         groups = self._outbox.store.url_groups.all(names=names) if names else ()
         masters = self._outbox.sealer.masters
-        return self._drafts(posts, [opened_group(group, masters) for group in groups], parallelism)
+        return self._drafts(posts, [open_group(group, masters) for group in groups], parallelism)
 
     def forget(self, queue: str | None = None) -> None:
-        """A queue (None: anything) was changed by this process: look again at the next publish."""
+        """Clears the cache of a queue (None: all), because this process has changed it."""
         with self._lock:
             if queue is None:
                 self._queues.clear()
@@ -117,10 +116,10 @@ class Posts:
             else:
                 self._queues.pop(queue, None)
 
-    # ------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------ private
 
-    def _remembered(self, posts: Sequence[CheckedRequest]) -> dict[str, int] | None:
-        """The parallelism of every queue of these posts; None: something must be looked up first."""
+    def _cached_parallelism(self, posts: Sequence[CheckedRequest]) -> dict[str, int] | None:
+        """Returns the parallelism of each queue of these requests; None if something must be read first."""
         found: dict[str, int] = {}
         for request in (post.request for post in posts):
             if request.group is not None:
@@ -135,7 +134,7 @@ class Posts:
 
     def _ensure(self, request: HttpRequest, parallelism: dict[str, int]) -> None:
         store = self._outbox.store
-        if request.queue is not None:  # it rules; a flow key beside it is only recorded
+        if request.queue is not None:  # the queue decides; a flow key is only recorded
             if (known := parallelism.get(request.queue) or self._parallelism(request.queue)) is None:
                 known = request_queues.ensure(store, request.queue)
                 with self._lock:
@@ -158,7 +157,9 @@ class Posts:
         self, posts: Sequence[CheckedRequest], groups: Sequence[GroupRow], parallelism: dict[str, int]
     ) -> list[list[tuple[Draft, str]]]:
         found = {group.name: group for group in groups}
-        return [[(self._draft(one, parallelism), one.request.url) for one in resolved(post, found)] for post in posts]
+        return [
+            [(self._draft(one, parallelism), one.request.url) for one in expand_group(post, found)] for post in posts
+        ]
 
     def _draft(self, post: CheckedRequest, parallelism: dict[str, int]) -> Draft:
         outbox, request, posting = self._outbox, post.request, post.posting
@@ -173,18 +174,18 @@ class Posts:
         if trace is not None and trace is not posting.trace:
             posting = msgspec.structs.replace(posting, trace=dict(trace))
         most = outbox.settings.max_payload_bytes
-        made = request_draft(new_id(), request, post.body, posting, max_payload_bytes=most)
-        return outbox.sealer.seal_request(made)
+        draft = request_draft(new_id(), request, post.body, posting, max_payload_bytes=most)
+        return outbox.sealer.seal_request(draft)
 
 
-def resolved(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:
-    """One post for each endpoint of its group; itself, if it goes to a URL. InvalidMessage: nobody is in the group."""
+def expand_group(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:
+    """Returns one request for each endpoint of its group, or the request itself. InvalidMessage: an empty group."""
     name = post.request.group
     if name is None:
         return [post]
-    group = groups.get(checked(name, "URL group"))
+    group = groups.get(check_name(name, "URL group"))
     if group is None or not group.endpoints:
-        hint = f"add some: POST /v2/topics/{name}/endpoints"
+        hint = f"add endpoints: POST /v2/topics/{name}/endpoints"
         raise InvalidMessage(f"the URL group {name!r} has no endpoints", hint=hint)
     return [
         CheckedRequest(
@@ -195,15 +196,15 @@ def resolved(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[Check
                 headers={**group.headers, **post.request.headers},
             ),
             body=post.body,
-            posting=_of_endpoint(post.posting, endpoint.url, enabled=endpoint.enabled),
+            posting=_endpoint_posting(post.posting, endpoint.url, enabled=endpoint.enabled),
             by_content=post.by_content,
         )
         for endpoint in group.endpoints
     ]
 
 
-def _of_endpoint(posting: Posting, url: str, *, enabled: bool) -> Posting:
-    """The posting of one endpoint: an id is one of the group, so that of an endpoint is made of both."""
+def _endpoint_posting(posting: Posting, url: str, *, enabled: bool) -> Posting:
+    """Returns the posting for one endpoint; its deduplication id is derived from the group's id and the URL."""
     given = posting.deduplication_id
     return msgspec.structs.replace(
         posting,
@@ -213,10 +214,10 @@ def _of_endpoint(posting: Posting, url: str, *, enabled: bool) -> Posting:
 
 
 def _published(
-    posts: Sequence[CheckedRequest], made: list[list[tuple[Draft, str]]], messages: list[Message]
+    posts: Sequence[CheckedRequest], built: list[list[tuple[Draft, str]]], messages: list[Message]
 ) -> list[PublishedRequest]:
     rest = iter(messages)
     return [
         PublishedRequest(tuple(SentMessage(next(rest), url) for _, url in drafts), post.request.group is not None)
-        for post, drafts in zip(posts, made, strict=True)
+        for post, drafts in zip(posts, built, strict=True)
     ]

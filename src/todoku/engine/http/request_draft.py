@@ -1,4 +1,4 @@
-"""A request as a draft: one message with one delivery, to the destination that its URL names."""
+"""Builds the draft of a request: one message with one delivery, to the destination of its URL."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from todoku.core.sealed import SEALED
 from todoku.engine.publish import check_text, encode
 
 DEDUPLICATED_FOR: Final = 600.0
-"""Seconds during which an id deduplicates, unless the server is told otherwise."""
+"""Default seconds during which a deduplication id is remembered."""
 
 MAX_HEADERS_BYTES: Final = 64 << 10
 
-_NAMED: Final = ("X-Correlation-Id", "X-Event-Id")
-"""Headers of a request by which its caller knows what it is about."""
+_CALLER_IDS: Final = ("X-Correlation-Id", "X-Event-Id")
+"""Headers with the caller's own ids."""
 
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
-    """When a request is sent, and of what it is a repetition, if it is one."""
+    """When a request is sent, and its deduplication."""
 
     delay: float = 0.0
     at: datetime | None = None
     deduplication_id: str | None = None
     deduplicated_for: float = DEDUPLICATED_FOR
     trace: dict[str, str] = {}
-    """Headers by which the message belongs to a trace, and others that are the message's own."""
+    """Trace headers and other headers of the message itself."""
     fifo: bool = False
-    """Its queue sends one at a time, in order: it waits until those before it have ended."""
+    """Its queue sends one message at a time, in order: it waits until the earlier ones have ended."""
     dead: str | None = None
-    """A reason: it is born a dead letter."""
+    """A reason: the message is stored as a dead letter at once."""
 
 
 def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting, *, max_payload_bytes: int) -> Draft:
-    """A draft of a request that was checked already (its URL by core.ssrf), or InvalidMessage."""
+    """Returns the draft of a checked request (its URL by core.address_guard). InvalidMessage: too large, or sealed."""
     if len(body) > max_payload_bytes:
         hint = "send a reference to it instead, or raise TODOKU_MAX_PAYLOAD_BYTES"
         raise InvalidMessage(f"the body has {len(body)} bytes, {max_payload_bytes} are allowed", hint=hint)
     for each in (request, request.callback, request.failure_callback):
         _refuse_sealed(each)
-    # What the caller calls it goes through to the receiver, and into the logs: before any name of ours.
-    # What is redacted stays in the request, where it is hidden and can be sealed.
+    # The caller's ids go to the receiver and into the logs, and take precedence over generated ones.
+    # Redacted headers stay in the request, where they are hidden and can be sealed.
     clear = split_secret_headers(request.headers, request.redact)[0]
-    named = {name.lower(): clear[name] for name in _NAMED if clear.get(name)}
+    named = {name.lower(): clear[name] for name in _CALLER_IDS if clear.get(name)}
     headers = encode({**posting.trace, **named, HTTP: encode_request(request)})
     if len(headers.encode()) > MAX_HEADERS_BYTES:
-        raise InvalidMessage("the headers are too large", hint=f"{MAX_HEADERS_BYTES} bytes are allowed for all of them")
+        raise InvalidMessage("the headers are too large", hint=f"all together may have {MAX_HEADERS_BYTES} bytes")
     topic = TOPIC if request.source is None else CALLBACK_TOPIC
     return Draft(
         id=id,
@@ -80,16 +80,16 @@ def request_draft(id: UUID, request: HttpRequest, body: bytes, posting: Posting,
     )
 
 
-def _refuse_sealed(sent: HttpRequest | Callback | None) -> None:
-    """InvalidMessage if a content type says that its body was sealed by us: only what seals may say so."""
-    if sent is not None and sent.headers.get("Content-Type", "").lower().startswith(SEALED):
-        raise InvalidMessage(f"the Content-Type {SEALED} is todoku's own", hint="name the type of the body as it is")
+def _refuse_sealed(request: HttpRequest | Callback | None) -> None:
+    """InvalidMessage if the content type claims a sealed body: only todoku's sealer may set it."""
+    if request is not None and request.headers.get("Content-Type", "").lower().startswith(SEALED):
+        raise InvalidMessage(f"the Content-Type {SEALED} is reserved", hint="give the actual type of the body")
 
 
 def content_id(request: HttpRequest, body: bytes) -> str:
-    """The deduplication id of a request that is told by its content: the same URL, headers and body."""
-    told = msgspec.structs.replace(request, caller_ip=None)  # the same from elsewhere is the same
-    return digest_bytes(encode_request(told).encode() + b"\0" + body)
+    """Returns the deduplication id of a request's content: URL, headers and body."""
+    content = msgspec.structs.replace(request, caller_ip=None)  # the caller's address is not part of the content
+    return digest_bytes(encode_request(content).encode() + b"\0" + body)
 
 
 def _leg(request: HttpRequest, posting: Posting) -> Leg:
@@ -109,5 +109,5 @@ def _idempotency(posting: Posting) -> Idempotency | None:
     if given is None:
         return None
     check_text(given, "deduplication id", MAX_KEY_LENGTH)
-    # The digest is the key's own: whatever else differs, an id that was seen is a repetition, never a conflict.
+    # The digest is that of the key: a known id is always a duplicate, never a conflict, whatever else differs.
     return Idempotency(f"http:{TOPIC}", given, key_hash(given), key_hash(given), lasts=posting.deduplicated_for)

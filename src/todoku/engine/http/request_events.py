@@ -1,7 +1,7 @@
-"""What happened to HTTP requests, newest first: from the rows of messages, attempts, deliveries and history.
+"""Events of HTTP requests, newest first, derived from the rows of messages, attempts, deliveries and history.
 
-The start of an attempt is listed beside its end. A request that succeeded at once has no stored attempt, so it is
-CREATED, then DELIVERED. Events of pruned rows are not listed.
+Both the start and the end of an attempt are events. A request that succeeded at once has no stored attempt: it has only
+CREATED and DELIVERED. Pruned rows have no events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ State = Literal[
     "CREATED", "ACTIVE", "ERROR", "RETRY", "CANCEL_REQUESTED", "CANCELED", "FAILED", "DELIVERED", "IN_PROGRESS"
 ]  # fmt: skip
 STEPS: Final[tuple[State, ...]] = get_args(State)
-"""In the order in which one message goes through them, which decides between two of the same moment."""
+"""The states in the order in which a message passes them; orders events of the same moment."""
 
 _KINDS: Final[tuple[Kind, ...]] = ("created", "sending", "tried", "died", "delivered")
 _OF_STATE: Final[dict[str, tuple[Kind, ...]]] = {
@@ -44,23 +44,23 @@ _OF_STATE: Final[dict[str, tuple[Kind, ...]]] = {
     "CANCELED": ("died",),
     "DELIVERED": ("delivered",),
 }
-"""The rows behind each state: no others are read if only some states are wanted."""
+"""The kinds of rows that each state is read from; a filter by states reads no others."""
 
-_LISTED: Final = tuple(state for state in STEPS if state != "IN_PROGRESS")
-"""IN_PROGRESS is another word for what runs at this moment: listed only if it is asked for."""
+_DEFAULT_STATES: Final = tuple(state for state in STEPS if state != "IN_PROGRESS")
+"""IN_PROGRESS duplicates ACTIVE for running requests: returned only if the filter names it."""
 
 _ROUNDS: Final = 20
 _LEAST: Final = 200
 
 Key = tuple[int, int, int, int, int]
-"""Microseconds, kind, id, sub, step: no two events have the same."""
+"""Microseconds, kind, id, sub, step: unique for each event."""
 
 _END: Final[Key] = (253_402_214_400_000_000, len(_KINDS), HIGHEST, HIGHEST, len(STEPS))
-"""Behind the year 9999."""
+"""After the year 9999."""
 
 
 class HttpEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a request. `attempt` counts from 1; `next_at`: when it is sent again."""
+    """One event of a request. `attempt` counts from 1; `next_at`: the time of the next attempt."""
 
     key: Key
     at: datetime
@@ -76,14 +76,14 @@ class HttpEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestEventPage(msgspec.Struct, frozen=True):
-    """Some events, newest first, and the cursor of the next page (None: that was all)."""
+    """Events, newest first, and the cursor of the next page (None: this is the last)."""
 
     items: tuple[HttpEvent, ...]
     cursor: str | None
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events: of the requests that `which` matches, in one of `states` (none: all), in a span of time."""
+    """Selects events of the requests that `which` matches, in `states` (empty: all), from `since` to `until`."""
 
     which: Filter = Filter()
     states: tuple[str, ...] = ()
@@ -95,26 +95,26 @@ EVERYTHING: Final = EventFilter()
 
 
 def find(
-    outbox: Outbox, wanted: EventFilter = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
+    outbox: Outbox, event_filter: EventFilter = EVERYTHING, *, cursor: str | None = None, limit: int = 1000
 ) -> RequestEventPage:
-    """One page of events. A filter that few match gives a short page, and a cursor to go on."""
-    if unknown := set(wanted.states) - set(STEPS):
+    """Returns one page of events. A filter with few matches may return a short page with a cursor."""
+    if unknown := set(event_filter.states) - set(STEPS):
         raise InvalidMessage(f"state cannot be {sorted(unknown)[0][:64]!r}", hint=", ".join(STEPS))
-    before = _before(wanted) if cursor is None else _key(cursor)
-    page = (_of_messages if wanted.which.message_ids else _of_all)(outbox.store, wanted, before, limit)
+    before = _before(event_filter) if cursor is None else _key(cursor)
+    page = (_of_messages if event_filter.which.message_ids else _of_all)(outbox.store, event_filter, before, limit)
     return RequestEventPage(_with_responses(outbox.store, page.items), page.cursor)
 
 
 # ------------------------------------------------------------------------------------------------ pages
 
 
-def _of_all(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
-    """Events of all requests, after looking at a bounded number of rows."""
-    kinds = {kind for state in wanted.states for kind in _OF_STATE[state]} or set(_KINDS)
+def _of_all(store: Store, event_filter: EventFilter, before: Key, limit: int) -> RequestEventPage:
+    """Returns events of all requests, reading a bounded number of rows."""
+    kinds = {kind for state in event_filter.states for kind in _OF_STATE[state]} or set(_KINDS)
     found: list[HttpEvent] = []
     for _ in range(_ROUNDS):
-        events, horizon = _round(store, sorted(kinds), before, wanted, max(_LEAST, limit + 1))
-        for event in (event for event in events if _matches(wanted, event)):
+        events, horizon = _round(store, sorted(kinds), before, event_filter, max(_LEAST, limit + 1))
+        for event in (event for event in events if _matches(event_filter, event)):
             if len(found) == limit:
                 return RequestEventPage(tuple(found), _cursor(found[-1].key))
             found.append(event)
@@ -125,12 +125,12 @@ def _of_all(store: Store, wanted: EventFilter, before: Key, limit: int) -> Reque
 
 
 def _round(
-    store: Store, kinds: Sequence[Kind], before: Key, wanted: EventFilter, most: int
+    store: Store, kinds: Sequence[Kind], before: Key, event_filter: EventFilter, most: int
 ) -> tuple[list[HttpEvent], Key | None]:
-    """The next events of all kinds, newest first, as far down as every kind was read; how far, if there is more."""
-    since = 0 if wanted.since is None else micros(wanted.since)
+    """Returns the next events, newest first, down to the key to which every kind was read; None: all was read."""
+    since = 0 if event_filter.since is None else micros(event_filter.since)
     positions = {kind: _position(kind, before) for kind in kinds}
-    page = store.request_events.page(positions, wanted.which, since=since, limit=most)
+    page = store.request_events.page(positions, event_filter.which, since=since, limit=most)
     horizon = max((_row_key(kind, rows[-1]) for kind, rows in page.items() if len(rows) == most), default=None)
     events = [
         event
@@ -141,12 +141,12 @@ def _round(
 
 
 def _position(kind: Kind, before: Key) -> Position:
-    """The position from which a kind is read, its row included: rows of one moment are in the order of their kinds."""
+    """Returns the position from which a kind is read, inclusive: rows of one moment are ordered by kind."""
     at, rank, id, sub, _ = before
-    mine = _KINDS.index(kind)
-    if mine == rank:
+    own_rank = _KINDS.index(kind)
+    if own_rank == rank:
         return at, id, sub
-    return (at if mine < rank else at - 1), HIGHEST, HIGHEST
+    return (at if own_rank < rank else at - 1), HIGHEST, HIGHEST
 
 
 def _row_key(kind: Kind, past: Past) -> Key:
@@ -154,9 +154,9 @@ def _row_key(kind: Kind, past: Past) -> Key:
     return at, _KINDS.index(kind), id, sub, 0
 
 
-def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> RequestEventPage:
-    """All events of some messages: these are few, so everything about them is read."""
-    ids = list(dict.fromkeys(wanted.which.message_ids))
+def _of_messages(store: Store, event_filter: EventFilter, before: Key, limit: int) -> RequestEventPage:
+    """Returns events of the given messages; all their rows are read, since they are few."""
+    ids = list(dict.fromkeys(event_filter.which.message_ids))
     pasts: list[tuple[Kind, Past]] = [
         ("created", Past((created_at(id), id.int, 0), id, stored.created_at))
         for id, stored in store.messages.requests(ids).items()
@@ -164,7 +164,7 @@ def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> 
     rows = store.deliveries.of_requests(ids)
     pasts += [(_KIND_OF[row.status], past_delivery(row)) for row in rows if row.status in _KIND_OF]
     pasts += [("tried", past_attempt(row)) for row in store.attempts.of_all([row.id for row in rows])]
-    found = [event for event in _events(store, pasts) if event.key < before and _matches(wanted, event)]
+    found = [event for event in _events(store, pasts) if event.key < before and _matches(event_filter, event)]
     events = sorted(found, key=lambda event: event.key, reverse=True)
     return RequestEventPage(tuple(events[:limit]), _cursor(events[limit - 1].key) if len(events) > limit else None)
 
@@ -172,15 +172,15 @@ def _of_messages(store: Store, wanted: EventFilter, before: Key, limit: int) -> 
 _KIND_OF: Final[dict[str, Kind]] = {"sending": "sending", "aborted": "died", "succeeded": "delivered"}
 
 
-def _matches(wanted: EventFilter, event: HttpEvent) -> bool:
-    """Whether an event is one of those; whether its request is, the database has decided."""
+def _matches(event_filter: EventFilter, event: HttpEvent) -> bool:
+    """Returns whether the event itself matches; the database has already filtered by request."""
     return (
-        event.state in (wanted.states or _LISTED)
-        and (wanted.since is None or event.at >= wanted.since)
-        and (wanted.until is None or event.at <= wanted.until)
+        event.state in (event_filter.states or _DEFAULT_STATES)
+        and (event_filter.since is None or event.at >= event_filter.since)
+        and (event_filter.until is None or event.at <= event_filter.until)
         and (
-            not wanted.which.response_statuses
-            or (event.response.status if event.response else 0) in wanted.which.response_statuses
+            not event_filter.which.response_statuses
+            or (event.response.status if event.response else 0) in event_filter.which.response_statuses
         )
     )
 
@@ -189,7 +189,7 @@ def _matches(wanted: EventFilter, event: HttpEvent) -> bool:
 
 
 def _events(store: Store, pasts: Sequence[tuple[Kind, Past]]) -> Iterator[HttpEvent]:
-    """The events of rows: one of each, or a few of one moment."""
+    """Yields the events of rows: one or a few for each row."""
     requests = store.messages.requests(list({past.message_id for _, past in pasts if past.message_id is not None}))
     for kind, past in pasts:
         stored = requests.get(past.message_id) if past.message_id is not None else None
@@ -253,7 +253,7 @@ def _states(row: Delivery) -> Iterator[tuple[State, datetime]]:
 
 
 def _with_responses(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEvent, ...]:
-    """The event of a request's death has the response to its last attempt."""
+    """Adds the response to the last attempt to the FAILED events of dead letters."""
     died = _KINDS.index("died")
     last = store.attempts.last([event.key[2] for event in events if event.key[1] == died])
     return tuple(
@@ -267,10 +267,10 @@ def _with_responses(store: Store, events: Sequence[HttpEvent]) -> tuple[HttpEven
 # ---------------------------------------------------------------------------------------------- cursors
 
 
-def _before(wanted: EventFilter) -> Key:
-    if wanted.until is None:
+def _before(event_filter: EventFilter) -> Key:
+    if event_filter.until is None:
         return _END
-    return (micros(wanted.until + timedelta(milliseconds=1)), *_END[1:])
+    return (micros(event_filter.until + timedelta(milliseconds=1)), *_END[1:])
 
 
 def _cursor(key: Key) -> str:
@@ -280,8 +280,8 @@ def _cursor(key: Key) -> str:
 def _key(cursor: str) -> Key:
     parts = cursor.split(".")
     if len(parts) != len(_END) or not all(part.isdecimal() and len(part) < 40 for part in parts):
-        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass back the cursor of the page before")
+        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass the cursor of the previous page")
     at, rank, id, sub, step = map(int, parts)
     if at > _END[0] or rank > len(_KINDS) or sub > HIGHEST or (id > HIGHEST and rank != 0) or id >= 1 << 128:
-        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass back the cursor of the page before")
+        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass the cursor of the previous page")
     return at, rank, id, sub, step

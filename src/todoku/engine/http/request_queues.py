@@ -1,7 +1,7 @@
-"""Queues over HTTP: so many of their messages at once. One at a time is in order (I10): such a queue is a lane.
+"""Queues of HTTP requests, which limit how many messages run at once. With parallelism 1, a queue is a lane (I10).
 
-A queue comes into being by use, with parallelism 1. What was enqueued while it had 1 stays in its order; what comes
-after a change is as the queue is then, and the new number holds for both together.
+The first use creates a queue with parallelism 1. Messages enqueued while it was 1 stay in order after a change; later
+ones follow the new parallelism, which limits both together.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.limit import FASTEST
-from todoku.engine.http.names import checked
+from todoku.engine.http.names import check_name
 from todoku.store.audit import Signed
 from todoku.store.queues import QueueRow, QueueSpec, QueueState
 from todoku.store.store import Store
 
 KIND: Final = "http:"
-TOUCHED_EVERY: Final = 3600.0
-"""Seconds after which a use is written down again: what nobody has used for a week is forgotten."""
+TOUCH_INTERVAL: Final = 3600.0
+"""Seconds after which the time of the last use is written again. Queues unused for a week are removed."""
 
 
 class RequestQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as people look at it. `lag`: so many of its messages wait."""
+    """The state of a queue. `lag`: the number of waiting messages."""
 
     name: str
     parallelism: int
@@ -35,30 +35,30 @@ class RequestQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure(store: Store, name: str) -> int:
-    """The parallelism of a queue, made with 1 if it is not there. Reads first: the usual case writes nothing."""
-    whole = f"{KIND}{checked(name, 'queue')}"
-    if (row := store.queues.get(whole)) is not None and not _is_to_be_touched(row):
+    """Returns the parallelism of a queue; creates it with 1 if missing. Reads first: the usual case writes nothing."""
+    stored_name = f"{KIND}{check_name(name, 'queue')}"
+    if (row := store.queues.get(stored_name)) is not None and not _is_touch_due(row):
         return row.spec.parallelism or 1
 
     def decide(row: QueueRow | None) -> QueueState | None:
         if row is None or row.created_at is None:
             spec = QueueSpec(parallelism=1, implicit=True)
             return QueueState(paused=row is not None and row.paused, concurrency=None, rate=None, spec=spec)
-        if not _is_to_be_touched(row):
+        if not _is_touch_due(row):
             return None
         return QueueState(paused=row.paused, concurrency=row.concurrency, rate=row.rate, spec=row.spec)
 
-    before = store.queues.change(whole, decide)
+    before = store.queues.change(stored_name, decide)
     return 1 if before is None else before.spec.parallelism or 1
 
 
 def upsert(
     store: Store, name: str, signed: Signed, *, parallelism: int | None = None, paused: bool | None = None
 ) -> None:
-    """Make a queue, or change it; what is None stays (1, and not paused)."""
-    whole = f"{KIND}{checked(name, 'queueName')}"
+    """Creates or changes a queue. None: unchanged; for a new queue 1 and not paused."""
+    stored_name = f"{KIND}{check_name(name, 'queueName')}"
     if parallelism is not None and not (type(parallelism) is int and 0 < parallelism <= FASTEST):
-        raise InvalidMessage(f"parallelism cannot be {parallelism!r}", hint="a whole number, 1 or more")
+        raise InvalidMessage(f"parallelism cannot be {parallelism!r}", hint="use a whole number, 1 or more")
 
     def decide(row: QueueRow | None) -> QueueState:
         before = row.spec.parallelism if row is not None else None
@@ -70,40 +70,40 @@ def upsert(
             spec=QueueSpec(parallelism=now),
         )
 
-    store.queues.change(whole, decide, signed, action=f"parallelism {parallelism}" if parallelism else "put")
+    store.queues.change(stored_name, decide, signed, action=f"parallelism {parallelism}" if parallelism else "put")
 
 
 def pause(store: Store, name: str, signed: Signed, *, paused: bool) -> None:
-    """Stop or go on taking from a queue; one that is not there is made."""
+    """Pauses or resumes a queue; creates it if missing."""
     upsert(store, name, signed, paused=paused)
 
 
 def get(store: Store, name: str) -> RequestQueue | None:
-    """One queue; None: there is none."""
-    row = store.queues.get(f"{KIND}{checked(name, 'queue')}")
-    return None if row is None else _shown(store, (row,))[0]
+    """Returns one queue; None if it does not exist."""
+    row = store.queues.get(f"{KIND}{check_name(name, 'queue')}")
+    return None if row is None else _queues(store, (row,))[0]
 
 
-def listed(store: Store) -> tuple[RequestQueue, ...]:
-    """All of them, by name."""
-    return _shown(store, store.queues.page(KIND))
+def list_queues(store: Store) -> tuple[RequestQueue, ...]:
+    """Returns all queues by name."""
+    return _queues(store, store.queues.page(KIND))
 
 
 def remove(store: Store, name: str, signed: Signed) -> bool:
-    """Remove a queue; what waits in it is delivered all the same, no longer held back. False: there was none."""
-    return store.queues.remove(f"{KIND}{checked(name, 'queue')}", signed)
+    """Removes a queue; its waiting messages are delivered without its limit. Returns False if it does not exist."""
+    return store.queues.remove(f"{KIND}{check_name(name, 'queue')}", signed)
 
 
 def _limit(parallelism: int, before: int | None) -> int | None:
-    """A lane is one at a time by itself. Where there may be messages outside of it, the limit holds for both."""
+    """Returns the limit of a queue. A lane needs none, unless messages outside the lane may exist too."""
     return None if parallelism == 1 and before in (None, 1) else parallelism
 
 
-def _is_to_be_touched(row: QueueRow) -> bool:
-    return row.spec.implicit and row.now - row.updated_at.timestamp() > TOUCHED_EVERY
+def _is_touch_due(row: QueueRow) -> bool:
+    return row.spec.implicit and row.now - row.updated_at.timestamp() > TOUCH_INTERVAL
 
 
-def _shown(store: Store, rows: tuple[QueueRow, ...]) -> tuple[RequestQueue, ...]:
+def _queues(store: Store, rows: tuple[QueueRow, ...]) -> tuple[RequestQueue, ...]:
     loads = store.queues.loads([row.name for row in rows])
     return tuple(
         RequestQueue(

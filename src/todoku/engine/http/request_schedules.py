@@ -1,6 +1,6 @@
-"""Schedules of requests: stored like any other, under `http:` and their id.
+"""Schedules of HTTP requests, stored like other schedules under `http:` and their id.
 
-The plan holds the whole request. One to a URL group is sent to the endpoints that the group has when it fires.
+The plan contains the whole request. A URL group is expanded to the endpoints it has when the schedule fires.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from todoku.core.sealed import MasterKeys
 from todoku.engine.encryption.sealer import Sealer
 from todoku.engine.encryption.secret_headers import NO_MASTERS, open_plan, seal_plan
 from todoku.engine.http import flow_control, request_queues
-from todoku.engine.http.publish_requests import CheckedRequest, resolved
+from todoku.engine.http.publish_requests import CheckedRequest, expand_group
 from todoku.engine.http.request_draft import Posting, request_draft
-from todoku.engine.http.url_groups import opened_group
+from todoku.engine.http.url_groups import open_group
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.schedule import decoded, stored
 from todoku.store.audit import Signed
@@ -34,18 +34,18 @@ from todoku.store.store import Store
 from todoku.store.url_groups import GroupRow
 
 _PREFIX: Final = "http:"
-_NOBODY: Final = UUID(int=0)
+_NO_ID: Final = UUID(int=0)
 
 
 class HttpSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule of requests as people look at it. `destination` is a URL, or the name of a URL group."""
+    """A schedule of HTTP requests. `destination`: a URL, or the name of a URL group."""
 
     id: str
     destination: str
     when: Cron
     request: HttpRequest
     body: bytes | None
-    """None: it is encrypted, and cannot be opened here."""
+    """None: it is encrypted and cannot be opened here."""
     delay: float
     created_at: datetime
     paused: bool
@@ -53,82 +53,82 @@ class HttpSchedule(msgspec.Struct, frozen=True, kw_only=True):
     last_run_at: datetime | None
     last_message_id: UUID | None
     last_status: str | None
-    """Of the last message: pending … aborted. None: there is none, or it is gone."""
+    """The status of the last message, pending … aborted; None if there is none or it was pruned."""
     error: str | None
 
 
 def put(outbox: Outbox, id: str, post: CheckedRequest, when: Cron, signed: Signed) -> None:
-    """Store a schedule that sends this, or change the one that has this id. InvalidMessage: its group has no endpoints.
+    """Stores a schedule that sends this request, or replaces the one of this id. InvalidMessage: an empty URL group.
 
-    Its queue and its flow key come into being now. What says that a post is a repetition does not count here.
+    Creates the queue and the flow key now. The request's deduplication is ignored.
     """
     store, sealer, request = outbox.store, outbox.sealer, post.request
     fifo = request.queue is not None and request_queues.ensure(store, request.queue) == 1
     if request.queue is None and request.flow is not None:
         flow_control.ensure(store, request.flow)
     if request.group is not None:
-        resolved(post, {group.name: group for group in store.url_groups.all(names=[request.group])})
+        expand_group(post, {group.name: group for group in store.url_groups.all(names=[request.group])})
     posting = Posting(delay=post.posting.delay, fifo=fifo)
     most = outbox.settings.max_payload_bytes
-    message = request_draft(_NOBODY, request, post.body, posting, max_payload_bytes=most)
-    if request.group is not None:  # nobody is sent this one: `spread` makes those that are
+    message = request_draft(_NO_ID, request, post.body, posting, max_payload_bytes=most)
+    if request.group is not None:  # a placeholder: `expand_groups` builds the drafts to send
         leg = msgspec.structs.replace(message.legs[0], destination=f"group:{request.group}")
         message = msgspec.structs.replace(message, legs=(leg,))
 
-    def make(row: ScheduleRow | None, now: datetime) -> Put | None:
-        made_at = now if row is None else _created_at(row)
-        plan = Plan(when=when, missed="once", message=message, created_at=made_at, sealed=sealer.is_encrypted(TOPIC))
+    def build(row: ScheduleRow | None, now: datetime) -> Put | None:
+        created_at = now if row is None else _created_at(row)
+        plan = Plan(when=when, missed="once", message=message, created_at=created_at, sealed=sealer.is_encrypted(TOPIC))
         return stored(seal_plan(_PREFIX + id, plan, sealer.masters))(row, now)
 
-    store.schedules.put(_PREFIX + id, make, signed, action="schedule")
+    store.schedules.put(_PREFIX + id, build, signed, action="schedule")
 
 
-def listed(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
-    """All of them, by id. Of what is encrypted, people see what these master keys open."""
+def list_schedules(store: Store, masters: MasterKeys = NO_MASTERS) -> tuple[HttpSchedule, ...]:
+    """Returns all schedules by id. Encrypted parts are included if these master keys open them."""
     rows = [row for row in store.schedules.rows() if row.name.startswith(_PREFIX)]
     last = [row.last_message_id for row in rows if row.last_message_id is not None]
     found = store.deliveries.of_requests(last)
     statuses = {row.message_id: row.status for row in found if row.message_id is not None}
-    shown = (_shown(row, statuses, masters) for row in rows)
-    return tuple(each for each in shown if each is not None)
+    schedules = (_schedule(row, statuses, masters) for row in rows)
+    return tuple(each for each in schedules if each is not None)
 
 
 def get(store: Store, id: str, masters: MasterKeys = NO_MASTERS) -> HttpSchedule:
-    """The one of this id, or NotThere."""
-    for each in listed(store, masters):
+    """Returns the schedule of this id. NotThere."""
+    for each in list_schedules(store, masters):
         if each.id == id:
             return each
     raise NotThere(f"there is no schedule {id!r}", hint="GET /v2/schedules lists them")
 
 
 def name_of(store: Store, id: str) -> str:
-    """What `box.schedules` calls it, or NotThere."""
+    """Returns the name of the schedule in `box.schedules`. NotThere."""
     return _PREFIX + get(store, id).id
 
 
-def spread(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, body: bool) -> tuple[Draft, ...]:
-    """What a schedule publishes: messages to URL groups become one for each endpoint that the group has now, and of
-    requests is sealed what must be; `body`: that, too.
+def expand_groups(drafts: tuple[Draft, ...], groups: ReadGroups, *, sealer: Sealer, body: bool) -> tuple[Draft, ...]:
+    """Returns the drafts that a schedule publishes: one per current endpoint of a URL group, with requests sealed.
 
-    `groups` reads groups by name, in the transaction that fires. InvalidMessage: a group has no endpoints any more.
+    `groups` reads groups by name in the transaction that fires the schedule. `body`: seal bodies, too. InvalidMessage:
+    a group has no endpoints any more.
     """
     requests = [request_of(draft.headers) for draft in drafts]
     names = sorted({request.group for request in requests if request is not None and request.group is not None})
-    found = {group.name: opened_group(group, sealer.masters) for group in groups(names)} if names else {}
+    found = {group.name: open_group(group, sealer.masters) for group in groups(names)} if names else {}
     pairs = zip(drafts, requests, strict=True)
     return tuple(
-        one if request is None else _sealed(one, sealer, body=body)
+        one if request is None else _seal(one, sealer, body=body)
         for draft, request in pairs
-        for one in _each(draft, request, found)
+        for one in _expand(draft, request, found)
     )
 
 
-def _sealed(draft: Draft, sealer: Sealer, *, body: bool) -> Draft:
-    """The entry of its slot stays as it is: it says nothing of what is inside."""
+def _seal(draft: Draft, sealer: Sealer, *, body: bool) -> Draft:
+    """Seals a request but keeps its slot's idempotency entry, which contains nothing of the request."""
     return msgspec.structs.replace(sealer.seal_request(draft, body=body), idempotency=draft.idempotency)
 
 
-def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]) -> Iterator[Draft]:
+def _expand(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]) -> Iterator[Draft]:
     if request is None or request.group is None:
         yield draft
         return
@@ -136,13 +136,13 @@ def _each(draft: Draft, request: HttpRequest | None, groups: dict[str, GroupRow]
     own = msgspec.json.decode(draft.headers or "{}", type=dict[str, str])
     own.pop(HTTP)
     posting = Posting(delay=draft.delay, fifo=draft.legs[0].lane is not None, trace=own)
-    for one in resolved(CheckedRequest(request=request, body=body, posting=posting), groups):
-        made = request_draft(new_id(), one.request, body, one.posting, max_payload_bytes=len(body))
-        yield msgspec.structs.replace(made, idempotency=_own(draft.idempotency, one.request.url))
+    for one in expand_group(CheckedRequest(request=request, body=body, posting=posting), groups):
+        expanded = request_draft(new_id(), one.request, body, one.posting, max_payload_bytes=len(body))
+        yield msgspec.structs.replace(expanded, idempotency=_endpoint_slot(draft.idempotency, one.request.url))
 
 
-def _own(slot: Idempotency | None, url: str) -> Idempotency | None:
-    """Each endpoint is sent a slot once."""
+def _endpoint_slot(slot: Idempotency | None, url: str) -> Idempotency | None:
+    """Returns the idempotency of a slot for one endpoint, so that each endpoint gets each slot once."""
     if slot is None:
         return None
     key = f"{slot.key} to {url}"
@@ -156,13 +156,13 @@ def _created_at(row: ScheduleRow) -> datetime:
         return row.updated_at
 
 
-def _shown(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> HttpSchedule | None:
-    """None: it cannot be read here, because a newer todoku wrote it."""
+def _schedule(row: ScheduleRow, statuses: dict[UUID, str], masters: MasterKeys) -> HttpSchedule | None:
+    """Returns the schedule; None if it cannot be read because a newer todoku wrote it."""
     try:
         plan = decoded(row.spec)
     except InvalidSetting:
         return None
-    with suppress(CannotOpen):  # then without what is encrypted
+    with suppress(CannotOpen):  # then without the encrypted parts
         plan = open_plan(row.name, plan, masters)
     request = request_of(plan.message.headers)
     if request is None or not isinstance(plan.when, Cron):

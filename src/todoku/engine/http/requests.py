@@ -1,4 +1,4 @@
-"""HTTP requests: as people may see them, without what the publisher redacted; and cancelling them."""
+"""HTTP requests: views of them without the parts that the publisher redacted, and cancelling."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CANCELLED: Final = "CANCELLED"
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery of an HTTP request. What its publisher redacted is hidden in `request` and `body`.
+    """A delivery of an HTTP request. Parts that its publisher redacted are hidden in `request` and `body`.
 
-    `body` None: it is encrypted, and cannot be opened here.
+    `body` None: it is encrypted and cannot be opened here.
     """
 
     delivery: Delivery
@@ -39,30 +39,32 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled. A running one that was asked to stop has not ended yet."""
+        """Whether it was cancelled. False for a running one that was requested to stop but has not ended yet."""
         return self.delivery.status == "aborted" and self.delivery.reason == CANCELLED
 
 
 def get(outbox: Outbox, message_id: UUID) -> RequestView | None:
-    """A request, waiting, dead, cancelled or delivered; None: there is none, or its retention has passed."""
+    """Returns a request in any status; None if it does not exist or its retention has passed."""
     return next(iter(view(outbox, outbox.store.deliveries.of_requests([message_id]))), None)
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """How many were cancelled, and the cursor to go on with (None: nothing that matches is left)."""
+    """The number of cancelled requests and the cursor to continue with (None: no matching request is left)."""
 
     number: int
     cursor: str | None
 
 
 def cancel(outbox: Outbox, message_id: UUID, signed: Signed) -> int:
-    """Cancels a request: a waiting one ends, a running one is asked to stop. Returns 0 if it had ended already.
+    """Cancels a request: a waiting one ends, a running one is requested to stop. Returns 0 if it had ended before.
 
-    NoSuchMessage: there is none.
+    NoSuchMessage: it does not exist.
     """
     rows = outbox.store.deliveries.of_requests([message_id])
     if not rows:
-        raise NoSuchMessage(f"message {message_id} not found", hint="it was never published, or is long over")
+        raise NoSuchMessage(
+            f"message {message_id} not found", hint="it was never published, or its retention has passed"
+        )
     return len(operations.cancel_each(outbox.store, rows, signed))
 
 
@@ -71,19 +73,19 @@ def cancel_many(
 ) -> Cancelled:
     """Cancels every request that matches and has not ended, the oldest first; at most `limit`, from `cursor` on.
 
-    An empty filter means all of them: the caller must be sure that it is meant so.
+    An empty filter matches all of them: the caller must ensure that this is intended.
     """
     number = 0
     for rows in _waiting(outbox.store, which, 0 if cursor is None else _position(cursor)):
-        some = rows if limit is None else rows[: limit - number]
-        number += len(operations.cancel_each(outbox.store, some, signed))
+        batch = rows if limit is None else rows[: limit - number]
+        number += len(operations.cancel_each(outbox.store, batch, signed))
         if number == limit:
-            return Cancelled(number, _next_cursor(outbox.store, which, some[-1].id))
+            return Cancelled(number, _next_cursor(outbox.store, which, batch[-1].id))
     return Cancelled(number, None)
 
 
 def _waiting(store: Store, which: Filter, after: int) -> Iterator[Sequence[Delivery]]:
-    """Requests that match and have not ended, with ids greater than `after`, some at a time."""
+    """Yields batches of matching requests that have not ended, with ids greater than `after`."""
     if which.message_ids:
         ids = tuple(row.id for row in store.deliveries.of_requests(which.message_ids) if row.id > after)
         found = (
@@ -104,12 +106,12 @@ def _next_cursor(store: Store, which: Filter, last: int) -> str | None:
 
 def _position(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
-        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass back the cursor of the page before")
+        raise InvalidMessage(f"cursor cannot be {cursor[:64]!r}", hint="pass the cursor of the previous page")
     return int(cursor)
 
 
 def view(outbox: Outbox, deliveries: Sequence[Delivery]) -> tuple[RequestView, ...]:
-    """Deliveries with their requests, in their order; those of other messages are left out."""
+    """Returns deliveries with their requests, in the same order, without those of other messages."""
     stored = outbox.store.messages.requests([row.message_id for row in deliveries if row.message_id is not None])
     views = (_view(outbox, row, stored.get(row.message_id)) for row in deliveries if row.message_id is not None)
     return tuple(found for found in views if found is not None)
@@ -136,7 +138,7 @@ def _body(outbox: Outbox, stored: StoredRequest) -> bytes | None:
 
 
 def visible_response(response: Response | None) -> Response | None:
-    """A receiver's response as people may see it: without the cookies that it set."""
+    """Returns a receiver's response without the cookies that it set."""
     return (
         None
         if response is None

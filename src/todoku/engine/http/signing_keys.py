@@ -1,4 +1,4 @@
-"""The keys that HTTP deliveries are signed with: a setting, or kept in the database and made on first use."""
+"""The signing keys of HTTP deliveries: from the settings, or stored in the database and created on first use."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ NEXT: Final = "signing:next"
 OLD: Final = "signing:old"
 
 OVERLAP: Final = 86_400.0
-"""Seconds that a key is kept after it has signed for the last time."""
+"""Seconds for which a key is retained after its last signature."""
 
-REMEMBERED: Final = 10.0
-"""Seconds after which a process looks again: so long it may sign with a key that was current a moment ago."""
+CACHE_SECONDS: Final = 10.0
+"""Seconds for which a process caches the keys, and may still sign with the previous current key."""
 
 _FIRST_USE: Final = Signed("todoku", "first use")
 
 
 def signing_keys(store: Store, settings: Settings) -> SigningKeys:
-    """The keys in force. Those of the settings; else the stored ones, made now if there are none.
+    """Returns the keys in force: those of the settings, else the stored ones, which are created if missing.
 
-    `made` is true for one caller only, however many processes ask at the same time: whoever may show them once.
+    `made` is true only for the caller that created them, among all processes, so that it can show them once.
     """
     if settings.signing_keys is not None:
         return settings.signing_keys
     found = store.secrets.read(NAME)
     if _is_complete(found):
-        return _opened(found, settings)
+        return _open(found, settings)
     made: list[bool] = []
 
     def decide(rows: tuple[SecretRow, ...]) -> SecretChange | None:
@@ -51,13 +51,14 @@ def signing_keys(store: Store, settings: Settings) -> SigningKeys:
         return SecretChange(tuple(_new(name, settings) for name in names), action="create")
 
     rows = store.secrets.change(NAME, decide, _FIRST_USE)
-    return _opened(rows, settings, made=bool(made))
+    return _open(rows, settings, made=bool(made))
 
 
 def rotate(store: Store, settings: Settings, signed: Signed, *, dry_run: bool = False) -> SigningKeys:
-    """`next` becomes current, a new next is made, and what was current is kept for a day. Audited.
+    """Makes the next key current, creates a new next one, and retains the former current one for a day. Audited.
 
-    Receivers that know both keys verify before and after. InvalidAct: the keys are a setting. `dry_run`: only that.
+    Receivers that know both keys can verify before and after. InvalidAct: the keys are a setting. `dry_run`: only
+    checks this.
     """
     if settings.signing_keys is not None:
         raise InvalidAct(
@@ -70,14 +71,14 @@ def rotate(store: Store, settings: Settings, signed: Signed, *, dry_run: bool = 
 
     def decide(rows: tuple[SecretRow, ...]) -> SecretChange:
         moved = {CURRENT: (OLD, OVERLAP), NEXT: (CURRENT, None)}
-        put = [_renamed(row, *moved[row.name]) for row in rows if row.name in moved]
+        put = [_rename(row, *moved[row.name]) for row in rows if row.name in moved]
         return SecretChange((*put, _new(NEXT, settings)), action="rotate")
 
-    return _opened(store.secrets.change(NAME, decide, signed), settings)
+    return _open(store.secrets.change(NAME, decide, signed), settings)
 
 
 class KeyRing:
-    """The keys in force, looked up again every few seconds: signing must not cost a query. Thread-safe."""
+    """The keys in force, cached for `CACHE_SECONDS`, because signing must not cost a query. Thread-safe."""
 
     def __init__(self, store: Store, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -88,12 +89,12 @@ class KeyRing:
         self._until = 0.0
 
     def keys(self) -> SigningKeys:
-        """The keys, at most `REMEMBERED` seconds old."""
+        """Returns the keys, at most `CACHE_SECONDS` old."""
         with self._lock:
             now = self._monotonic()
             if self._keys is None or now >= self._until:
                 self._keys = signing_keys(self._store, self._settings)
-                self._until = now + REMEMBERED
+                self._until = now + CACHE_SECONDS
             return self._keys
 
 
@@ -105,12 +106,12 @@ def _new(name: str, settings: Settings) -> NewSecret:
     return seal_secret(name, f"sig_{base62(os.urandom(21))}", settings.master_keys)
 
 
-def _renamed(row: SecretRow, name: str, lasts: float | None) -> NewSecret:
-    """Not sealed anew: what is sealed is bound to the id, and to the family of the name."""
+def _rename(row: SecretRow, name: str, lasts: float | None) -> NewSecret:
+    """Renames a secret without sealing it again: it is bound to the id and to the family of the name."""
     return NewSecret(id=row.id, name=name, value=row.value, master_key_id=row.master_key_id, lasts=lasts)
 
 
-def _opened(rows: tuple[SecretRow, ...], settings: Settings, *, made: bool = False) -> SigningKeys:
+def _open(rows: tuple[SecretRow, ...], settings: Settings, *, made: bool = False) -> SigningKeys:
     def texts(name: str) -> tuple[str, ...]:
         return tuple(open_secret(row, settings.master_keys) for row in rows if row.name == name)
 

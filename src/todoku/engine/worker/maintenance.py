@@ -15,7 +15,7 @@ from todoku.core.outcome import error_text
 from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
 from todoku.engine.encryption.sealer import Sealer
-from todoku.engine.http.request_schedules import spread
+from todoku.engine.http.request_schedules import expand_groups
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.registry import Registry
@@ -138,7 +138,7 @@ class Scheduler:
         self._firing = row.name
         sealer = self._sealer
         built = firing(row, sealer.seal, once_for=self._settings.ledger_ttl, masters=sealer.masters)
-        drafts = spread(built.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
+        drafts = expand_groups(built.drafts, groups, sealer=sealer, body=decoded(row.spec).sealed)
         return msgspec.structs.replace(built, drafts=drafts)
 
     def _report(self, fired: Fired) -> None:
