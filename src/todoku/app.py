@@ -109,7 +109,7 @@ def _replaced(settings: Settings, url: str) -> Settings:
 def printed_migrations(database: str | None, schema: str | None) -> str:
     """The whole schema as one SQL script, for people who apply SQL with their own tools."""
     opened = open_database(load_settings(database=database, schema=schema))
-    return opened.printed()
+    return opened.migration_script()
 
 
 class PublishOptions(TypedDict, total=False):

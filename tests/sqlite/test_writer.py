@@ -186,7 +186,7 @@ def test_a_read_waits_for_another_process_that_writes(world: World, file: Path, 
     world.publish()
     with another_process(file, "begin exclusive") as let_go, ThreadPoolExecutor(1) as pool:
         future = pool.submit(world.deliveries)
-        if world.store.database._opened().journal == "wal":  # type: ignore[attr-defined]
+        if world.store.database._open_writer().journal == "wal":  # type: ignore[attr-defined]
             assert len(future.result(60)) == 1  # nobody keeps a reader out
             return
         assert waiting.wait(60)

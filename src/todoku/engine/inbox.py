@@ -10,7 +10,7 @@ from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import check_text
 from todoku.engine.transaction_block import Block, BlockSteps
-from todoku.store.ledger import newer, seen
+from todoku.store.ledger import record_newer, record_seen
 from todoku.store.publish import Publishing
 from todoku.store.statements import Steps
 
@@ -31,7 +31,7 @@ class Inbox:
         The mark commits with your rows, or not at all; if the block raises, both are undone. It is stored for 90 days.
         """
         id = _as_uuid(message_id)
-        return self._block(tx, lambda to: seen(to, self._consumer, id))
+        return self._block(tx, lambda to: record_seen(to, self._consumer, id))
 
     def newer(self, key: str, sequence: int, *, tx: Any) -> Block[bool]:
         """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False if a newer one of the key was seen.
@@ -41,7 +41,7 @@ class Inbox:
         check_text(key, "key", MAX_KEY_LENGTH)
         if type(sequence) is not int or not -_LARGEST <= sequence <= _LARGEST:
             raise InvalidMessage(f"sequence cannot be {sequence!r}", hint="a whole number of at most 63 bits")
-        return self._block(tx, lambda to: newer(to, self._consumer, key, sequence))
+        return self._block(tx, lambda to: record_newer(to, self._consumer, key, sequence))
 
     def _block(self, tx: Any, begin: Any) -> Block[bool]:
         if tx is None:

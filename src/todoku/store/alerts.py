@@ -25,7 +25,7 @@ class AlertStore:
         """Say what this daemon sees now, and get what it is to tell: for a lease, it is nobody else's."""
         return self._database.write("take_alerts", lambda tx: _take(tx, found, sinks, quiet, remind))
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def record_sent(self, telling: Telling, *, remind: float) -> None:
         """It has been told. Nothing, if another has it by now."""
         name, sink, tries = telling.standing.name, telling.standing.sink, telling.standing.tries
 

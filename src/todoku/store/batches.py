@@ -13,8 +13,8 @@ from todoku.core.message import Message
 from todoku.core.status import Status
 from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Tx
-from todoku.store.ended_delivery import Over
-from todoku.store.publish import Publishing, keep_keys, publish
+from todoku.store.ended_delivery import EndedDelivery
+from todoku.store.publish import Publishing, publish, store_data_keys
 from todoku.store.statements import Steps, Value
 
 
@@ -38,7 +38,7 @@ def begin(to: Publishing, following: Sequence[Following]) -> Steps[list[Message]
     What will follow is stored as it will be published, but for data keys: these are stored now, where keys are.
     """
     batches = sorted((each.batch for each in following if each.batch is not None), key=lambda batch: batch.id)
-    yield from keep_keys(to, [draft for batch in batches for draft in later(batch)])
+    yield from store_data_keys(to, [draft for batch in batches for draft in later(batch)])
     batches = [without_keys(batch) for batch in batches]
     if batches and to.dialect == "postgresql":
         yield to.one("publish_batch", batches=msgspec.json.encode(batches).decode())
@@ -60,18 +60,18 @@ class Complete(msgspec.Struct, frozen=True):
     next: Following | None
 
 
-def count(tx: Tx, over: Iterable[Over]) -> list[Complete]:
+def count(tx: Tx, over: Iterable[EndedDelivery]) -> list[Complete]:
     """Count what has ended, each batch once and in key order (H11). Returns those that are complete by it."""
     counts: dict[str, dict[str, int]] = {}
     for each in over:
-        if (id := batch_of(each.headers)) is None or (each.again and each.status is Status.ABORTED):
+        if (id := batch_of(each.headers)) is None or (each.ended_before and each.status is Status.ABORTED):
             continue
         succeeded = int(each.status is Status.SUCCEEDED)
         count = counts.setdefault(str(id), {"ended": 0, "succeeded": 0, "aborted": 0})
-        count["ended"] += int(not each.again)
+        count["ended"] += int(not each.ended_before)
         count["succeeded"] += succeeded
         # A dead letter that was counted, and succeeds after all, is none any more.
-        count["aborted"] += -1 if each.again else 1 - succeeded
+        count["aborted"] += -1 if each.ended_before else 1 - succeeded
     if not counts:
         return []
     ids = sorted(counts)

@@ -226,7 +226,7 @@ class ClaimStore:
         return result
 
     def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:
-        with self._database.opened(limit) as opened:
+        with self._database.open_transaction(limit) as opened:
             outcome = work(opened.connection)
             if not isinstance(outcome, Done):
                 return outcome
@@ -275,5 +275,5 @@ def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
         tuple(tx.rows("waiting", destinations=destinations)),
         tuple(tx.rows("waiting_suspects", destinations=destinations)),
         tuple(tx.rows("waiting_lanes", destinations=destinations)),
-        gates.waiting(tx, destinations),
+        gates.read_waiting(tx, destinations),
     )

@@ -29,7 +29,7 @@ _BYTES: Final = 8 << 20
 _DAYS: Final = 1_000
 
 
-class Stand(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True):
     """How far an unfinished copy has come: where it comes from, and the rows that are there, by table."""
 
     origin: str
@@ -46,25 +46,25 @@ def leases(bulk: Bulk) -> list[str]:
     return [str(name) for (name,) in bulk.rows("leases")]
 
 
-def stand(bulk: Bulk) -> Stand | None:
+def read_progress(bulk: Bulk) -> Progress | None:
     """Where the copy into this database stands; None: there is none, or it has finished."""
     if bulk.rows("copy_begun") == [(0,)]:
         return None
     done = {str(name): (int(str(rows)), str(came)) for name, rows, came in bulk.rows("copy_stand")}
     (came,) = {came for _, came in done.values()}
-    return Stand(came, {name: rows for name, (rows, _) in done.items()})
+    return Progress(came, {name: rows for name, (rows, _) in done.items()})
 
 
-def begin(bulk: Bulk, names: Iterable[str], source: str) -> Stand:
+def begin(bulk: Bulk, names: Iterable[str], source: str) -> Progress:
     """Note that a copy has begun."""
     bulk.rows("copy_begin")
     done = dict.fromkeys(names, 0)
     for name in done:
-        note(bulk, name, 0, source)
-    return Stand(source, done)
+        record_progress(bulk, name, 0, source)
+    return Progress(source, done)
 
 
-def note(bulk: Bulk, name: str, rows: int, source: str) -> None:
+def record_progress(bulk: Bulk, name: str, rows: int, source: str) -> None:
     """Note how many rows of a table are there, in the transaction that writes them."""
     bulk.rows("copy_note", name=name, rows=rows, origin=source)
 
@@ -107,7 +107,7 @@ def batches(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
         yield batch
 
 
-def copied(found: dict[str, Table]) -> tuple[Table, ...]:
+def select_tables(found: dict[str, Table]) -> tuple[Table, ...]:
     """The tables that a copy is about, in its order: those of the last commit are last."""
     names = sorted(set(found) - set(NOT_COPIED) - set(AT_ONCE))
     return tuple(found[name] for name in (*names, *AT_ONCE))

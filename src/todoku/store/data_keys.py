@@ -71,7 +71,7 @@ class DataKeyStore:
         """Wrap the next keys that are not under `current` anew, audited: one transaction. Messages are not touched."""
         return self._database.write("rewrap", lambda tx: _rewrap(tx, current, change, signed, after, limit))
 
-    def stranded(self, *, since: str, before: str) -> Stranded:
+    def count_stranded(self, *, since: str, before: str) -> Stranded:
         """What cannot be read without the keys of these days. Reads every delivery there is."""
 
         def work(tx: Tx) -> Stranded:

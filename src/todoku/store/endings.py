@@ -26,7 +26,7 @@ from todoku.core.status import Status
 from todoku.store import batches, ended_delivery
 from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
-from todoku.store.ended_delivery import Over
+from todoku.store.ended_delivery import EndedDelivery
 from todoku.store.publish import Publishing, publish
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def has_followers(topic: str, headers: str | None, reason: str | None) -> bool:
     return topic == TOPIC and headers is not None and (reason == GONE or "callback" in headers)
 
 
-def _follow_requests(tx: Tx, ended: Sequence[Over]) -> list[Draft]:
+def _follow_requests(tx: Tx, ended: Sequence[EndedDelivery]) -> list[Draft]:
     """Disables endpoints that are gone. Returns the callbacks, to be published in this transaction."""
     requests = list(_requests(each for each in ended if has_followers(each.topic, each.headers, each.reason)))
     gone = {(request.url, request.group) for each, request in requests if each.reason == GONE}
@@ -56,7 +56,7 @@ def _follow_requests(tx: Tx, ended: Sequence[Over]) -> list[Draft]:
     return list(_callbacks(tx, wanted)) if wanted else []
 
 
-def _requests(ended: Iterator[Over]) -> Iterator[tuple[Over, HttpRequest]]:
+def _requests(ended: Iterator[EndedDelivery]) -> Iterator[tuple[EndedDelivery, HttpRequest]]:
     for each in ended:
         try:
             request = request_of(each.headers)
@@ -66,7 +66,7 @@ def _requests(ended: Iterator[Over]) -> Iterator[tuple[Over, HttpRequest]]:
             yield each, request
 
 
-def _callbacks(tx: Tx, wanted: Sequence[tuple[Over, HttpRequest]]) -> Iterator[Draft]:
+def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> Iterator[Draft]:
     """One message for each request. Its body and the last response are read only now."""
     rows = [{"message": each.message_id, "delivery": each.delivery_id} for each, _ in wanted]
     found = {row[0]: row[1:] for row in tx.rows("callback_sources", rows=rows)}
@@ -94,10 +94,10 @@ def trace_of(headers: str | None) -> dict[str, str]:
 FORGOTTEN_AFTER: Final = 86_400.0
 """Seconds after which a hook that no worker has announced is dropped."""
 
-_REMEMBERED: Final = 1.0
+_HOOKS_TTL: Final = 1.0
 """Seconds that the hooks are cached: every settle needs them."""
 
-_AT_ONCE: Final = 100
+_CATCH_UP_LIMIT: Final = 100
 
 
 class Endings:
@@ -127,14 +127,14 @@ class Endings:
         """
         known = self._known(tx)
         if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
-            self.after_end(tx, ended_delivery.settled(pairs, cancelled))
+            self.after_end(tx, ended_delivery.select_ended(pairs, cancelled))
 
     def after_abort(self, tx: Tx, ids: Sequence[int]) -> None:
         """Deliveries became dead letters."""
         if ids:
-            self.after_end(tx, ended_delivery.loaded(tx, ids))
+            self.after_end(tx, ended_delivery.load_ended(tx, ids))
 
-    def after_end(self, tx: Tx, ended: Sequence[Over]) -> None:
+    def after_end(self, tx: Tx, ended: Sequence[EndedDelivery]) -> None:
         """Publishes what follows these ends."""
         if ended:
             self._publish_to_hooks(tx, ended)
@@ -142,7 +142,7 @@ class Endings:
                 run_steps(tx, publish(self._publishing(), calls))
             self._publish_next(tx, batches.count(tx, ended))
 
-    def after_purge(self, tx: Tx, removed: Iterable[Over]) -> None:
+    def after_purge(self, tx: Tx, removed: Iterable[EndedDelivery]) -> None:
         """Dead letters are about to be removed: a batch that needs them to succeed is given up."""
         if ids := sorted({str(id) for each in removed if (id := batch_of(each.headers)) is not None}):
             tx.rows("lock_batches", ids=ids)
@@ -164,10 +164,10 @@ class Endings:
     def _known(self, tx: Tx) -> tuple[Hook, ...]:
         if (now := time.monotonic()) >= self._hooks_until:
             self._hooks = read_hooks(tx)
-            self._hooks_until = now + _REMEMBERED
+            self._hooks_until = now + _HOOKS_TTL
         return self._hooks
 
-    def _publish_to_hooks(self, tx: Tx, ended: Sequence[Over]) -> None:
+    def _publish_to_hooks(self, tx: Tx, ended: Sequence[EndedDelivery]) -> None:
         """Publishes one message for each end that hooks match, with a delivery to each of these hooks."""
         known = self._known(tx)
         matched = [
@@ -206,7 +206,7 @@ class Endings:
         database = self._database
         late, self._late = self._late, set()
         if all:
-            late = {id for (id,) in database.read(lambda tx: tx.rows("due_batches", most=_AT_ONCE))}
+            late = {id for (id,) in database.read(lambda tx: tx.rows("due_batches", most=_CATCH_UP_LIMIT))}
         number = 0
         for id in sorted(late):
             try:
@@ -233,7 +233,7 @@ def read_hooks(tx: Tx) -> tuple[Hook, ...]:
     return tuple(Hook(**dict(zip(Hook.__struct_fields__, row, strict=True))) for row in rows)
 
 
-def _ending_draft(each: Over, hooks: Sequence[Hook], now: float) -> Draft:
+def _ending_draft(each: EndedDelivery, hooks: Sequence[Hook], now: float) -> Draft:
     ending = Ending(
         message_id=UUID(each.message_id), delivery_id=each.delivery_id, topic=each.topic, key=each.key,
         destination=each.destination, queue=each.queue, status=each.status, reason=each.reason, error=each.error,

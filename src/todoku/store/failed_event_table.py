@@ -41,40 +41,40 @@ def checked_table(name: str) -> str:
     return name
 
 
-def made(to: Publishing, table: str) -> Steps[None]:
+def create_table(to: Publishing, table: str) -> Steps[None]:
     """Make the table, unless it is there."""
-    if (yield _of(table, to.one("failed_events_there", bare=table))):
+    if (yield _in_table(table, to.one("failed_events_there", bare=table))):
         return
-    yield _of(table, to.one("failed_events_lock"))
-    yield _of(table, to.one("failed_events_create"))
+    yield _in_table(table, to.one("failed_events_lock"))
+    yield _in_table(table, to.one("failed_events_create"))
 
 
-def clock(to: Publishing, table: str) -> Steps[str]:
+def read_clock(to: Publishing, table: str) -> Steps[str]:
     """The moment at which a look begins."""
-    ((now,),) = yield _of(table, to.one("failed_events_now"))
+    ((now,),) = yield _in_table(table, to.one("failed_events_now"))
     return str(now)
 
 
-def added(to: Publishing, table: str, event: FailedEvent, *, looked_at: str) -> Steps[bool]:
+def add_event(to: Publishing, table: str, event: FailedEvent, *, looked_at: str) -> Steps[bool]:
     """Keep an event that is dead at this look. False: it was known."""
     values: dict[str, Value] = {
         "event_id": event.event_id, "payload": event.payload, "error": event.error, "message_id": event.message_id,
         "dlq_id": event.dlq_id, "request": event.request, "looked_at": looked_at,
     }  # fmt: skip
-    return bool((yield _of(table, to.one("failed_event_add", **values))))
+    return bool((yield _in_table(table, to.one("failed_event_add", **values))))
 
 
-def found(to: Publishing, table: str, event_id: str) -> Steps[FailedEvent | None]:
+def find_event(to: Publishing, table: str, event_id: str) -> Steps[FailedEvent | None]:
     """The row of an event."""
-    rows = yield _of(table, to.one("failed_event", event_id=event_id))
+    rows = yield _in_table(table, to.one("failed_event", event_id=event_id))
     return FailedEvent(**dict(zip(FailedEvent.__struct_fields__, cast("Any", rows[0]), strict=True))) if rows else None
 
 
-def rerun(to: Publishing, table: str, event: FailedEvent, *, by: str, why: str) -> Steps[bool]:
+def record_rerun(to: Publishing, table: str, event: FailedEvent, *, by: str, why: str) -> Steps[bool]:
     """Somebody has sent it again. False: it has died anew since."""
     values: dict[str, Value] = {"event_id": event.event_id, "dlq_id": event.dlq_id, "rerun_by": by, "rerun_why": why}
-    return bool((yield _of(table, to.one("failed_event_rerun", **values))))
+    return bool((yield _in_table(table, to.one("failed_event_rerun", **values))))
 
 
-def _of(table: str, statement: Statement) -> Statement:
+def _in_table(table: str, statement: Statement) -> Statement:
     return statement if table == TABLE else Statement(statement.sql.replace(TABLE, table), statement.values)

@@ -26,7 +26,7 @@ NOTHING: Final = [0]
 """An empty array has no type in PostgreSQL; gate 0 stands for none, being one hash in 2^64."""
 
 
-def waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str, float], ...]:
+def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str, float], ...]:
     """Places where a key may start a delivery, each once, with the seconds until its first gate must be looked at."""
     soonest: dict[tuple[str, str], float] = {}
     for queue, destination, seconds in tx.rows("waiting_gates", destinations=destinations):

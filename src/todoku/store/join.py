@@ -16,7 +16,7 @@ import msgspec
 
 from todoku.core.errors import BlockingCall, NoTransaction, UnsupportedConnection, WrongDatabase
 from todoku.store.database import DialectName
-from todoku.store.sql import ParamStyle, parameters, styled
+from todoku.store.sql import ParamStyle, parameters, restyle
 from todoku.store.statements import Row, Statement, Steps
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def run(tx: object, dialect: DialectName, steps: Steps[T], *, twin: str = "the a
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except Exception as error:
-        _say_what_to_do(error)
+        _add_retry_note(error)
         raise
 
 
@@ -60,7 +60,7 @@ async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except Exception as error:
-        _say_what_to_do(error)
+        _add_retry_note(error)
         raise
 
 
@@ -69,7 +69,7 @@ def _texts(rows: list[Row]) -> list[Row]:
     return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 
-def _say_what_to_do(error: Exception) -> None:
+def _add_retry_note(error: Exception) -> None:
     """Add what the caller can do to a driver's own error. Its type stays: a loop that tries again looks for that."""
     told = (error, error.__cause__, getattr(error, "orig", None))  # SQLAlchemy and Django raise errors of their own
     if any("40001" in (getattr(each, "sqlstate", None), getattr(each, "pgcode", None)) for each in told):
@@ -81,7 +81,7 @@ def _say_what_to_do(error: Exception) -> None:
 
 def join(tx: object, dialect: DialectName) -> Joined:
     """The transaction behind `tx`; refuses what is no transaction, not supported, or of another database."""
-    joined = _joined(tx)
+    joined = _join_driver(tx)
     if joined.dialect != dialect:
         raise WrongDatabase(
             f"tx= is a {joined.dialect} connection, the App is on {dialect}",
@@ -90,7 +90,7 @@ def join(tx: object, dialect: DialectName) -> Joined:
     return joined
 
 
-def _joined(tx: Any) -> Joined:
+def _join_driver(tx: Any) -> Joined:
     for ancestor in type(tx).__mro__:
         if driver := _DRIVERS.get((ancestor.__module__.split(".")[0], ancestor.__name__)):
             return driver(tx)
@@ -164,7 +164,7 @@ def _psycopg(tx: Any) -> Joined:
     def execute(statement: Statement) -> list[Row]:
         with Cursor(tx, row_factory=_tuples) as cursor:  # not the caller's kind, which may bind in another style
             with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():  # its end awaits the rows
-                cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+                cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
             return cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute=execute)
@@ -182,7 +182,7 @@ def _psycopg_async(tx: Any) -> Joined:
     async def execute(statement: Statement) -> list[Row]:
         async with AsyncCursor(tx, row_factory=_tuples) as cursor:
             async with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():
-                await cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+                await cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
             return await cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute_async=execute)
@@ -198,7 +198,7 @@ def _asyncpg(tx: Any) -> Joined:
     async def execute(statement: Statement) -> list[Row]:
         names = dict.fromkeys(parameters(statement.sql))
         values = [_one(statement)[name] for name in names]
-        return [tuple(row.values()) for row in await tx.fetch(_styled(statement.sql, "dollar"), *values)]
+        return [tuple(row.values()) for row in await tx.fetch(_restyle(statement.sql, "dollar"), *values)]
 
     return Joined("postgresql", execute_async=execute)
 
@@ -250,7 +250,7 @@ def _django(tx: Any) -> Joined:
         raise UnsupportedConnection(f"Django on {tx.vendor}", hint="todoku needs SQLite or PostgreSQL")
 
     def execute(statement: Statement) -> list[Row]:
-        names, sql = parameters(statement.sql), _styled(statement.sql, "format")
+        names, sql = parameters(statement.sql), _restyle(statement.sql, "format")
         with tx.cursor() as cursor:
             if isinstance(statement.values, Mapping):
                 cursor.execute(sql, [statement.values[name] for name in names])
@@ -262,8 +262,8 @@ def _django(tx: Any) -> Joined:
 
 
 @lru_cache(maxsize=256)
-def _styled(sql: str, style: ParamStyle) -> str:
-    return styled(sql, style)
+def _restyle(sql: str, style: ParamStyle) -> str:
+    return restyle(sql, style)
 
 
 @lru_cache(maxsize=256)

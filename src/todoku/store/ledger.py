@@ -72,7 +72,7 @@ def reserve(to: Publishing, wanted: Reservation) -> Steps[Found]:
     place = {"scope": wanted.scope, "key_hash": wanted.key_hash}
     entry: dict[str, Value] = {**place, "digest": wanted.digest, "id": str(wanted.token), "lasts": wanted.lasts}
     while True:  # an entry may be pruned between the two statements, so look again
-        yield _documented(to, "publish_reserve_for", entry)
+        yield _entry_statement(to, "publish_reserve_for", entry)
         if rows := cast("list[tuple[Any, ...]]", (yield to.one("once_found", **place))):
             # A caller's repeatable read may see two: its own, and one that was removed since it began. Its own counts.
             digest, state, token, status, response, created_at = min(rows, key=lambda row: row[2] != str(wanted.token))
@@ -80,7 +80,7 @@ def reserve(to: Publishing, wanted: Reservation) -> Steps[Found]:
             return Found(mine, digest, state, status, response, moment(created_at))
 
 
-def _documented(to: Publishing, query: str, entry: dict[str, Value]) -> Statement:
+def _entry_statement(to: Publishing, query: str, entry: dict[str, Value]) -> Statement:
     if to.dialect == "sqlite":
         return to.one(query, **entry)
     return to.one(query, entries=msgspec.json.encode([entry]).decode())
@@ -125,17 +125,17 @@ def _number(to: Publishing, value: float | None) -> Value:
 def forget(to: Publishing, wanted: Reservation) -> Steps[None]:
     """Gives a reservation back: its key is free again."""
     entry: dict[str, Value] = {"scope": wanted.scope, "key_hash": wanted.key_hash, "id": str(wanted.token)}
-    yield _documented(to, "publish_unreserve", entry)
+    yield _entry_statement(to, "publish_unreserve", entry)
 
 
 # ------------------------------------------------------------------------------------------------- inbox
 
 
-def seen(to: Publishing, consumer: str, message_id: UUID) -> Steps[bool]:
+def record_seen(to: Publishing, consumer: str, message_id: UUID) -> Steps[bool]:
     """Whether this consumer sees this message for the first time. Waits for a transaction that sees it now."""
     return bool((yield to.one("inbox_once", consumer=consumer, message_id=str(message_id))))
 
 
-def newer(to: Publishing, consumer: str, key: str, sequence: int) -> Steps[bool]:
+def record_newer(to: Publishing, consumer: str, key: str, sequence: int) -> Steps[bool]:
     """Whether this sequence is newer than all that the consumer has seen of the key; if so, records it."""
     return bool((yield to.one("inbox_newer", consumer=consumer, key=key, sequence=_number(to, sequence))))

@@ -28,7 +28,7 @@ def make_private(path: str | os.PathLike[str]) -> None:
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE))
 
 
-def shared(paths: Iterable[Path]) -> tuple[str, ...]:
+def find_shared(paths: Iterable[Path]) -> tuple[str, ...]:
     """Those of these files, with their modes, that not only their owner may use."""
     found = []
     for path in paths:

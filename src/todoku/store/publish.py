@@ -57,8 +57,8 @@ def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
     fresh = [draft for draft in drafts if _is_fresh(draft, earlier)]
     created = EPOCH
     if fresh:
-        yield from keep_keys(to, fresh)
-        yield from _call_gates(to, fresh)
+        yield from store_data_keys(to, fresh)
+        yield from _record_gate_calls(to, fresh)
         created = yield from (_insert_postgres if to.dialect == "postgresql" else _insert_sqlite)(to, fresh)
     reopened = [draft for draft in drafts if not _is_fresh(draft, earlier) and _key(draft).reopen]
     if reopened:
@@ -109,7 +109,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
         ]
         if not missing:
             break
-        for row in (yield from _reserve_rows(to, missing)):
+        for row in (yield from _reserve_entries(to, missing)):
             scope, key_hash, digest, message_id, created_at, payload = cast("tuple[Any, ...]", row)
             found[scope, key_hash] = _Earlier(digest, UUID(message_id), moment(created_at), payload)
     keyed = [draft for draft in drafts if draft.idempotency is not None]
@@ -139,7 +139,7 @@ def _entry(draft: Draft) -> dict[str, Value]:
     return entry if key.lasts is None else entry | {"lasts": key.lasts}
 
 
-def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
+def _reserve_entries(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
     lasting = [entry for entry in entries if "lasts" not in entry]
     passing = [entry for entry in entries if "lasts" in entry]
     if to.dialect == "postgresql":
@@ -214,7 +214,7 @@ def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
     return [{"lane": lane, "queue": leg.queue, "destination": leg.destination} for lane, leg in sorted(legs.items())]
 
 
-def _call_gates(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
     """Say at which gates something waits: appended, so that publishers of one key never wait for each other."""
     rows: dict[int, dict[str, Value]] = {
         leg.gate: {"gate": leg.gate, "queue": leg.queue, "destination": leg.destination, "key": draft.key}
@@ -253,7 +253,7 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     return moment(cast("float", rows[0][0]))
 
 
-def keep_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+def store_data_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
     """Store the data keys that drafts were sealed with: in this transaction, so that neither is without the other."""
     keys = {str(key.id): key for draft in drafts if (key := draft.sealed_with) is not None}
     rows: list[dict[str, Value]] = [
@@ -284,12 +284,12 @@ def _message_document(place: int, draft: Draft) -> dict[str, object]:
         document["headers"] = msgspec.Raw(draft.headers.encode())
     if draft.labels is not None:
         document["labels"] = msgspec.Raw(draft.labels.encode())
-    if _carried(draft) is not None:
+    if _stored_key(draft) is not None:
         document |= {name: getattr(draft.idempotency, name) for name in ("scope", "key_hash", "digest")}
     return document
 
 
-def _carried(draft: Draft) -> Idempotency | None:
+def _stored_key(draft: Draft) -> Idempotency | None:
     """The key that is stored with the message: not one that only lasts a while, or it would skip a later effect."""
     return draft.idempotency if draft.idempotency is not None and draft.idempotency.lasts is None else None
 
@@ -319,7 +319,7 @@ def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
 
 
 def _message_row(draft: Draft, now: int) -> dict[str, Value]:
-    key = _carried(draft)
+    key = _stored_key(draft)
     return {
         "id": str(draft.id),
         "topic": draft.topic,

@@ -107,14 +107,14 @@ class QueueStore:
         """
 
         def work(tx: Tx) -> QueueRow | None:
-            before = _locked(tx, name)
-            if (said := decide(before)) is None:
+            before = _lock(tx, name)
+            if (state := decide(before)) is None:
                 return before
             if before is None:
                 tx.rows("make_queue", name=name)
-                before = _locked(tx, name)  # another process may have created it meanwhile
-                said = decide(before) or said
-            tx.rows("put_queue", name=name, **_fields(said))
+                before = _lock(tx, name)  # another process may have created it meanwhile
+                state = decide(before) or state
+            tx.rows("put_queue", name=name, **_fields(state))
             if signed is not None:
                 tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"queue:{name}"])
             return before
@@ -148,18 +148,18 @@ class QueueStore:
         rows = self._database.read(lambda tx: tx.rows("queue_loads", places=places, most=COUNTED)) if places else []
         return {name: Load(waiting, running) for name, waiting, running in rows}
 
-    def running(self) -> tuple[int, int]:
+    def count_running(self) -> tuple[int, int]:
         """How many requests are being sent at this moment, and how many workers are alive."""
         ((running, workers),) = self._database.read(lambda tx: tx.rows("http_running"))
         return running, workers
 
 
-def _locked(tx: Tx, name: str) -> QueueRow | None:
+def _lock(tx: Tx, name: str) -> QueueRow | None:
     return next(map(_queue, tx.rows("lock_queue", name=name)), None)
 
 
-def _fields(said: QueueState) -> dict[str, Any]:
-    return msgspec.structs.asdict(said) | {"spec": _json(said.spec)}
+def _fields(state: QueueState) -> dict[str, Any]:
+    return msgspec.structs.asdict(state) | {"spec": _json(state.spec)}
 
 
 def _json(value: object) -> str:

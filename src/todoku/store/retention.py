@@ -81,15 +81,15 @@ class Retention:
         database = self._database
         database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
         pruned = Pruned(
-            cancelled=_repeated(database, "prune_cancelled", limit, ttl=history_ttl),
+            cancelled=_prune_in_rounds(database, "prune_cancelled", limit, ttl=history_ttl),
             messages=_messages(database, history_ttl, limit),
-            ledger=_repeated(database, "prune_ledger", limit),
-            attempts=_repeated(database, "prune_attempts", limit, ttl=history_ttl),
-            results=_repeated(database, "prune_results", limit, ttl=history_ttl),
-            inbox=_repeated(database, "prune_inbox", limit, ttl=_INBOX_TTL),
-            batches=_repeated(database, "prune_batches", limit, ttl=history_ttl),
-            secrets=_repeated(database, "prune_secrets", limit),
-            queues=_repeated(database, "prune_queues", limit, ttl=_QUEUE_TTL),
+            ledger=_prune_in_rounds(database, "prune_ledger", limit),
+            attempts=_prune_in_rounds(database, "prune_attempts", limit, ttl=history_ttl),
+            results=_prune_in_rounds(database, "prune_results", limit, ttl=history_ttl),
+            inbox=_prune_in_rounds(database, "prune_inbox", limit, ttl=_INBOX_TTL),
+            batches=_prune_in_rounds(database, "prune_batches", limit, ttl=history_ttl),
+            secrets=_prune_in_rounds(database, "prune_secrets", limit),
+            queues=_prune_in_rounds(database, "prune_queues", limit, ttl=_QUEUE_TTL),
             history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
             stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),
         )
@@ -110,7 +110,7 @@ def _messages(database: Database, ttl: float, limit: int) -> int:
     return removed
 
 
-def _repeated(database: Database, query: str, limit: int, **values: float) -> int:
+def _prune_in_rounds(database: Database, query: str, limit: int, **values: float) -> int:
     removed = 0
     while True:
         number = len(database.write("prune", lambda tx: tx.rows(query, most=limit, **values)))

@@ -37,14 +37,14 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     now: datetime
 
-    def kept(self, after: float) -> bool:
+    def is_served(self, after: float) -> bool:
         """Whether somebody keeps it: the database itself, or a worker that announced it in the last `after` seconds."""
         return self.source == "stored" or (
             self.seen_at is not None and (self.now - self.seen_at).total_seconds() < after
         )
 
 
-class Look(msgspec.Struct, frozen=True):
+class NextSlot(msgspec.Struct, frozen=True):
     """The time it is, the next slot of all (None: there is none), and whether there is any schedule, paused or not."""
 
     now: float
@@ -89,10 +89,10 @@ class ScheduleStore:
 
     # ------------------------------------------------------------------------------------------- firing
 
-    def look(self, *, after: float) -> Look:
+    def read_next_slot(self, *, after: float) -> NextSlot:
         """When the next slot is. Declared schedules that nobody announced for `after` seconds do not fire."""
         ((now, following, some),) = self._database.read(lambda tx: tx.rows("next_schedule", after=after))
-        return Look(now, following, bool(some))
+        return NextSlot(now, following, bool(some))
 
     def fire(
         self,
@@ -100,12 +100,12 @@ class ScheduleStore:
         *,
         after: float,
         notify: bool,
-        but: Sequence[str] = (),
+        skip: Sequence[str] = (),
     ) -> Fired | None:
         """Fire the schedule that has been due longest, but for those named; None: none is due, or others are at it."""
 
         def work(tx: Tx) -> Fired | None:
-            for row in tx.rows("due_schedule", after=after, but=list(but)):
+            for row in tx.rows("due_schedule", after=after, but=list(skip)):
                 found = _row(row)
                 firing = make(found, partial(read_groups, tx))
                 messages = self._publish(tx, firing.drafts, notify=notify)
@@ -121,7 +121,7 @@ class ScheduleStore:
 
         return self._database.write("fire", work)
 
-    def failed(self, name: str, error: str) -> None:
+    def record_failure(self, name: str, error: str) -> None:
         """Say why a schedule could not be fired; its slot stays due."""
         self._database.write("fail_schedule", lambda tx: tx.rows("fail_schedule", name=name, error=error))
 
@@ -165,7 +165,7 @@ class ScheduleStore:
         """Pause or resume; the slot that is next then is asked for."""
 
         def work(tx: Tx) -> None:
-            tx.rows("pause_schedule", name=name, paused=paused, next=next_run_at(_locked(tx, name)))
+            tx.rows("pause_schedule", name=name, paused=paused, next=next_run_at(_lock(tx, name)))
             _audit(tx, name, signed, "pause" if paused else "resume")
 
         self._database.write("pause_schedule", work)
@@ -174,7 +174,7 @@ class ScheduleStore:
         """Remove a schedule, unless `check` raises."""
 
         def work(tx: Tx) -> None:
-            check(_locked(tx, name))
+            check(_lock(tx, name))
             tx.rows("remove_schedule", name=name)
             _audit(tx, name, signed, "remove")
 
@@ -191,7 +191,7 @@ class ScheduleStore:
         """Publish what a schedule would, paused or not; its slots stay as they are. Returns the last of it."""
 
         def work(tx: Tx) -> Message:
-            row = _locked(tx, name)
+            row = _lock(tx, name)
             drafts = make(row, partial(read_groups, tx))
             *_, message = self._publish(tx, drafts, notify=notify)
             tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
@@ -221,7 +221,7 @@ def _put(tx: Tx, name: str, make: Callable[[ScheduleRow | None, datetime], Put |
         tx.rows("put_schedule", name=name, spec=put.spec, next=put.next_run_at, source=put.source)
 
 
-def _locked(tx: Tx, name: str) -> ScheduleRow:
+def _lock(tx: Tx, name: str) -> ScheduleRow:
     for row in tx.rows("lock_schedule", name=name):
         return _row(row)
     raise NotThere(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")

@@ -33,15 +33,15 @@ def _whole(block: str, blocks: dict[str, str]) -> str:
     return _FRAGMENT.sub(lambda found: _whole(blocks[found[1]], blocks), block)
 
 
-def qualified(sql: str, schema: str | None) -> str:
+def qualify(sql: str, schema: str | None) -> str:
     """`sql` with every todoku table and function looked up in `schema`."""
     if schema is None:
         return sql
-    name = f"{quoted(schema)}.todoku_"
+    name = f"{quote(schema)}.todoku_"
     return _PREFIX.sub(lambda found: name.replace("'", "''") if sql[found.start() - 1] == "'" else name, sql)
 
 
-def quoted(identifier: str) -> str:
+def quote(identifier: str) -> str:
     """`identifier` as SQL takes it, whatever is in it."""
     return '"' + identifier.replace('"', '""') + '"'
 
@@ -52,7 +52,7 @@ def parameters(sql: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def styled(sql: str, style: ParamStyle) -> str:
+def restyle(sql: str, style: ParamStyle) -> str:
     """`sql` with its parameters written as a driver wants them."""
     if style == "named":
         return sql
@@ -66,7 +66,7 @@ def styled(sql: str, style: ParamStyle) -> str:
 
 def load(package: str, schema: str | None = None) -> dict[str, str]:
     """The queries of a backend, ready but for the parameter style."""
-    return {name: qualified(sql, schema) for name, sql in parse(query_text(package)).items()}
+    return {name: qualify(sql, schema) for name, sql in parse(query_text(package)).items()}
 
 
 def query_text(package: str) -> str:

@@ -164,7 +164,7 @@ def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
     due = sum(number for number, _, _ in found)
     exact = all(looked_at < LAG_COUNTED for _, _, looked_at in found)
     if not exact or dead >= LAG_COUNTED:
-        estimated_due, estimated_dead = _estimated(tx, draw)
+        estimated_due, estimated_dead = _estimate(tx, draw)
         due = due if exact else max(due, estimated_due)
         dead = max(dead, estimated_dead) if dead >= LAG_COUNTED else dead
     return Lag(
@@ -177,7 +177,7 @@ def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
     )
 
 
-def _estimated(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
+def _estimate(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
     ((_, first, last),) = tx.rows("size", most=1)
     ((due, dead),) = tx.rows("lag_sample", windows=_windows(tx, first, last, draw))
     return round(due or 0), round(dead or 0)

@@ -19,11 +19,11 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from todoku.core.errors import SchemaError
-from todoku.store.sql import quoted
+from todoku.store.sql import quote
 from todoku.store.statements import Row
 
 NEVER: Final = 2**63 - 1
-LONG_AGO: Final = frozenset({("todoku_destination", "open_until"), ("todoku_destination", "seen_at")})
+MINUS_INFINITY: Final = frozenset({("todoku_destination", "open_until"), ("todoku_destination", "seen_at")})
 """Columns whose 0 is no moment of 1970 but PostgreSQL's -infinity: such a thing has never been."""
 
 _TYPES: Final = {
@@ -70,10 +70,10 @@ class Bulk(Protocol):
     def place(self) -> str:
         """Which database this is, whatever the URL that led to it; another one has another."""
 
-    def frozen(self) -> AbstractContextManager[None]:
+    def freeze(self) -> AbstractContextManager[None]:
         """A transaction during which nobody else can change todoku's tables. DatabaseBusy: somebody is at it."""
 
-    def writing(self) -> AbstractContextManager[None]:
+    def write(self) -> AbstractContextManager[None]:
         """A transaction that is committed at the end, or rolled back by whatever is raised in it."""
 
     def rows(self, query: str, /, **values: str | int) -> list[Row]:
@@ -88,7 +88,7 @@ class Bulk(Protocol):
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         """Write rows, as fast as the database can. InvalidAct: it cannot hold one of them."""
 
-    def make_room(self, days: Sequence[date]) -> None:
+    def add_history_days(self, days: Sequence[date]) -> None:
         """Let the history of these days find its place."""
 
 
@@ -114,7 +114,7 @@ def tables(bulk: Bulk) -> dict[str, Table]:
 
 def read(bulk: Bulk, table: Table, *, skip: int | None = None) -> Iterator[Row]:
     """The rows of a table; with `skip` always in the same order, from that place on."""
-    chosen = ", ".join(_travelling(column, bulk.dialect) for column in table.columns)
+    chosen = ", ".join(_select_expression(column, bulk.dialect) for column in table.columns)
     statement = f"select {chosen} from {table.name}"
     if skip is not None:
         statement += f" order by {_order(table, bulk.dialect)}"
@@ -122,8 +122,8 @@ def read(bulk: Bulk, table: Table, *, skip: int | None = None) -> Iterator[Row]:
     return bulk.stream(statement)
 
 
-def _travelling(column: Column, dialect: str) -> str:
-    name = quoted(column.name)
+def _select_expression(column: Column, dialect: str) -> str:
+    name = quote(column.name)
     if dialect == "sqlite":
         return name
     match column.type:
@@ -145,7 +145,7 @@ def _order(table: Table, dialect: str) -> str:
         return "rowid"
     # Without a key all columns are one: rows that are equal in all of them may change places. JSON has no order.
     columns = table.key or tuple(column.name for column in table.columns if column.type != "json")
-    return ", ".join(quoted(name) for name in columns)
+    return ", ".join(quote(name) for name in columns)
 
 
 def count(bulk: Bulk, table: Table) -> int:

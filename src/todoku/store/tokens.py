@@ -39,7 +39,7 @@ class TokenStore:
         """Store a token; `lasts`: seconds until it ends by itself."""
 
         def work(tx: Tx) -> TokenRow:
-            return _added(tx, id, name, hash, scopes, signed, lasts=lasts)
+            return _add(tx, id, name, hash, scopes, signed, lasts=lasts)
 
         return self._database.write("api_key", work)
 
@@ -48,7 +48,7 @@ class TokenStore:
 
         def work(tx: Tx) -> TokenRow | None:
             tx.rows("lock_secrets")
-            return None if tx.rows("any_api_key") else _added(tx, id, name, hash, scopes, signed)
+            return None if tx.rows("any_api_key") else _add(tx, id, name, hash, scopes, signed)
 
         return self._database.write("api_key", work)
 
@@ -71,12 +71,12 @@ class TokenStore:
 
         return self._database.write("api_key", work)
 
-    def used(self, id: UUID, *, every: float) -> None:
+    def record_use(self, id: UUID, *, every: float) -> None:
         """It was used now; written down unless somebody did in the last `every` seconds."""
         self._database.write("api_key_used", lambda tx: tx.rows("use_api_key", id=id, every=every))
 
 
-def _added(
+def _add(
     tx: Tx, id: UUID, name: str, hash: str, scopes: Sequence[str], signed: Signed, *, lasts: float | None = None
 ) -> TokenRow:
     tx.rows("add_api_key", id=id, name=name, hash=hash, scopes=" ".join(scopes), lasts=lasts)

@@ -77,7 +77,7 @@ class Flows:
 
     def parallelism(self, _: Request) -> Response:
         """How many requests are being sent, and how many may be at once."""
-        running, workers = self._store.queues.running()
+        running, workers = self._store.queues.count_running()
         return json({"parallelismMax": workers * self._settings.http_concurrency, "parallelismCount": running})
 
 

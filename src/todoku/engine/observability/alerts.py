@@ -51,7 +51,7 @@ class AlertStates(Protocol):
     ) -> tuple[Telling, ...]:
         """Records the alerts raised now, and returns those that this process is to send."""
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def record_sent(self, telling: Telling, *, remind: float) -> None:
         """Records that an alert was sent."""
 
 
@@ -80,7 +80,7 @@ class MemoryAlertStates:
                     telling += [] if told is None else [told]
         return tuple(telling)
 
-    def told(self, telling: Telling, *, remind: float) -> None:
+    def record_sent(self, telling: Telling, *, remind: float) -> None:
         """As AlertStates."""
         known, now = telling.standing, self._clock()
         place = (known.name, known.sink)
@@ -177,7 +177,7 @@ class Alerts:
         quiet = _CHECKS_UNTIL_OVER * settings.interval_sec
         for telling in keeping.take(found, tuple(self._sinks), quiet=quiet, remind=settings.remind_sec):
             if send_alert(self._sinks[telling.standing.sink], telling, self._database):
-                keeping.told(telling, remind=settings.remind_sec)
+                keeping.record_sent(telling, remind=settings.remind_sec)
 
 
 def send_alert(sink: Sink, telling: Telling, database: str) -> bool:

@@ -47,5 +47,5 @@ class Alarm:
             due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
             for telling in due:
                 if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
-                    self._own.told(telling, remind=alerts.remind_sec)
+                    self._own.record_sent(telling, remind=alerts.remind_sec)
             Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))

@@ -25,11 +25,11 @@ from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
-from todoku.store.postgres.error_translation import refuse_encoding, translated
-from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
+from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
-from todoku.store.sql import load, quoted, styled
+from todoku.store.sql import load, quote, restyle
 from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
 
@@ -38,7 +38,7 @@ _PACKAGE = "todoku.store.postgres"
 _BEGIN: Final = "begin isolation level read committed"
 """Whatever the database's default is: each statement must see what was committed while the one before it waited."""
 
-_UNHURRIED: Final = (
+_NO_TIMEOUTS: Final = (
     "set local lock_timeout = 0; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 )
 """For what takes as long as it needs: the limits of the role or the database are meant for others."""
@@ -57,17 +57,17 @@ class PostgresTx:
         self._queries = queries
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        bound = {name: _adapted(value) for name, value in values.items()}
+        bound = {name: _adapt(value) for name, value in values.items()}
         cursor = self._connection.execute(self._queries[query], bound, binary=True)
         # Whether rows come back at all; `cursor.description` says it too, and makes an object of every column.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
-        cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)
+        cursor = self._connection.execute(restyle(statement.sql, "pyformat"), statement.values)
         return cursor.fetchall() if cursor.description else []
 
 
-def _adapted(value: object) -> object:
+def _adapt(value: object) -> object:
     """Numbers as one array literal, which is many times cheaper than psycopg's own list; documents as JSON."""
     if isinstance(value, list | tuple) and value:
         if isinstance(value[0], int | float):
@@ -96,7 +96,7 @@ class PostgresDatabase:
             f" {NO_JIT}"
         )
         self.queries = load(_PACKAGE, settings.schema)
-        self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
+        self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
         self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
         self._pid = os.getpid()
@@ -110,12 +110,12 @@ class PostgresDatabase:
         return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
-        with translated(), self._of_its_own() as connection, opened(connection, limit):
-            yield PostgresOpened(connection, PostgresTx(connection, self._styled))
+    def open_transaction(self, limit: float) -> Iterator[HandlerTransaction]:
+        with translate_errors(), self._handler_connection() as connection, begin(connection, limit):
+            yield PostgresHandlerTransaction(connection, PostgresTx(connection, self._restyled))
 
     @contextmanager
-    def _of_its_own(self) -> Iterator[PostgresHandlerConnection]:
+    def _handler_connection(self) -> Iterator[PostgresHandlerConnection]:
         """A connection on which nobody finds what the handler did to its session.
 
         A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
@@ -124,11 +124,11 @@ class PostgresDatabase:
         try:
             connection = PostgresHandlerConnection.connect(self._settings.database, **self._options())
         except psycopg.OperationalError:
-            with self._opened().connection(timeout=_PATIENCE) as borrowed:
+            with self._open_pool().connection(timeout=_PATIENCE) as borrowed:
                 try:
                     yield borrowed
                 finally:
-                    _cleaned(borrowed)
+                    _reset_session(borrowed)
         else:
             with connection:
                 yield connection
@@ -136,16 +136,16 @@ class PostgresDatabase:
     @contextmanager
     def bulk(self) -> Iterator[Bulk]:
         with (
-            translated(),
+            translate_errors(),
             psycopg.connect(self._settings.database, connect_timeout=10, **self._options()) as connection,
         ):
-            yield PostgresBulk(connection, PostgresTx(connection, self._styled), self._settings.schema)
+            yield PostgresBulk(connection, PostgresTx(connection, self._restyled), self._settings.schema)
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         return PostgresListener(self._settings.database, notice)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_UNHURRIED}")
+        return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_NO_TIMEOUTS}")
 
     def now(self) -> int | None:
         return None
@@ -167,7 +167,7 @@ class PostgresDatabase:
         )
 
     def migrate(self) -> Migrated:
-        return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_UNHURRIED}")
+        return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_NO_TIMEOUTS}")
 
     def describe(self) -> str:
         def work(tx: Tx) -> str:
@@ -202,25 +202,25 @@ class PostgresDatabase:
             pool.close()
 
     def set_clock(self, at: float | None) -> None:
-        self._define(scratch.stopped(at, self._settings.schema))
+        self._define(scratch.stop_clock_sql(at, self._settings.schema))
 
     def empty(self) -> None:
-        self._define(scratch.emptied(self._settings.schema))
+        self._define(scratch.truncate_sql(self._settings.schema))
 
     def remove(self) -> None:
-        self._define(scratch.dropped(self._settings.schema))
+        self._define(scratch.drop_schema_sql(self._settings.schema))
         self.close()
 
     def _define(self, statement: str) -> None:
         def work(tx: Tx) -> None:
             cast("PostgresTx", tx)._connection.execute(cast("sql.SQL", statement))
 
-        self._transaction("migrate", work, f"{_BEGIN}; {_UNHURRIED}")
+        self._transaction("migrate", work, f"{_BEGIN}; {_NO_TIMEOUTS}")
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
-        with translated(), self._begun(begin) as connection:
+        with translate_errors(), self._begin_on_connection(begin) as connection:
             try:
-                result = work(PostgresTx(connection, self._styled))
+                result = work(PostgresTx(connection, self._restyled))
                 reach(f"{operation}.before_commit")
                 connection.execute("commit")
                 reach(f"{operation}.after_commit")
@@ -239,14 +239,14 @@ class PostgresDatabase:
         }
 
     @contextmanager
-    def _begun(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+    def _begin_on_connection(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
         """A connection with a transaction begun. One that died while it was idle is found out here, and replaced.
 
         The pool's own check would cost a round trip each time, and sleep between two tries: over a pool that was given
         up meanwhile it never woke.
         """
         for tries_left in reversed(range(self._settings.connections + 1)):
-            pool = self._opened()
+            pool = self._open_pool()
             connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
             try:
                 connection.execute(cast("sql.SQL", begin))
@@ -266,7 +266,7 @@ class PostgresDatabase:
                 pool.putconn(connection)
             return
 
-    def _opened(self) -> ConnectionPool[PostgresHandlerConnection]:
+    def _open_pool(self) -> ConnectionPool[PostgresHandlerConnection]:
         with self._opening:
             if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
                 self._pid = os.getpid()
@@ -319,11 +319,11 @@ class PostgresDatabase:
 
     def _preamble(self) -> list[str]:
         schema = self._settings.schema
-        lines = [] if schema is None else [f"create schema if not exists {quoted(schema)}"]
-        lines += [f"set local search_path = {quoted(schema)}"] if schema is not None else []
+        lines = [] if schema is None else [f"create schema if not exists {quote(schema)}"]
+        lines += [f"set local search_path = {quote(schema)}"] if schema is not None else []
         return [*lines, MIGRATION_TABLE]
 
-    def printed(self) -> str:
+    def migration_script(self) -> str:
         lines = ["begin;", *(f"{line};" for line in self._preamble())]
         for step in migrations(_PACKAGE):
             record = f"({step.version}, '{step.name}', '{step.checksum}', now())"
@@ -338,14 +338,14 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
 
 
-def _cleaned(connection: PostgresHandlerConnection) -> None:
+def _reset_session(connection: PostgresHandlerConnection) -> None:
     """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
     connection.lent = False
     if not connection.closed:
-        connection.execute(_CLEAN)
+        connection.execute(_RESET_SESSION)
 
 
-_CLEAN: Final = (
+_RESET_SESSION: Final = (
     "set session authorization default; reset all; close all; unlisten *; select pg_advisory_unlock_all();"
     " discard temp; discard sequences"
 )

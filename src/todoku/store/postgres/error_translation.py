@@ -21,7 +21,7 @@ _GONE: Final = (
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Whatever psycopg raises, as an error of todoku that says what to do."""
     try:
         yield

@@ -36,7 +36,7 @@ class PostgresHandlerConnection(psycopg.Connection[Any]):
             raise ended_by_handler()
 
 
-class PostgresOpened:
+class PostgresHandlerTransaction:
     """An open transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any], tx: Tx) -> None:
@@ -58,7 +58,7 @@ class PostgresOpened:
 
 
 @contextmanager
-def opened(connection: PostgresHandlerConnection, limit: float) -> Iterator[None]:
+def begin(connection: PostgresHandlerConnection, limit: float) -> Iterator[None]:
     """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
     milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
     # Read committed, whatever the default is: an old snapshot would not show the settle who published to this lane.

@@ -44,12 +44,12 @@ class PostgresListener:
                     connection.execute(f"listen {CHANNEL}")
                     pause = 0.1
                     self._listening.set()
-                    self._hear(connection)
+                    self._wait_for_notices(connection)
             except psycopg.Error:  # the server is gone; the heartbeat says so, and polling goes on
                 self._closed.wait(pause)
                 pause = min(pause * 2, _LONGEST)
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+    def _wait_for_notices(self, connection: psycopg.Connection[Any]) -> None:
         # psycopg's own wait would wake this thread ten times a second, and select() takes no descriptor above 1023.
         while not self._closed.is_set():
             for _ in connection.notifies(timeout=0):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from todoku.core.errors import StoreError
-from todoku.store.sql import qualified, quoted
+from todoku.store.sql import qualify, quote
 
 
-def stopped(at: float | None, schema: str | None) -> str:
+def stop_clock_sql(at: float | None, schema: str | None) -> str:
     """The clock stands still at a moment; None: it goes again."""
     now = "statement_timestamp()" if at is None else f"timestamptz 'epoch' + interval '{at * 1e6:.0f} microseconds'"
     define = "create or replace function todoku_now() returns timestamptz language sql stable parallel safe"
-    return qualified(f"{define} as $$ select {now} $$", schema)
+    return qualify(f"{define} as $$ select {now} $$", schema)
 
 
-def emptied(schema: str | None) -> str:
+def truncate_sql(schema: str | None) -> str:
     """Nothing is left but the schema itself, the audit, which is append-only, and keys that a process may remember."""
-    return qualified(
+    return qualify(
         """do $$ declare names text; begin
             select string_agg(format('%I.%I', schemaname, tablename), ', ') into names from pg_tables
                 where schemaname::regnamespace = (
@@ -27,8 +27,8 @@ def emptied(schema: str | None) -> str:
     )
 
 
-def dropped(schema: str | None) -> str:
+def drop_schema_sql(schema: str | None) -> str:
     """The schema is gone, with everything in it."""
     if schema is None:
         raise StoreError("this schema is not todoku's own", hint="only one that was named is removed: schema=…")
-    return f"drop schema if exists {quoted(schema)} cascade"
+    return f"drop schema if exists {quote(schema)} cascade"

@@ -29,19 +29,19 @@ from todoku.core.settings import Settings
 from todoku.store.columns import EPOCH
 from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.private_files import shared
+from todoku.store.private_files import find_shared
 from todoku.store.sql import load
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.file_watch import SqliteListener
-from todoku.store.sqlite.handler_transaction import opened
+from todoku.store.sqlite.handler_transaction import open_transaction
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.many_rows import execute_all
-from todoku.store.sqlite.packed_rows import unpacked
+from todoku.store.sqlite.packed_rows import unpack
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
     connect,
-    patiently,
+    execute_waiting,
     release_writer,
     transaction_lock,
 )
@@ -63,10 +63,10 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
 
 
-_stopped: dict[str, int] = {}
+_stopped_clocks: dict[str, int] = {}
 """Files whose clock a test has stopped, and where."""
 
-_parents: list[object] = []
+_parent_connections: list[object] = []
 """Connections of the process this one was forked from, kept for ever: dropping one would close it."""
 
 
@@ -84,7 +84,7 @@ class SqliteTx:
         self._now = now
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        bound = {name: _adapted(value) for name, value in values.items()}
+        bound = {name: _adapt(value) for name, value in values.items()}
         bound["now"] = self._now
         rows: list[Any] = []
         for statement in self._queries[query]:
@@ -100,7 +100,7 @@ class SqliteTx:
         return []
 
 
-def _adapted(value: object) -> object:
+def _adapt(value: object) -> object:
     """Lists and documents as JSON text, times as microseconds, ids as text."""
     match value:
         case list() | tuple() | dict():
@@ -136,42 +136,42 @@ class SqliteDatabase:
         def with_queries(connection: sqlite3.Connection) -> T:
             return work(SqliteTx(connection, self._scripts, self._clock()))
 
-        with self._translated():
-            return self._opened().write(operation, with_queries)
+        with self._translate_errors():
+            return self._open_writer().write(operation, with_queries)
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
-        with self._translated():
-            self._opened()  # before the lock: a fork takes both, in this order
+        with self._translate_errors():
+            self._open_writer()  # before the lock: a fork takes both, in this order
             with self._reading:
                 connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
                 connection.execute("begin")
                 try:
                     # BEGIN takes no lock yet, and without WAL a commit keeps readers out: wait for it here.
-                    patiently(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
+                    execute_waiting(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
                     return work(SqliteTx(connection, self._scripts, self._clock()))
                 finally:
                     connection.execute("rollback")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
-        def made(connection: sqlite3.Connection) -> Tx:
+    def open_transaction(self, limit: float) -> Iterator[HandlerTransaction]:
+        def make_tx(connection: sqlite3.Connection) -> Tx:
             return SqliteTx(connection, self._scripts, self._clock())
 
-        with self._translated():
-            self._opened()
-            with opened(self.path, made, timeout=self._timeout, limit=limit) as one:
+        with self._translate_errors():
+            self._open_writer()
+            with open_transaction(self.path, make_tx, timeout=self._timeout, limit=limit) as one:
                 yield one
 
     @contextmanager
     def bulk(self) -> Iterator[Bulk]:
-        def made(connection: sqlite3.Connection) -> Tx:
+        def make_tx(connection: sqlite3.Connection) -> Tx:
             return SqliteTx(connection, self._scripts, self._clock())
 
-        with self._translated(), bulk(self.path, made, timeout=self._timeout) as one:
+        with self._translate_errors(), bulk(self.path, make_tx, timeout=self._timeout) as one:
             yield one
 
     def listen(self, notice: Callable[[], None]) -> Listener:
-        with self._translated():
+        with self._translate_errors():
             return SqliteListener(self.path, notice, timeout=self._timeout)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
@@ -193,8 +193,8 @@ class SqliteDatabase:
             warnings.warn(_NOT_DURABLE, DurabilityWarning, stacklevel=1)
 
     def describe(self) -> str:
-        with self._translated():
-            journal = self._opened().journal
+        with self._translate_errors():
+            journal = self._open_writer().journal
         note = "" if wal_is_safe() else " (WAL can lose acknowledged writes before SQLite 3.51.3)"
         return f"SQLite {sqlite3.sqlite_version}, journal {journal}{note}, synchronous full"
 
@@ -207,7 +207,7 @@ class SqliteDatabase:
             writable=os.access(self.path, os.W_OK) and os.access(folder, os.W_OK),
             wal_safe=wal_is_safe(),
             free_bytes=shutil.disk_usage(folder).free,
-            shared_files=shared(Path(f"{self.path}{ending}") for ending in _FILES),
+            shared_files=find_shared(Path(f"{self.path}{ending}") for ending in _FILES),
         )
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
@@ -225,14 +225,14 @@ class SqliteDatabase:
                 after_id=part.after_id,
                 most=min(part.most, limit - len(rows)),
             )
-            rows += unpacked(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
+            rows += unpack(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
         if rows:
             tx.rows("claim_taken", worker=worker, ids=[row[0] for row in rows])
         return rows
 
     def migrate(self) -> Migrated:
-        with self._translated():
-            return self._opened().write("migrate", self._migrate)
+        with self._translate_errors():
+            return self._open_writer().write("migrate", self._migrate)
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -244,9 +244,9 @@ class SqliteDatabase:
 
     def set_clock(self, at: float | None) -> None:
         if at is None:
-            _stopped.pop(self.path, None)
+            _stopped_clocks.pop(self.path, None)
         else:
-            _stopped[self.path] = round(at * 1e6)
+            _stopped_clocks[self.path] = round(at * 1e6)
 
     def empty(self) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -255,8 +255,8 @@ class SqliteDatabase:
                 if not name.endswith(("_migration", "_audit", "_data_key")):
                     connection.execute(f'delete from "{name}"')
 
-        with self._translated():
-            self._opened().write("migrate", work)
+        with self._translate_errors():
+            self._open_writer().write("migrate", work)
 
     def remove(self) -> None:
         self.close()
@@ -264,11 +264,11 @@ class SqliteDatabase:
             Path(f"{self.path}{end}").unlink(missing_ok=True)
 
     def _now(self) -> int:
-        return wall_clock() if not _stopped else _stopped.get(self.path) or wall_clock()
+        return wall_clock() if not _stopped_clocks else _stopped_clocks.get(self.path) or wall_clock()
 
-    def _opened(self) -> Writer:
+    def _open_writer(self) -> Writer:
         if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close
-            _parents.append((self._reader, self._writer))
+            _parent_connections.append((self._reader, self._writer))
             self._reader = self._writer = None
             self._pid = os.getpid()
         if self._writer is None:
@@ -276,7 +276,7 @@ class SqliteDatabase:
         return self._writer
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Whatever sqlite3 raises, as an error of todoku that says what to do."""
         try:
             yield
@@ -309,7 +309,7 @@ class SqliteDatabase:
             )
         return Migrated(tuple(step.version for step in plan), len(applied) + len(plan))
 
-    def printed(self) -> str:
+    def migration_script(self) -> str:
         now = "cast(strftime('%s', 'now') as integer) * 1000000"
         lines = ["begin immediate;", f"{MIGRATION_TABLE};"]
         for step in migrations(_PACKAGE):

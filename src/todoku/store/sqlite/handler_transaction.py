@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import HANDLER, Tx, ended_by_handler
 from todoku.store.failpoint import reach
-from todoku.store.sqlite.writer import connect, patiently, transaction_lock
+from todoku.store.sqlite.writer import connect, execute_waiting, transaction_lock
 
 
 class SqliteHandlerConnection(sqlite3.Connection):
@@ -27,7 +27,7 @@ class SqliteHandlerConnection(sqlite3.Connection):
             raise ended_by_handler()
 
 
-class SqliteOpened:
+class SqliteHandlerTransaction:
     """An open transaction on a connection of its own."""
 
     def __init__(self, connection: sqlite3.Connection, tx: Tx, timeout: float) -> None:
@@ -46,15 +46,15 @@ class SqliteOpened:
 
     def commit(self) -> None:
         reach("transact.before_commit")
-        patiently(self.connection, "commit", timeout=self._timeout)
+        execute_waiting(self.connection, "commit", timeout=self._timeout)
         self.committed = True
         reach("transact.after_commit")
 
 
 @contextmanager
-def opened(
-    path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
-) -> Iterator[SqliteOpened]:
+def open_transaction(
+    path: str, make_tx: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
+) -> Iterator[SqliteHandlerTransaction]:
     """Begin a transaction that writes; past `limit` it is taken away, because nobody else can write meanwhile."""
     connection = connect(path, timeout=timeout, factory=SqliteHandlerConnection)
     lock, over, ended, ending = transaction_lock(), threading.Event(), threading.Event(), threading.Lock()
@@ -72,10 +72,10 @@ def opened(
     timer.daemon = True
     try:
         with lock:
-            patiently(connection, "begin immediate", timeout=timeout)
+            execute_waiting(connection, "begin immediate", timeout=timeout)
             connection.execute(f"savepoint {HANDLER}")
             timer.start()
-            one = SqliteOpened(connection, made(connection), timeout)
+            one = SqliteHandlerTransaction(connection, make_tx(connection), timeout)
             try:
                 yield one
             except sqlite3.Error as error:

@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"(?<!:):([a-z_]+)")
 _VALUES: Final = re.compile(r"\bvalues\s*\(")
 
 
-class _Repeated:
+class _RepeatedRow:
     """A statement whose only bound names are in its `values (…)`."""
 
     def __init__(self, before: str, row: str, after: str) -> None:
@@ -31,7 +31,7 @@ class _Repeated:
 
 def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping[str, Value]]) -> None:
     """Execute a statement for each row, in their order."""
-    repeated = _taken_apart(sql) if len(rows) > 1 else None
+    repeated = _split_values(sql) if len(rows) > 1 else None
     if repeated is None:
         connection.executemany(sql, rows)
         return
@@ -45,12 +45,12 @@ def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping
 
 def spellings(sql: str) -> tuple[str, ...]:
     """Every text in which `execute_all` may execute a statement."""
-    repeated = _taken_apart(sql)
+    repeated = _split_values(sql)
     return (sql,) if repeated is None else (sql, *repeated.texts.values())
 
 
 @lru_cache(maxsize=256)
-def _taken_apart(sql: str) -> _Repeated | None:
+def _split_values(sql: str) -> _RepeatedRow | None:
     """The statement in its parts; None: it is of another kind."""
     if (found := _VALUES.search(sql)) is None:
         return None
@@ -61,4 +61,4 @@ def _taken_apart(sql: str) -> _Repeated | None:
         if depth == 0:
             break
     before, row, after = sql[:begins], sql[begins : place + 1], sql[place + 1 :]
-    return None if _NAME.search(before) or _NAME.search(after) else _Repeated(before, row, after)
+    return None if _NAME.search(before) or _NAME.search(after) else _RepeatedRow(before, row, after)

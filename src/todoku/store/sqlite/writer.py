@@ -69,14 +69,14 @@ def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sq
     )
     try:
         for pragma in ("synchronous = full", "mmap_size = 0", "cache_size = -65536"):  # they read the schema: may wait
-            patiently(connection, f"pragma {pragma}", timeout=timeout)
+            execute_waiting(connection, f"pragma {pragma}", timeout=timeout)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
+def execute_waiting(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
     """Execute `sql` (BEGIN, COMMIT, a pragma), waiting for other processes; DatabaseBusy when they take too long.
 
     The waits are random: equal ones would make two processes that met once meet for ever. And they stay short: busy
@@ -102,14 +102,14 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> li
 def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
     """Choose the journal by the build (or as `wal` insists) and return it; raise if the file keeps an unsafe one."""
     wanted = "wal" if (wal_is_safe() if wal is None else wal) else "truncate"
-    ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
+    ((current,),) = execute_waiting(connection, "pragma journal_mode", timeout=timeout)
     if current != wanted:
         try:
-            patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
+            execute_waiting(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
         except DatabaseBusy:
             if current != "wal":  # else another connection is open, and the file stays in it
                 raise
-        ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
+        ((current,),) = execute_waiting(connection, "pragma journal_mode", timeout=timeout)
     if current == "wal" and wanted != "wal":
         raise UnsafeJournal(
             f"the file is in WAL mode, in which SQLite {sqlite3.sqlite_version} can lose acknowledged writes",
@@ -163,11 +163,11 @@ class Writer:
     def _transact(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
         refuse_other_libraries(self._path)
         connection = self._connection
-        patiently(connection, "begin immediate", timeout=self._timeout)
+        execute_waiting(connection, "begin immediate", timeout=self._timeout)
         try:
             result = work(connection)
             reach(f"{operation}.before_commit")
-            patiently(connection, "commit", timeout=self._timeout)
+            execute_waiting(connection, "commit", timeout=self._timeout)
             reach(f"{operation}.after_commit")
         except BaseException as error:
             if connection.in_transaction:
