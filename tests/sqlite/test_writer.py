@@ -224,7 +224,7 @@ def test_a_lock_that_is_held_too_long_is_told(world: World, file: Path) -> None:
     world.store.close()
     world.store.database._timeout = 0.2  # type: ignore[attr-defined]
     with another_process(file, "begin immediate") as let_go:
-        with pytest.raises(DatabaseBusy, match="kept the database locked") as busy:
+        with pytest.raises(DatabaseBusy, match="held the database lock") as busy:
             world.publish()
         let_go()
     assert "pass tx=" in busy.value.hint

@@ -337,7 +337,7 @@ def test_a_value_that_postgresql_cannot_hold_is_named_and_nothing_of_its_batch_i
     old, new = make("sqlite"), make("postgres")
     old.publish(3)
     old.sql("update todoku_message set topic = ? where seq = 2", "a\x00b")
-    with pytest.raises(InvalidAct, match=r"cannot hold a row of todoku_message: .*line 2, column topic"):
+    with pytest.raises(InvalidAct, match=r"cannot store a row of todoku_message: .*line 2, column topic"):
         copy_of(old, new)
     assert new.sql("select count(*) from todoku_message") == [(0,)]
     old.sql("update todoku_message set topic = 'ab' where seq = 2")

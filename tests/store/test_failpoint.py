@@ -62,10 +62,10 @@ def test_it_is_disarmed_also_when_the_block_fails() -> None:
 @pytest.mark.parametrize("name", ["settle", "settle.after", "settle.after_comit", "nonsense.after_commit", ""])
 def test_a_name_that_no_write_passes_is_refused(name: str) -> None:
     """A crash test with a misspelt failpoint would prove nothing, and be green."""
-    with pytest.raises(InvalidSetting, match="is no failpoint") as caught, armed(name, lose):
+    with pytest.raises(InvalidSetting, match="is not a failpoint") as caught, armed(name, lose):
         pass
     assert caught.value.hint
-    with pytest.raises(InvalidSetting, match="is no failpoint"):
+    with pytest.raises(InvalidSetting, match="is not a failpoint"):
         arm_from({"TODOKU_FAILPOINTS": f"{name}=kill"})
 
 

@@ -1,7 +1,7 @@
-"""What follows the end of a delivery: hooks get a message, batches are counted, callbacks and next batches published.
+"""The consequences of a delivery's end: messages to hooks, batch counts, callbacks, and the next batch.
 
-Every write that ends deliveries calls this at the end of the same transaction: what follows exists if and only if the
-end does (I1, I2), and once, because a claim works once (I3).
+Every write that ends deliveries calls this at the end of the same transaction: the consequences commit if and only if
+the end does (I1, I2), and once, because a claim works once (I3).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from todoku.store.publish import Publishing, publish
 T = TypeVar("T")
 
 GONE: Final = "HTTP_GONE"
-"""The reason of a 410 response: the receiver says that this URL is gone."""
+"""The reason of a 410 response: the URL is gone."""
 
 
 def has_followers(topic: str, headers: str | None, reason: str | None) -> bool:
@@ -46,7 +46,7 @@ def _follow_requests(tx: Tx, ended: Sequence[EndedDelivery]) -> list[Draft]:
     gone = {(request.url, request.group) for each, request in requests if each.reason == GONE}
     for url, group in sorted(gone, key=repr):  # sorted locks (H11)
         if tx.rows("set_endpoint", url=url, group=group, state="disabled", reason=GONE):
-            why = "the receiver says that it is gone (410)"
+            why = "the receiver answered 410 Gone"
             tx.rows("audit", by="todoku", why=why, action="disable", targets=[f"endpoint:{url}"])
     wanted = [
         (each, request)
@@ -60,14 +60,14 @@ def _requests(ended: Iterator[EndedDelivery]) -> Iterator[tuple[EndedDelivery, H
     for each in ended:
         try:
             request = request_of(each.headers)
-        except InvalidMessage:  # not a header that todoku wrote: it must not keep a delivery from ending
+        except InvalidMessage:  # not a header that todoku wrote; the delivery must still end
             continue
         if request is not None:
             yield each, request
 
 
 def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> Iterator[Draft]:
-    """One message for each request. Its body and the last response are read only now."""
+    """Yields one message for each request. Reads the body and the last response of each."""
     rows = [{"message": each.message_id, "delivery": each.delivery_id} for each, _ in wanted]
     found = {row[0]: row[1:] for row in tx.rows("callback_sources", rows=rows)}
     for each, request in wanted:
@@ -101,7 +101,7 @@ _CATCH_UP_LIMIT: Final = 100
 
 
 class Endings:
-    """What follows ends, on one database. Its methods may be called from any thread."""
+    """Publishes the consequences of ends in one database. Its methods may be called from any thread."""
 
     def __init__(self, database: Database, *, notify: bool) -> None:
         self._database = database
@@ -111,7 +111,7 @@ class Endings:
         self._late: set[str] = set()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        """A write that may end deliveries, and then what had to wait for its commit."""
+        """Runs a write that may end deliveries, then publishes the next batches that had to wait for its commit."""
         result = self._database.write(operation, work)
         self.catch_up()
         return result
@@ -121,21 +121,21 @@ class Endings:
     def after_settle(
         self, tx: Tx, pairs: Sequence[tuple[Claimed, Settlement]], cancelled: Collection[int] = ()
     ) -> None:
-        """Attempts were settled; `cancelled`: ids of those that ended because an operator cancelled them.
+        """Call this after attempts were settled. `cancelled`: ids that ended because an operator cancelled them.
 
-        Without hooks, batches and callbacks this costs a look at each claim's headers, and no query.
+        Without hooks, batches and callbacks this only checks each claim's headers, without a query.
         """
         known = self._known(tx)
         if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
             self.after_end(tx, ended_delivery.select_ended(pairs, cancelled))
 
     def after_abort(self, tx: Tx, ids: Sequence[int]) -> None:
-        """Deliveries became dead letters."""
+        """Call this after deliveries became dead letters."""
         if ids:
             self.after_end(tx, ended_delivery.load_ended(tx, ids))
 
     def after_end(self, tx: Tx, ended: Sequence[EndedDelivery]) -> None:
-        """Publishes what follows these ends."""
+        """Publishes the consequences of these ends."""
         if ended:
             self._publish_to_hooks(tx, ended)
             if calls := _follow_requests(tx, ended):
@@ -143,7 +143,7 @@ class Endings:
             self._publish_next(tx, batches.count(tx, ended))
 
     def after_purge(self, tx: Tx, removed: Iterable[EndedDelivery]) -> None:
-        """Dead letters are about to be removed: a batch that needs them to succeed is given up."""
+        """Call this before dead letters are removed: gives up the batches that need them to succeed."""
         if ids := sorted({str(id) for each in removed if (id := batch_of(each.headers)) is not None}):
             tx.rows("lock_batches", ids=ids)
             tx.rows("give_up_batches", ids=ids)
@@ -182,7 +182,7 @@ class Endings:
     # ------------------------------------------------------------------------------------------- batches
 
     def _publish_next(self, tx: Tx, complete: Sequence[batches.Complete]) -> None:
-        """Publishes what follows complete batches, and records that it was."""
+        """Publishes the batches that follow complete ones, and marks those as finished."""
         done = [each for each in complete if not self._must_wait(each)]
         self._late.update(each.id for each in complete if self._must_wait(each))
         if done:
@@ -190,8 +190,8 @@ class Endings:
             tx.rows("finish_batches", ids=[each.id for each in done])
 
     def _must_wait(self, complete: batches.Complete) -> bool:
-        """Whether the next batch publishes into a lane. It would wait for other publishers of the lane, for long or in
-        a deadlock with this settle, so it gets its own transaction after this one."""
+        """Whether the next batch publishes into a lane. It may wait long for other publishers of the lane, or deadlock
+        with this settle, so it gets its own transaction after this one."""
         return (
             self._database.dialect == "postgresql"
             and complete.next is not None
@@ -199,8 +199,8 @@ class Endings:
         )
 
     def catch_up(self, *, all: bool = False) -> int:
-        """Publishes what follows complete batches where that could not commit with the end itself: of the batches that
-        this process left behind, or of all. Locked ones are left to the next call. Returns how many it published."""
+        """Publishes next batches that could not commit with the end of their predecessor: those this process postponed,
+        or all. Skips locked ones until the next call. Returns how many it published."""
         if not all and not self._late:
             return 0
         database = self._database
@@ -212,7 +212,7 @@ class Endings:
             try:
                 number += database.write("follow", lambda tx: self._take(tx, id))  # noqa: B023 - runs at once
             except (DatabaseBusy, DatabaseUnavailable):
-                continue  # it is recorded as due: another call finds it
+                continue  # it is stored as due: a later call finds it
         return number
 
     def _take(self, tx: Tx, id: str) -> int:

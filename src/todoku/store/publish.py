@@ -1,8 +1,8 @@
-"""Publish, as a list of statements for whatever connection the caller has: one pure builder, no I/O.
+"""Publishing, as a sequence of statements that runs on any connection: a pure builder, no I/O.
 
-The statements come one after the other, because each may depend on what the one before it found: a statement that
-waited for a lock or for a conflicting insert has an old snapshot, so the next one looks again (H14).
-Order: lanes are locked, then the ledger is asked, then rows are inserted.
+The statements run one after the other, because each may depend on the rows of the one before it: a statement that
+waited for a lock or for a conflicting insert has an old snapshot, so the next one reads again (H14).
+Order: lock the lanes, reserve the ledger keys, insert the rows.
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from todoku.store.database import DialectName
 from todoku.store.statements import Statement, Steps, Value
 
 LANE_LOCKS: Final = 256
-"""More lanes than this are locked by their destinations: the lock table of PostgreSQL is small."""
+"""Above this number of lanes, their destinations are locked instead: the lock table of PostgreSQL is small."""
 
 _Key = tuple[str, str]
 
 
 class Publishing(msgspec.Struct, frozen=True):
-    """What the builder must know about the database: its dialect, its queries, and its clock if it has none."""
+    """The target of a publish. `now`: the time in microseconds, where the database has no clock (SQLite)."""
 
     dialect: DialectName
     queries: Mapping[str, str]
     now: int | None
     notify: bool = True
-    """Whether a sleeping worker is given notice (PostgreSQL)."""
+    """Whether idle workers are notified (PostgreSQL)."""
 
     def one(self, query: str, **values: Value) -> Statement:
-        """A statement of one named query."""
+        """Returns a named query as a statement."""
         if self.now is not None:
             values["now"] = self.now
         return Statement(self.queries[query], values)
 
     def many(self, query: str, rows: Sequence[Mapping[str, Value]]) -> Statement:
-        """A named query, once for each row; the rows have `now`."""
+        """Returns a named query that runs once for each row. Rows that need `now` contain it."""
         return Statement(self.queries[query], rows)
 
 
 def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
-    """Store drafts with their deliveries, or find the messages their keys belong to. In the order given."""
+    """Stores drafts with their deliveries. A draft whose key is taken yields the message that has the key.
+
+    Returns the messages in the order of the drafts.
+    """
     if to.dialect == "postgresql":
         yield from _lock_lanes(to, drafts)
     earlier = yield from _reserve(to, drafts)
@@ -67,7 +70,7 @@ def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
 
 
 class _Earlier(msgspec.Struct, frozen=True):
-    """A publish entry, as found after the reservation."""
+    """A ledger entry of an idempotency key, as read after the reservation."""
 
     digest: str
     message_id: UUID
@@ -98,10 +101,10 @@ def _message(draft: Draft, earlier: Mapping[_Key, _Earlier], created: datetime) 
 
 
 def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earlier]]:
-    """Reserve each key for its draft or learn whose it is; another digest is a conflict."""
+    """Reserves each key for its draft, or reads the entry that has it; raises if that entry has another digest."""
     wanted = {_ledger_key(draft): draft for draft in reversed(drafts) if draft.idempotency is not None}
     found: dict[_Key, _Earlier] = {}
-    for _ in range(3):  # an entry may be pruned between the two statements, so look again
+    for _ in range(3):  # an entry may be pruned between the two statements, so read again
         missing = [
             _entry(draft)
             for (scope, key_hash), draft in sorted(wanted.items(), key=lambda item: item[0])
@@ -117,7 +120,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
         for draft in keyed:
             _refuse_conflict(draft, found.get(_ledger_key(draft)))
     except TodokuError:
-        # The caller may go on and commit: no key may stay reserved for a message that never came (I1).
+        # The caller may still commit: no key may stay reserved for a message that was not stored (I1).
         yield from _unreserve(to, keyed)
         raise
     return found
@@ -162,7 +165,9 @@ def _reserve_entries(to: Publishing, entries: list[dict[str, Value]]) -> Steps[S
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     key = _key(draft)
     if entry is None:
-        raise StoreError(f"the ledger entry of key {key.key!r} came and went three times", hint="publish again")
+        raise StoreError(
+            f"the ledger entry of key {key.key!r} was removed three times while it was read", hint="publish again"
+        )
     if entry.digest == key.digest or entry.digest in key.alike:
         return
     fields = ""
@@ -172,14 +177,14 @@ def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     used = f"key {key.key!r} was used at {entry.created_at:%Y-%m-%d %H:%M:%S} UTC"
     if _kind(entry.digest) not in map(_kind, (key.digest, *key.alike)):
         raise IdempotencyConflict(
-            f"{used}, and the two bodies cannot be compared: one was encrypted, or with a master key that is not here",
+            f"{used}; the two bodies cannot be compared: only one is encrypted, or its master key is not configured",
             hint="keep old master keys as long as ledger_ttl, or use a new key",
         )
     raise IdempotencyConflict(f"{used} with another body{fields}", hint="use a new key for a new message")
 
 
 def _kind(digest: str) -> str:
-    """How a digest was made: with which version, and with which master key."""
+    """The version and the master key with which a digest was computed."""
     return digest.rpartition(":")[0]
 
 
@@ -196,7 +201,7 @@ def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
 
 
 def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Locks in sorted order, and before ids are drawn, so that the ids of a lane follow commit order (I10)."""
+    """Locks lanes in sorted order, before ids are assigned, so that the ids of a lane follow commit order (I10)."""
     ordered = [leg for draft in drafts for leg in draft.legs if leg.lane is not None]
     if not ordered:
         return
@@ -215,7 +220,7 @@ def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
 
 
 def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Say at which gates something waits: appended, so that publishers of one key never wait for each other."""
+    """Records at which gates deliveries wait. Rows are only appended: publishers of one key never block each other."""
     rows: dict[int, dict[str, Value]] = {
         leg.gate: {"gate": leg.gate, "queue": leg.queue, "destination": leg.destination, "key": draft.key}
         for draft in drafts
@@ -229,7 +234,7 @@ def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
 
 
 def _array(numbers: Sequence[int]) -> str:
-    """An array literal: text, which every driver takes, and cast where it is used."""
+    """An array literal as text, which every driver accepts; the query casts it."""
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
@@ -241,9 +246,9 @@ def _json(value: object) -> str:
 
 
 def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
-    """All messages and deliveries in one statement with two JSON documents.
+    """Inserts all messages and deliveries by one statement with two JSON documents.
 
-    Faster than arrays, which Python drivers build item by item, and the same for every driver.
+    Faster than arrays, which Python drivers build item by item, and identical for every driver.
     """
     if lanes := _lane_rows(drafts):
         yield to.one("publish_lanes", lanes=_json(lanes))
@@ -254,7 +259,7 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
 
 
 def store_data_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Store the data keys that drafts were sealed with: in this transaction, so that neither is without the other."""
+    """Stores the data keys that drafts were encrypted with, in the same transaction as the messages."""
     keys = {str(key.id): key for draft in drafts if (key := draft.sealed_with) is not None}
     rows: list[dict[str, Value]] = [
         {"id": id, "day": key.day, "master_key_id": key.master_key_id, "wrapped": key.wrapped}
@@ -290,7 +295,7 @@ def _message_document(place: int, draft: Draft) -> dict[str, object]:
 
 
 def _stored_key(draft: Draft) -> Idempotency | None:
-    """The key that is stored with the message: not one that only lasts a while, or it would skip a later effect."""
+    """The key to store with the message. None for a key with a limited lifetime: it must not skip a later effect."""
     return draft.idempotency if draft.idempotency is not None and draft.idempotency.lasts is None else None
 
 

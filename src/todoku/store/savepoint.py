@@ -1,4 +1,4 @@
-"""A savepoint in the caller's transaction: what fails inside it leaves the rest of the transaction as it was."""
+"""A savepoint in the caller's transaction: a failure inside it does not undo the rest of the transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from todoku.store.statements import Steps
 
 @contextmanager
 def savepoint(tx: Any, to: Publishing, *, twin: str) -> Iterator[None]:
-    """Undo what was done inside if it raises; the transaction goes on either way. `twin`: as of `run`."""
+    """Undoes the writes of the block if it raises; the transaction stays open either way. `twin`: as in `run`."""
     run(tx, to.dialect, _open(to), twin=twin)
     try:
         yield
@@ -22,7 +22,7 @@ def savepoint(tx: Any, to: Publishing, *, twin: str) -> Iterator[None]:
         try:
             run(tx, to.dialect, _undo(to))
         except Exception as error:
-            raise _ended(failure) from error
+            raise _transaction_lost(failure) from error
         raise
     run(tx, to.dialect, _close(to))
 
@@ -37,7 +37,7 @@ async def asavepoint(tx: Any, to: Publishing) -> AsyncIterator[None]:
         try:
             await run_async(tx, to.dialect, _undo(to))
         except Exception as error:
-            raise _ended(failure) from error
+            raise _transaction_lost(failure) from error
         raise
     await run_async(tx, to.dialect, _close(to))
 
@@ -56,6 +56,6 @@ def _close(to: Publishing) -> Steps[None]:
     yield to.one("savepoint_close")
 
 
-def _ended(failure: BaseException) -> TransactionError:
-    """The database has ended the whole transaction: the caller's rows are gone too, and that is not to be hidden."""
-    return TransactionError(f"your transaction did not survive: {failure}", hint="roll back and begin it again")
+def _transaction_lost(failure: BaseException) -> TransactionError:
+    """The error if the database has ended the whole transaction: the caller's own rows are lost, too."""
+    return TransactionError(f"the database ended your transaction: {failure}", hint="roll back and begin it again")

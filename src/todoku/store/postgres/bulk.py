@@ -1,4 +1,4 @@
-"""Whole tables on PostgreSQL: read through a cursor of the server, written by COPY."""
+"""Reads whole tables of PostgreSQL through a server-side cursor, and writes them by COPY."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from todoku.store.statements import Row
 from todoku.store.table import MINUS_INFINITY, NEVER, Table, tables
 
 _EPOCH: Final = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970: what PostgreSQL counts from."""
+"""2000-01-01 in microseconds since 1970: the epoch of PostgreSQL."""
 _INFINITY: Final = struct.pack(">q", 2**63 - 1)
-_PATIENCE: Final = 5_000
+_LOCK_TIMEOUT_MS: Final = 5_000
 
 
 class _Binary(Dumper):
-    """A value as it travels, in the bytes that COPY wants of a type."""
+    """Converts a copied value to the binary format of COPY."""
 
     format = Format.BINARY
 
@@ -61,7 +61,7 @@ class _Bool(_Binary):
 
 
 class PostgresBulk:
-    """`Bulk` on a connection of its own."""
+    """`Bulk` on a separate connection."""
 
     dialect: DialectName = "postgresql"
 
@@ -122,8 +122,8 @@ class PostgresBulk:
                 self._restore_minus_infinity(table)
         except (psycopg.DataError, errors.IntegrityError) as error:
             raise InvalidAct(
-                f"PostgreSQL cannot hold a row of {table.name}: {_error_text(error)}",
-                hint="mend it in the source, or empty the target; then run the same command again",
+                f"PostgreSQL cannot store a row of {table.name}: {_error_text(error)}",
+                hint="correct the row in the source, or empty the target; then run the same command again",
             ) from error
 
     def _restore_minus_infinity(self, table: Table) -> None:
@@ -141,11 +141,11 @@ class PostgresBulk:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        # A table may take as long as it needs, a lock may not.
+        # A table may take any time; waiting for a lock may not.
         self._connection.execute(
             f"begin isolation level read committed; set local statement_timeout = 0;"
             f" set local idle_in_transaction_session_timeout = 0;"
-            f" set local lock_timeout = {_PATIENCE}"
+            f" set local lock_timeout = {_LOCK_TIMEOUT_MS}"
         )
         try:
             yield
@@ -158,6 +158,6 @@ class PostgresBulk:
 
 
 def _error_text(error: psycopg.Error) -> str:
-    """What is wrong, and where: COPY tells the line and the column apart."""
+    """The error and its place: COPY reports line and column in the context."""
     where = (error.diag.context or "").splitlines()[:1]
     return "; ".join([(str(error).strip() or type(error).__name__).splitlines()[0], *where])

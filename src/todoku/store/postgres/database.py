@@ -1,7 +1,7 @@
-"""PostgreSQL through psycopg 3: pooled connections, each transaction complete in itself.
+"""PostgreSQL through psycopg 3 and a connection pool.
 
-Nothing is kept in the session: settings are `SET LOCAL`, locks end with the transaction, so that PgBouncer in
-transaction mode may stand in between.
+Sessions have no state: settings are `SET LOCAL` and locks end with the transaction, so that PgBouncer in transaction
+mode works.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from todoku.store.table import Bulk
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
 _BEGIN: Final = "begin isolation level read committed"
-"""Whatever the database's default is: each statement must see what was committed while the one before it waited."""
+"""Overrides the database's default: each statement must see what was committed while the previous one waited."""
 
 _NO_TIMEOUTS: Final = (
     "set local lock_timeout = 0; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 )
-"""For what takes as long as it needs: the limits of the role or the database are meant for others."""
+"""For operations of any duration: overrides the timeouts of the role or the database."""
 
-_PATIENCE: Final = 5.0
-"""How long a handler waits for a connection before its attempt is given back."""
+_CONNECT_TIMEOUT: Final = 5.0
+"""Seconds that a handler waits for a connection before its attempt is released."""
 
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
 
@@ -59,7 +59,7 @@ class PostgresTx:
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapt(value) for name, value in values.items()}
         cursor = self._connection.execute(self._queries[query], bound, binary=True)
-        # Whether rows come back at all; `cursor.description` says it too, and makes an object of every column.
+        # Whether there are rows. `cursor.description` would create an object for every column.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
@@ -68,7 +68,7 @@ class PostgresTx:
 
 
 def _adapt(value: object) -> object:
-    """Numbers as one array literal, which is many times cheaper than psycopg's own list; documents as JSON."""
+    """Converts numbers to one array literal, far cheaper than psycopg's list adapter, and documents to JSON."""
     if isinstance(value, list | tuple) and value:
         if isinstance(value[0], int | float):
             return "{" + ",".join(map(str, value)) + "}"
@@ -82,7 +82,7 @@ def _adapt(value: object) -> object:
 
 
 class PostgresDatabase:
-    """A PostgreSQL database, and in it the schema todoku lives in."""
+    """A PostgreSQL database, and the schema of todoku's tables in it."""
 
     dialect: DialectName = "postgresql"
 
@@ -91,7 +91,7 @@ class PostgresDatabase:
         self._begin = (
             f"{_BEGIN}; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
             f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
-            # Cut off in the middle of a transaction, we must not hold our locks until the network gives up.
+            # If the network fails in a transaction, its locks must not be held until TCP times out.
             f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
             f" {NO_JIT}"
         )
@@ -116,15 +116,15 @@ class PostgresDatabase:
 
     @contextmanager
     def _handler_connection(self) -> Iterator[PostgresHandlerConnection]:
-        """A connection on which nobody finds what the handler did to its session.
+        """A connection for one handler; its session settings do not leak to others.
 
-        A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
-        no more.
+        It is new, so that handlers never take the last pooled connection from the settler. If the server has no more
+        connections, it is borrowed from the pool and reset afterwards.
         """
         try:
             connection = PostgresHandlerConnection.connect(self._settings.database, **self._options())
         except psycopg.OperationalError:
-            with self._open_pool().connection(timeout=_PATIENCE) as borrowed:
+            with self._open_pool().connection(timeout=_CONNECT_TIMEOUT) as borrowed:
                 try:
                     yield borrowed
                 finally:
@@ -235,15 +235,15 @@ class PostgresDatabase:
             "autocommit": True,
             "prepare_threshold": 5 if self._settings.prepare_statements else None,
             "application_name": "todoku",
-            "client_encoding": "utf8",  # whatever the role's is: every text must get through
+            "client_encoding": "utf8",  # overrides the role's: every text must be encodable
         }
 
     @contextmanager
     def _begin_on_connection(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection with a transaction begun. One that died while it was idle is found out here, and replaced.
+        """Begins a transaction on a pooled connection. A connection that broke while idle is replaced.
 
-        The pool's own check would cost a round trip each time, and sleep between two tries: over a pool that was given
-        up meanwhile it never woke.
+        The pool's own check would cost a round trip each time, and it sleeps between two tries: if the pool was closed
+        meanwhile, it never returned.
         """
         for tries_left in reversed(range(self._settings.connections + 1)):
             pool = self._open_pool()
@@ -268,10 +268,10 @@ class PostgresDatabase:
 
     def _open_pool(self) -> ConnectionPool[PostgresHandlerConnection]:
         with self._opening:
-            if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
+            if self._pool is None or self._pid != os.getpid():  # a connection must not be used after a fork
                 self._pid = os.getpid()
                 with psycopg.connect(self._settings.database, connect_timeout=10):
-                    pass  # says at once, and why, if nobody is there; the pool would try for half a minute
+                    pass  # fails at once if there is no server; the pool would retry for half a minute
                 self._pool = ConnectionPool(
                     self._settings.database,
                     min_size=0,
@@ -279,22 +279,22 @@ class PostgresDatabase:
                     open=True,
                     connection_class=PostgresHandlerConnection,
                     kwargs=self._options(),
-                    # What nobody uses is given back: the server has a limited number, and others wait for one.
+                    # Idle connections are closed: the server has a limited number, and other clients need them.
                     max_idle=5.0,
-                    # The pool's own attempts come less and less often, and its callers would wait for them.
+                    # The pool retries less and less often, and its callers would wait for that.
                     reconnect_timeout=2.0,
                     reconnect_failed=self._give_up,
                 )
             return self._pool
 
     def _give_up(self, pool: ConnectionPool[Any]) -> None:
-        """No connection is left and none is to be had: who waits is told so, and the next call finds out at once."""
+        """Closes a pool that has no connection and gets none: waiting callers fail, and the next call connects anew."""
         if pool.get_stats().get("pool_size", 0) > 0:
             return
         with self._opening:
             if self._pool is pool:
                 self._pool = None
-        threading.Thread(target=pool.close, daemon=True).start()  # it is one of the pool's own threads that calls us
+        threading.Thread(target=pool.close, daemon=True).start()  # the caller is one of the pool's threads
 
     # ------------------------------------------------------------------------------------- migrations
 
@@ -302,7 +302,7 @@ class PostgresDatabase:
         connection = cast("PostgresTx", tx)._connection
         ((encoding,),) = connection.execute("select current_setting('server_encoding')").fetchall()
         refuse_encoding(encoding)
-        # A transaction lock, because a session's would be left behind by PgBouncer.
+        # A transaction lock: PgBouncer would leave a session lock behind.
         connection.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
         for line in self._preamble():
             connection.execute(cast("sql.SQL", line))
@@ -339,7 +339,7 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
 
 
 def _reset_session(connection: PostgresHandlerConnection) -> None:
-    """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
+    """Resets a borrowed connection. It is not closed: the server has no more, another client would take it."""
     connection.lent = False
     if not connection.closed:
         connection.execute(_RESET_SESSION)
@@ -349,4 +349,4 @@ _RESET_SESSION: Final = (
     "set session authorization default; reset all; close all; unlisten *; select pg_advisory_unlock_all();"
     " discard temp; discard sequences"
 )
-"""What DISCARD ALL does, except for prepared statements: psycopg would not always hear that they are gone."""
+"""DISCARD ALL without prepared statements: psycopg does not always notice that they were dropped."""

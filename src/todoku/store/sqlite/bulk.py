@@ -1,4 +1,4 @@
-"""Whole tables on SQLite, where a row travels as it is."""
+"""Reads and writes whole tables on SQLite; rows are copied as they are stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from todoku.store.table import Table
 
 
 class SqliteBulk:
-    """`Bulk` on a connection of its own."""
+    """`Bulk` on a separate connection."""
 
     dialect: DialectName = "sqlite"
 
@@ -37,7 +37,7 @@ class SqliteBulk:
     @contextmanager
     def freeze(self) -> Iterator[None]:
         """As `Bulk.freeze`."""
-        # The write lock of the file, and no write: who else wants it waits, and is told that it is locked.
+        # Takes the write lock of the file without writing: other writers wait, then get DatabaseBusy.
         execute_waiting(self._connection, "begin immediate", timeout=self._timeout)
         try:
             yield
@@ -76,12 +76,12 @@ class SqliteBulk:
         self._connection.executemany(f"insert into {table.name} ({names}) values ({places})", rows)
 
     def add_history_days(self, days: Sequence[date]) -> None:
-        """There are no partitions."""
+        """Does nothing: SQLite has no partitions."""
 
 
 @contextmanager
 def bulk(path: str, make_tx: Callable[[sqlite3.Connection], Tx], *, timeout: float) -> Iterator[SqliteBulk]:
-    """A connection for whole tables."""
+    """Opens a connection for whole tables."""
     connection = connect(path, timeout=timeout)
     try:
         yield SqliteBulk(connection, path, make_tx, timeout)

@@ -1,4 +1,4 @@
-"""SQLite through the process's own sqlite3: one writer thread, one reader, one file."""
+"""SQLite through the standard library's sqlite3: one file, one writer thread and one reader connection."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SEPARATOR = re.compile(r";\s*\n")
 _MICROSECOND = timedelta(microseconds=1)
 _FULL = 2
 _NOT_DURABLE = (
-    "a connection handed in as tx= has `pragma synchronous` below FULL: what it commits, your rows and the message, "
+    "a connection handed in as tx= has `pragma synchronous` below FULL: its commits, your rows and the message, "
     "can be lost when the power fails (execute `pragma synchronous = full` on it, or ignore this warning)"
 )
 
@@ -64,19 +64,19 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
 
 
 _stopped_clocks: dict[str, int] = {}
-"""Files whose clock a test has stopped, and where."""
+"""The clocks that tests have stopped: file to microseconds."""
 
 _parent_connections: list[object] = []
-"""Connections of the process this one was forked from, kept for ever: dropping one would close it."""
+"""Connections of the parent process before a fork. Referenced forever: garbage collection would close them."""
 
 
 def wall_clock() -> int:
-    """Microseconds since 1970. SQLite lives in this process, so this is the database's clock (I12)."""
+    """Microseconds since 1970. SQLite runs in this process, so this is the database's clock (I12)."""
     return time.time_ns() // 1000
 
 
 class SqliteTx:
-    """A transaction on a connection. A named query may be several statements, of which one returns rows."""
+    """A transaction on a connection. A named query may have several statements, of which one returns rows."""
 
     def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int) -> None:
         self._connection = connection
@@ -101,7 +101,7 @@ class SqliteTx:
 
 
 def _adapt(value: object) -> object:
-    """Lists and documents as JSON text, times as microseconds, ids as text."""
+    """Converts lists and documents to JSON text, times to microseconds, ids to text."""
     match value:
         case list() | tuple() | dict():
             return msgspec.json.encode(value).decode()
@@ -141,12 +141,12 @@ class SqliteDatabase:
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
         with self._translate_errors():
-            self._open_writer()  # before the lock: a fork takes both, in this order
+            self._open_writer()  # before the lock: the fork handler takes both locks in this order
             with self._reading:
                 connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
                 connection.execute("begin")
                 try:
-                    # BEGIN takes no lock yet, and without WAL a commit keeps readers out: wait for it here.
+                    # BEGIN takes no lock yet, and without WAL a commit blocks readers: wait here until it is done.
                     execute_waiting(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
                     return work(SqliteTx(connection, self._scripts, self._clock()))
                 finally:
@@ -175,7 +175,7 @@ class SqliteDatabase:
             return SqliteListener(self.path, notice, timeout=self._timeout)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        return self.read(work)  # a transaction of SQLite sees one moment
+        return self.read(work)  # every SQLite transaction reads one snapshot
 
     def now(self) -> int | None:
         return self._clock()
@@ -186,10 +186,10 @@ class SqliteDatabase:
         if not same_file(self.path, files["main"]):
             raise WrongDatabase(
                 f"tx= is a connection to {files['main'] or 'a database in memory'}, the App is on {self.path}",
-                hint="the message must be in the file of your own rows: give the App that file's URL",
+                hint="the message must be in the same file as your rows: give the App the URL of that file",
             )
         ((level,),) = yield Statement("pragma main.synchronous", {})
-        if cast("int", level) < _FULL:  # told from one place, so that the usual filter says it once
+        if cast("int", level) < _FULL:  # one location, so that the default filter shows it once
             warnings.warn(_NOT_DURABLE, DurabilityWarning, stacklevel=1)
 
     def describe(self) -> str:
@@ -267,7 +267,7 @@ class SqliteDatabase:
         return wall_clock() if not _stopped_clocks else _stopped_clocks.get(self.path) or wall_clock()
 
     def _open_writer(self) -> Writer:
-        if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close
+        if self._pid != os.getpid():  # a connection must not be used or closed after a fork
             _parent_connections.append((self._reader, self._writer))
             self._reader = self._writer = None
             self._pid = os.getpid()
@@ -277,7 +277,7 @@ class SqliteDatabase:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Whatever sqlite3 raises, as an error of todoku that says what to do."""
+        """Raises errors of sqlite3 as errors of todoku, with a hint."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -285,13 +285,15 @@ class SqliteDatabase:
             if "no such table" in text or "no such column" in text:
                 raise SchemaError(f"{self.path} is not migrated: {text}", hint="run `todoku migrate`") from error
             if "readonly" in text:
-                raise DatabaseUnavailable(f"{self.path} is read-only", hint="check who owns the file") from error
+                raise DatabaseUnavailable(
+                    f"{self.path} is read-only", hint="check the owner and the mode of the file"
+                ) from error
             if "unable to open" in text:
                 hint = f"does {Path(self.path).parent} exist, and may this user write there?"
                 raise DatabaseUnavailable(f"{self.path} cannot be opened", hint=hint) from error
             raise DatabaseUnavailable(f"SQLite: {text}", hint=f"is the disk of {self.path} full or gone?") from error
         except sqlite3.DatabaseError as error:
-            hint = f"is {self.path} a SQLite file? `pragma integrity_check` tells more"
+            hint = f"is {self.path} a SQLite file? `pragma integrity_check` checks it"
             raise StoreError(f"SQLite refused: {error}", hint=hint) from error
 
     # ------------------------------------------------------------------------------------- migrations
@@ -322,7 +324,7 @@ class SqliteDatabase:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a migration; sqlite3's executescript would commit the transaction they must share."""
+    """Splits a migration into statements; executescript would commit the transaction they must share."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -332,14 +334,14 @@ def _statements(script: str) -> Iterator[str]:
 
 
 _FILES: Final = ("", "-wal", "-shm", "-journal")
-"""How the names of a database's files end."""
+"""The suffixes of a database's files."""
 
 
 def file_path(url: str) -> str:
-    """The file that a `sqlite:///…` URL names, as an absolute path."""
+    """Returns the file of a `sqlite:///…` URL as an absolute path."""
     rest = url.removeprefix("sqlite:///")
     if rest == url or rest in ("", ":memory:"):
         raise UnknownDatabase(
-            f"{url!r} names no SQLite file", hint="use sqlite:///name.db, or sqlite:////absolute/name.db"
+            f"{url!r} is not the URL of a SQLite file", hint="use sqlite:///name.db, or sqlite:////absolute/name.db"
         )
     return os.path.realpath(rest.split("?", 1)[0])

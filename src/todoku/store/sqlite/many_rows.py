@@ -1,6 +1,6 @@
-"""Many rows in one statement: its `values (…)` repeated.
+"""Inserts many rows by one statement: repeats its `values (…)`.
 
-That costs half of `executemany` (decision 17), and gives the interpreter's lock away once instead of for every row.
+This costs half of `executemany` (decision 17), and releases the interpreter's lock once instead of for every row.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 from todoku.store.statements import Value
 
 _SIZES: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""Rows of one statement: few sizes, because each is a statement that sqlite3 keeps prepared."""
+"""Row counts of the statements: few sizes, because sqlite3 caches a prepared statement for each."""
 
 _NAME: Final = re.compile(r"(?<!:):([a-z_]+)")
 _VALUES: Final = re.compile(r"\bvalues\s*\(")
 
 
 class _RepeatedRow:
-    """A statement whose only bound names are in its `values (…)`."""
+    """A statement whose parameters are all in its `values (…)`."""
 
     def __init__(self, before: str, row: str, after: str) -> None:
         self.names = tuple(_NAME.findall(row))
@@ -30,7 +30,7 @@ class _RepeatedRow:
 
 
 def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping[str, Value]]) -> None:
-    """Execute a statement for each row, in their order."""
+    """Executes a statement for each row, in order."""
     repeated = _split_values(sql) if len(rows) > 1 else None
     if repeated is None:
         connection.executemany(sql, rows)
@@ -44,14 +44,14 @@ def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping
 
 
 def spellings(sql: str) -> tuple[str, ...]:
-    """Every text in which `execute_all` may execute a statement."""
+    """Every text that `execute_all` may execute for a statement."""
     repeated = _split_values(sql)
     return (sql,) if repeated is None else (sql, *repeated.texts.values())
 
 
 @lru_cache(maxsize=256)
 def _split_values(sql: str) -> _RepeatedRow | None:
-    """The statement in its parts; None: it is of another kind."""
+    """Splits a statement at its `values (…)`; None: it has none, or parameters elsewhere."""
     if (found := _VALUES.search(sql)) is None:
         return None
     begins = found.end() - 1

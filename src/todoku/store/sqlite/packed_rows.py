@@ -1,4 +1,4 @@
-"""Claimed rows that come as one text: see the query `claim`."""
+"""Decodes claimed rows, which SQLite returns as one text: see the query `claim`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _rows: Final = msgspec.json.Decoder(list[list[Any]])
 
 
 def unpack(packed: str, large: Callable[[list[int]], Sequence[Any]]) -> list[list[Any]]:
-    """The rows as the other claims return them, in order. `large` is asked for what was left out, by seq."""
+    """Returns the rows in the form of the other claims, in order. `large` reads the messages left out, by seq."""
     rows = _rows.decode(packed)
     missing = []
     for row in rows:
