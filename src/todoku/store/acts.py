@@ -30,7 +30,7 @@ class Acted(msgspec.Struct, frozen=True):
     changed: tuple[int, ...]
     skipped: dict[str, int]
     last: int | None = None
-    """The last delivery it looked at, from which the next batch goes on. None: nothing matched."""
+    """The last delivery it read, from which the next batch continues. None: nothing matched."""
 
 
 class Cleared(msgspec.Struct, frozen=True):

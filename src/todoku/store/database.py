@@ -119,7 +119,7 @@ HANDLER: Final = "todoku_handler"
 
 
 def ended_by_handler() -> StoreError:
-    """The error of a handler that commits or rolls back by itself."""
+    """The error of a handler that commits or rolls back its transaction."""
     return StoreError("the handler ended its own transaction", hint="do not commit or roll back ctx.tx: todoku does")
 
 

@@ -17,13 +17,13 @@ from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
 COUNTED_EXACTLY: Final = 100_000
-"""Up to so many deliveries are counted one by one; more are sampled."""
+"""Up to this number deliveries are counted one by one; more are sampled."""
 
 SERIES_EXACTLY: Final = 200_000
-"""Up to so many rows of a span are counted one by one; more are sampled evenly."""
+"""Up to this number the rows of a span are counted one by one; more are sampled evenly."""
 
 LAG_COUNTED: Final = 10_000
-"""So many rows are counted in each place; with more, the whole is estimated from a hundredth of the rows."""
+"""The number of rows counted in each place; with more, the whole is estimated from a hundredth of the rows."""
 
 _PIECES: Final = 256
 _SHARE: Final = 100
@@ -61,7 +61,7 @@ learned(Counts)
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far behind the workers are: `due` and not claimed, the `oldest` of these due for so many seconds; in flight
+    """How far behind the workers are: `due` and not claimed, the `oldest` of these due for that many seconds; in flight
     (`sending`), of which `stuck` for too long or without a live owner; `dead` letters. `exact` is False if sampled."""
 
     due: int

@@ -1,8 +1,9 @@
 -- Lanes.
 
 -- name: skips
--- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
--- By `offset 0` the destination is looked up by its name, and never are all that skip read into a hash first.
+-- A fragment: dead letters do not block the lane, because its destination is set so, or is a host, where a queue
+-- always continues. With `offset 0` the destination is looked up by its name; without it the planner could first read
+-- all skipping destinations into a hash.
 (strpos(l.destination, '://') > 0
     or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip' offset 0))
 

@@ -6,8 +6,8 @@ insert into todoku_worker (id, name, started_at, expires_at)
 values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease))
 
 -- name: renew
--- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
--- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+-- An ended lease is never renewed (H1): 0 rows means that every held delivery is lost. The state is not written: the
+-- claimer writes it, and a heartbeat with an older value would undo "idle", so publishers would not notify.
 update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease)
  where id = :worker and expires_at > todoku_now()
 returning id

@@ -1,7 +1,8 @@
 -- Lanes.
 
 -- name: skips
--- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+-- A fragment: dead letters do not block the lane, because its destination is set so, or is a host, where a queue
+-- always continues.
 (instr(l.destination, '://') > 0
     or exists (select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
 
