@@ -170,7 +170,7 @@ def test_MEND_1_another_table_of_that_name_comes_first(make_database: Make, open
     change(url, "create schema shop", "create table shop.todoku_message (id integer)",
            f"alter database {name_of(url)} set search_path = shop, public")  # fmt: skip
     shop = open_shop(url, migrate=False)
-    with pytest.raises(SchemaError, match="set `schema` to where its tables are"):
+    with pytest.raises(SchemaError, match="set `schema` to the schema of its tables"):
         shop.box.publish("order.made", {"fails": "never"}, tx=None)
     named = open_shop(url, schema="public", migrate=False)
     named.box.publish("order.made", {"fails": "never"}, tx=None)

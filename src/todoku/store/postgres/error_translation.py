@@ -32,7 +32,7 @@ def translate_errors() -> Iterator[None]:
         hint = "run `todoku migrate`; if that was done, set `schema` to the schema of its tables"
         raise SchemaError(f"this database is not migrated: {_first_line(error)}", hint=hint) from error
     except errors.InvalidSchemaName as error:
-        hint = "the search_path of this role names no existing schema: set `schema`, or create one of those it names"
+        hint = "the search_path of this role names no schema that exists: set `schema`, or create one of those it names"
         raise SchemaError(f"PostgreSQL refused: {_first_line(error)}", hint=hint) from error
     except errors.InsufficientPrivilege as error:
         hint = "this role lacks a privilege: docs/postgresql.md lists what `migrate`, workers and publishers need"
