@@ -84,7 +84,7 @@ def open_database(settings: Settings) -> Database:
 
 def printed_migrations(database: str | None, schema: str | None) -> str:
     """Returns the whole schema as one SQL script, for people who apply SQL with their own tools."""
-    return open_database(load_settings(database=database, schema=schema)).printed()
+    return open_database(load_settings(database=database, schema=schema)).migration_script()
 
 
 class App:

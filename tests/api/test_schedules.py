@@ -646,7 +646,7 @@ def test_doctor_names_what_is_overdue_broken_or_not_declared_any_more(
     assert levels["mine"][0] == "warn"
     assert "has been due for" in levels["mine"][1]
     assert levels["hourly"] == ("warn", "hourly is not declared by any App any more, so it does not fire")
-    box.store.schedules.failed("mine", "tz cannot be 'Mars'")
+    box.store.schedules.record_failure("mine", "tz cannot be 'Mars'")
     assert ("problem", "mine cannot be fired: tz cannot be 'Mars'") in told()
 
 

@@ -98,7 +98,7 @@ def test_nobody_writes_to_the_source_meanwhile(old: World, new: World) -> None:
 def test_nobody_writes_to_a_source_on_postgresql_meanwhile(new: World) -> None:
     """The same, the other way round."""
     new.publish(3)
-    with new.store.database.bulk() as bulk, bulk.frozen(), psycopg.connect(new.url) as publisher:
+    with new.store.database.bulk() as bulk, bulk.freeze(), psycopg.connect(new.url) as publisher:
         publisher.execute("set lock_timeout = 50")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             publisher.execute("delete from todoku_message")

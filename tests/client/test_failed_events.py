@@ -206,7 +206,7 @@ def test_an_app_fills_the_table_by_a_hook(world: World, box: todoku.App) -> None
     until(lambda: box.drain() == 0, "the hook has run, too")
     (again,) = queue.dlq.list(to="payment.succeeded").items
     assert rows(world)[0][3] == again.id != died.id
-    late = failed_event_table.added(
+    late = failed_event_table.add_event(
         box.outbox.publishing(), failed_event_table.TABLE, build_event(died), looked_at="9999-12-31"
     )
     assert not box.store.run(late), "a hook that was told of the first death runs after that of the second"

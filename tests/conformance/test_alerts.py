@@ -28,7 +28,7 @@ def told(alerts: AlertStore, found: dict[Name, Raised], *sinks: str) -> list[tup
     """As taken, and it is told."""
     found_ones = take(alerts, found, *sinks)
     for one in found_ones:
-        alerts.told(one, remind=REMIND)
+        alerts.record_sent(one, remind=REMIND)
     return [(one.kind, one.standing.sink) for one in found_ones]
 
 
@@ -66,7 +66,7 @@ def test_what_one_daemon_cannot_tell_another_does(world: World) -> None:
     assert told(second, DEAD, "mail") == []
     world.advance(LEASE / 2)
     assert told(second, DEAD, "mail") == [("begun", "mail")]
-    first.told(lost, remind=1.0)  # it comes back: its token is of an earlier try
+    first.record_sent(lost, remind=1.0)  # it comes back: its token is of an earlier try
     (known,) = second.rows()
     assert known.next_at - (known.told_at or 0) == REMIND
 

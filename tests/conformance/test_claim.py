@@ -522,8 +522,8 @@ def work_of(world: World, query: str, call: Callable[[Any], Any]) -> int:
     """How much a query has to do: pages of PostgreSQL touched, or instructions of SQLite's machine."""
     database = world.store.database
     if isinstance(database, PostgresDatabase):
-        explained = f"explain (analyze, buffers, format json) {database._styled[query]}"
-        with patch.dict(database._styled, {query: explained}):
+        explained = f"explain (analyze, buffers, format json) {database._restyled[query]}"
+        with patch.dict(database._restyled, {query: explained}):
             (((plan,),),) = database.write("claim", call)
         return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
     assert isinstance(database, SqliteDatabase)

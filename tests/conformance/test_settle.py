@@ -366,7 +366,7 @@ def test_a_database_that_is_locked_as_a_whole_is_not_tried_row_by_row(sqlite_url
     world.publish(64)
     claims = world.claim(world.worker(lease=3600))
     tries = counting_writes(world.store)
-    world.store.database._opened()._timeout = 0.05  # type: ignore[attr-defined]  # instead of five seconds
+    world.store.database._open_writer()._timeout = 0.05  # type: ignore[attr-defined]  # instead of five seconds
     caller = world.connect()
     try:
         caller.execute("begin immediate")

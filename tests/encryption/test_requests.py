@@ -255,7 +255,7 @@ def test_without_its_data_key_a_request_is_a_dead_letter_that_says_why(
         publish(server, f"{receiver.url}/", forward_authorization=canary, **told)
         publish(server, f"{receiver.url}/", failure_callback_forward_authorization=canary, **told)
     keys = box.store.data_keys
-    assert (keys.stranded(**EVER).keys, keys.stranded(**EVER).unfinished) == (1, 2)
+    assert (keys.count_stranded(**EVER).keys, keys.count_stranded(**EVER).unfinished) == (1, 2)
     keys.shred(SOMEBODY, **EVER)
     drained(sending(boxes, old))
     assert reasons(world) == [("http.callback", "SHREDDED"), *[("http.request", "SHREDDED")] * 2]

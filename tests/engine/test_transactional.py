@@ -174,7 +174,7 @@ def test_I4_a_handler_whose_transaction_cannot_be_opened_has_not_started(
     crew.handles("warehouse", lambda ctx: insert(world, ctx), run="thread", transactional=True)
     world.publish(2)
     worker = crew.worker(concurrency=1)
-    opened, left = worker._executor.store.database.opened, [2]  # type: ignore[attr-defined]
+    opened, left = worker._executor.store.database.open_transaction, [2]  # type: ignore[attr-defined]
 
     def crowded(limit: float) -> Any:
         if left[0]:
@@ -182,7 +182,7 @@ def test_I4_a_handler_whose_transaction_cannot_be_opened_has_not_started(
             lose()
         return opened(limit)
 
-    worker._executor.store.database.opened = crowded  # type: ignore[attr-defined]
+    worker._executor.store.database.open_transaction = crowded  # type: ignore[attr-defined]
     asyncio.run(worker.run(until_idle=True))
     assert left == [0]
     assert {(row.status, row.attempts) for row in world.deliveries()} <= {("pending", 0)}

@@ -19,7 +19,7 @@ from psycopg.adapt import PyFormat, Transformer
 from todoku.core.settings import read_settings
 from todoku.store.database import Tx
 from todoku.store.postgres.database import PostgresDatabase, PostgresTx
-from todoku.store.sql import styled
+from todoku.store.sql import restyle
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
 from todoku.store.sqlite.many_rows import spellings
 from todoku.store.statements import Steps
@@ -77,13 +77,13 @@ class ExplainingPostgres(PostgresDatabase):
 
     def __init__(self, url: str) -> None:
         super().__init__(read_settings({}, None, database=url, statement_timeout_sec=60))
-        self._names = {text: name for name, text in self._styled.items()}
+        self._names = {text: name for name, text in self._restyled.items()}
         self.plans: dict[tuple[str, str], list[Plan]] = defaultdict(list)
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
         def explained(tx: Tx) -> T:
             watched = ExplainingConnection(cast("PostgresTx", tx)._connection, self.keep)
-            return work(PostgresTx(cast("psycopg.Connection[Any]", watched), self._styled))
+            return work(PostgresTx(cast("psycopg.Connection[Any]", watched), self._restyled))
 
         return super()._transaction(operation, explained, begin)
 
@@ -97,7 +97,7 @@ class ExplainingPostgres(PostgresDatabase):
             try:
                 statement = next(steps)
                 while True:
-                    cursor = watched.execute(styled(statement.sql, "pyformat"), cast("Any", statement.values))
+                    cursor = watched.execute(restyle(statement.sql, "pyformat"), cast("Any", statement.values))
                     statement = steps.send(cursor.fetchall() if cursor.description else [])
             except StopIteration as end:
                 return cast("T", end.value)

@@ -25,7 +25,7 @@ from todoku.engine.publish import MessageOptions, draft
 from todoku.store.data_keys import DataKeyStore
 from todoku.store.postgres.planner_settings import PIN_PLANS
 from todoku.store.publish import publish
-from todoku.store.sql import load, styled
+from todoku.store.sql import load, restyle
 from todoku.store.statistics import Statistics
 from todoku.store.store import Store
 from todoku.store.tokens import TokenStore
@@ -43,7 +43,7 @@ def pinned_queries() -> Iterator[tuple[str, str]]:
     for name, query in load("todoku.store.postgres").items():
         if name in UNPINNED or name.startswith("verify_") or not _STATEMENT.match(query):
             continue
-        text = styled(query, "pyformat")
+        text = restyle(query, "pyformat")
         for place, parameter in enumerate(dict.fromkeys(_PLACEHOLDER.findall(text)), 1):
             text = text.replace(f"%({parameter})s", f"${place}")
         yield name, text.replace("%%", "%").rstrip("; \n")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.world import World
-from todoku.store.sql import styled
+from todoku.store.sql import restyle
 
 NUMBER = 5_000
 
@@ -37,7 +37,7 @@ def test_a_key_that_is_stored_is_found_by_its_index(world: World, analysed: bool
         return
     keys = json.dumps([{"id": ids[0], "day": "2026-11-16", "master_key_id": "k", "wrapped": ""}])
     with psycopg.connect(world.url) as db:
-        plan = [line for (line,) in db.execute(f"explain {styled(query, 'pyformat')}", {"keys": keys})]  # type: ignore[arg-type]
+        plan = [line for (line,) in db.execute(f"explain {restyle(query, 'pyformat')}", {"keys": keys})]  # type: ignore[arg-type]
     assert any("todoku_data_key_id" in line for line in plan), plan
     assert not any("Seq Scan" in line for line in plan), plan
 

@@ -21,7 +21,7 @@ def drive(table: ScheduleStore) -> None:
     message = Draft(id=new_id(), topic="t", type="t", payload="{}", legs=(Leg(destination="d"),))
     plan = Plan(when=Every(86_400 * 365), missed="once", message=message)
     table.declare({f"s{number}": declared(plan) for number in range(MANY)})
-    look = table.look(after=600)
+    look = table.read_next_slot(after=600)
     assert look.any
     assert look.next is not None
     assert look.next > look.now

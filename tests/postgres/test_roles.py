@@ -130,7 +130,9 @@ def test_MEND_1_a_publisher_needs_less(role: str, make_database: Make, open_shop
 def test_MEND_1_migrate_says_which_right_is_missing(role: str, make_database: Make, open_shop: Open) -> None:
     url = make_database()
     shop = open_shop(as_role(url, role), migrate=False)
-    with pytest.raises(StoreError, match=r"permission denied for schema public \(this role lacks a right: docs/postg"):
+    with pytest.raises(
+        StoreError, match=r"permission denied for schema public \(this role lacks a privilege: docs/postg"
+    ):
         shop.box.migrate()
     assert "todoku migrate" in shop.doctor()["schema"].todo
 
@@ -139,9 +141,9 @@ def test_MEND_1_a_worker_without_rights_is_told_so(role: str, make_database: Mak
     url = make_database()
     open_shop(url)
     shop = open_shop(as_role(url, role), migrate=False)
-    with pytest.raises(StoreError, match=r"permission denied for .* \(this role lacks a right"):
+    with pytest.raises(StoreError, match=r"permission denied for .* \(this role lacks a privilege"):
         shop.box.drain()
-    assert "lacks a right" in next(iter(shop.doctor().values())).todo
+    assert "lacks a privilege" in next(iter(shop.doctor().values())).todo
 
 
 # ------------------------------------------------------------------------------------------- the search path
@@ -168,7 +170,7 @@ def test_MEND_1_another_table_of_that_name_comes_first(make_database: Make, open
     change(url, "create schema shop", "create table shop.todoku_message (id integer)",
            f"alter database {name_of(url)} set search_path = shop, public")  # fmt: skip
     shop = open_shop(url, migrate=False)
-    with pytest.raises(SchemaError, match="set `schema` to where its tables are"):
+    with pytest.raises(SchemaError, match="set `schema` to the schema of its tables"):
         shop.box.publish("order.made", {"fails": "never"}, tx=None)
     named = open_shop(url, schema="public", migrate=False)
     named.box.publish("order.made", {"fails": "never"}, tx=None)

@@ -46,7 +46,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
 def test_a_timer_that_goes_off_after_the_end_touches_nothing(world: World, timers: list[Callable[[], None]]) -> None:
     """H21: the connection is closed by then."""
-    with world.store.database.opened(1.0) as one:  # type: ignore[attr-defined]
+    with world.store.database.open_transaction(1.0) as one:  # type: ignore[attr-defined]
         one.connection.execute("insert into effect values (1)")
         one.check()
         one.commit()
@@ -61,7 +61,7 @@ def test_a_timer_that_goes_off_before_it_takes_the_transaction_away(
     """H21: from another thread; nothing is stored, and others can write again."""
 
     def handle() -> None:
-        with world.store.database.opened(1.0) as one:  # type: ignore[attr-defined]
+        with world.store.database.open_transaction(1.0) as one:  # type: ignore[attr-defined]
             one.connection.execute("insert into effect values (1)")
             late = threading.Thread(target=timers[0])
             late.start()

@@ -186,7 +186,7 @@ def test_a_read_waits_for_another_process_that_writes(world: World, file: Path, 
     world.publish()
     with another_process(file, "begin exclusive") as let_go, ThreadPoolExecutor(1) as pool:
         future = pool.submit(world.deliveries)
-        if world.store.database._opened().journal == "wal":  # type: ignore[attr-defined]
+        if world.store.database._open_writer().journal == "wal":  # type: ignore[attr-defined]
             assert len(future.result(60)) == 1  # nobody keeps a reader out
             return
         assert waiting.wait(60)
@@ -224,7 +224,7 @@ def test_a_lock_that_is_held_too_long_is_told(world: World, file: Path) -> None:
     world.store.close()
     world.store.database._timeout = 0.2  # type: ignore[attr-defined]
     with another_process(file, "begin immediate") as let_go:
-        with pytest.raises(DatabaseBusy, match="kept the database locked") as busy:
+        with pytest.raises(DatabaseBusy, match="held the database lock") as busy:
             world.publish()
         let_go()
     assert "pass tx=" in busy.value.hint

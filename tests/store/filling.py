@@ -9,7 +9,7 @@ from uuid import UUID
 from tests.support.world import World
 from todoku.store.columns import EPOCH
 from todoku.store.copy import NOT_COPIED
-from todoku.store.table import LONG_AGO, NEVER, Column, Table
+from todoku.store.table import MINUS_INFINITY, NEVER, Column, Table
 
 MOMENT = 1_799_999_999_123_457
 """A time whose microseconds would not survive a float."""
@@ -56,7 +56,7 @@ def _value(table: Table, column: Column, number: int, nullable: set[tuple[str, s
         "bytea": bytes(range(256)),
         "boolean": number % 2,
         "uuid": str(UUID(int=2**127 + number)),
-        "timestamp with time zone": (NEVER, 0 if place in LONG_AGO else MOMENT - 1, MOMENT)[number],
+        "timestamp with time zone": (NEVER, 0 if place in MINUS_INFINITY else MOMENT - 1, MOMENT)[number],
     }
     return usual[column.type]
 

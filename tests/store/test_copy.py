@@ -15,7 +15,7 @@ from todoku.core.errors import InvalidAct, SchemaError, StoreError
 from todoku.engine.copy import Copied, CopyProgress, copy, plan
 from todoku.store.claims import Waiting
 from todoku.store.columns import EPOCH
-from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, copied
+from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, select_tables
 from todoku.store.failpoint import armed, lose
 from todoku.store.filter import Filter
 from todoku.store.table import Table, measure, tables
@@ -101,7 +101,7 @@ def test_from_postgresql_to_another_schema_of_the_same_database(make: Make) -> N
 def test_every_table_is_copied_or_said_not_to_be(make: Make) -> None:
     found = shape(make("sqlite"))
     assert set(found) == set(shape(make("postgres")))
-    assert {table.name for table in copied(found)} == set(found) - set(NOT_COPIED)
+    assert {table.name for table in select_tables(found)} == set(found) - set(NOT_COPIED)
     assert set(AT_ONCE) <= set(found)
     assert set(NOT_COPIED) - set(found) == {"todoku_copy"}
 
@@ -337,7 +337,7 @@ def test_a_value_that_postgresql_cannot_hold_is_named_and_nothing_of_its_batch_i
     old, new = make("sqlite"), make("postgres")
     old.publish(3)
     old.sql("update todoku_message set topic = ? where seq = 2", "a\x00b")
-    with pytest.raises(InvalidAct, match=r"cannot hold a row of todoku_message: .*line 2, column topic"):
+    with pytest.raises(InvalidAct, match=r"cannot store a row of todoku_message: .*line 2, column topic"):
         copy_of(old, new)
     assert new.sql("select count(*) from todoku_message") == [(0,)]
     old.sql("update todoku_message set topic = 'ab' where seq = 2")

@@ -62,10 +62,10 @@ def test_it_is_disarmed_also_when_the_block_fails() -> None:
 @pytest.mark.parametrize("name", ["settle", "settle.after", "settle.after_comit", "nonsense.after_commit", ""])
 def test_a_name_that_no_write_passes_is_refused(name: str) -> None:
     """A crash test with a misspelt failpoint would prove nothing, and be green."""
-    with pytest.raises(InvalidSetting, match="is no failpoint") as caught, armed(name, lose):
+    with pytest.raises(InvalidSetting, match="is not a failpoint") as caught, armed(name, lose):
         pass
     assert caught.value.hint
-    with pytest.raises(InvalidSetting, match="is no failpoint"):
+    with pytest.raises(InvalidSetting, match="is not a failpoint"):
         arm_from({"TODOKU_FAILPOINTS": f"{name}=kill"})
 
 
@@ -99,7 +99,7 @@ def keep_schedules(world: World) -> None:
     table.declare({"declared": declared(plan)})
     table.put("stored", stored(plan), SOMEBODY, action="schedule")
     table.pause("stored", lambda row: row.next_run_at, SOMEBODY, paused=False)
-    table.failed("stored", "a test")
+    table.record_failure("stored", "a test")
     table.run_now("stored", lambda *_: tuple(world.drafts()), SOMEBODY, notify=False)
     table.fire(lambda row, _: Firing((), (), 0, row.now), after=600, notify=False)
     table.remove("stored", lambda _: None, SOMEBODY)
@@ -112,7 +112,7 @@ def keep_http(world: World) -> None:
     signing_keys.signing_keys(world.store, world.settings())
     made, _ = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert made.id is not None
-    world.store.tokens.used(made.id, every=60)
+    world.store.tokens.record_use(made.id, every=60)
 
 
 def everything(world: World) -> None:
@@ -154,11 +154,11 @@ def everything(world: World) -> None:
     keep_schedules(world)
     keep_http(world)
     (alert,) = store.alerts.take({"dead_letters": Raised("dead_letters", 2, 1)}, ["mail"], quiet=0, remind=60)
-    store.alerts.told(alert, remind=60)
+    store.alerts.record_sent(alert, remind=60)
     store.data_keys.rewrap("2026-11", lambda _: None, SOMEBODY)
     store.data_keys.shred(SOMEBODY, since="2026-11-15", before="2026-11-16")
     store.database.write("count", lambda tx: tx.rows("count_write", name="x", value="1"))
-    with store.database.bulk() as bulk, bulk.writing():
+    with store.database.bulk() as bulk, bulk.write():
         pass
 
 

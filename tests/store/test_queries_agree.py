@@ -15,7 +15,7 @@ from todoku.store.sql import load, parameters, query_text
 STORE = Path(todoku.__file__).parent / "store"
 PACKAGES = {"sqlite": "todoku.store.sqlite", "postgres": "todoku.store.postgres"}
 QUERIES = {backend: load(package) for backend, package in PACKAGES.items()}
-CALLS = ("rows", "one", "many", "_repeated")
+CALLS = ("rows", "one", "many", "_prune_in_rounds")
 FRAGMENT = re.compile(r"\{(\w+)\}")
 
 Call = tuple[Path, str, frozenset[str] | None]
@@ -29,7 +29,7 @@ def calls() -> Iterator[Call]:
                 continue
             spelt = called(node) == "rows" and all(keyword.arg for keyword in node.keywords)
             given = frozenset(str(keyword.arg) for keyword in node.keywords) if spelt else None
-            for name in named(node.args[1] if called(node) == "_repeated" else node.args[0], path):
+            for name in named(node.args[1] if called(node) == "_prune_in_rounds" else node.args[0], path):
                 yield path.relative_to(STORE), name, given
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.world import World
-from todoku.store.sql import ParamStyle, load, parameters, parse, qualified, quoted, styled
+from todoku.store.sql import ParamStyle, load, parameters, parse, qualify, quote, restyle
 
 BACKENDS = ("todoku.store.sqlite", "todoku.store.postgres")
 TEXT = """
@@ -73,8 +73,8 @@ def test_the_queries_of_a_backend_have_no_comment_and_no_brace_left(package: str
     ],
 )
 def test_a_schema_is_put_in_front_of_what_is_ours(sql: str, expected: str) -> None:
-    assert qualified(sql, "q") == expected
-    assert qualified(sql, None) == sql
+    assert qualify(sql, "q") == expected
+    assert qualify(sql, None) == sql
 
 
 @pytest.mark.parametrize("package", BACKENDS)
@@ -94,10 +94,10 @@ STRANGE = [
 @pytest.mark.parametrize("schema", STRANGE)
 def test_no_schema_name_is_too_strange_to_be_quoted(schema: str) -> None:
     sql = "select :id, nextval('todoku_s') from todoku_message where x = '100%'"
-    ours = qualified(sql, schema)
+    ours = qualify(sql, schema)
     assert parameters(ours) == ["id"]
-    assert f"from {quoted(schema)}.todoku_message" in ours
-    assert styled(ours, "named") == ours
+    assert f"from {quote(schema)}.todoku_message" in ours
+    assert restyle(ours, "named") == ours
 
 
 @pytest.mark.postgres
@@ -116,7 +116,7 @@ def test_the_product_lives_in_a_schema_of_any_name(postgres_url: str, schema: st
     finally:
         world.close()
     with psycopg.connect(postgres_url) as connection:
-        found = connection.execute(f"select count(*) from {quoted(schema)}.todoku_history").fetchall()
+        found = connection.execute(f"select count(*) from {quote(schema)}.todoku_history").fetchall()
     assert found == [(1,)]
 
 
@@ -134,7 +134,7 @@ REST = "'effect:' || x, '12:mm', \"a :b\" from t where a ="
     ],
 )
 def test_parameters_are_written_as_a_driver_wants_them(style: ParamStyle, expected: str) -> None:
-    assert styled(SQL, style) == expected
+    assert restyle(SQL, style) == expected
 
 
 def test_there_are_four_styles() -> None:
@@ -154,9 +154,9 @@ def test_what_the_styles_say_arrives(postgres_dsn: str, style: ParamStyle) -> No
     values = {"a": "1"}
     bound = values if style == "pyformat" else [values[name] for name in parameters(sql)]
     with psycopg.connect(postgres_dsn) as connection:
-        assert connection.execute(styled(sql, style), bound).fetchall() == [("1:b%1y",)]
+        assert connection.execute(restyle(sql, style), bound).fetchall() == [("1:b%1y",)]
     lite = sqlite3.connect(":memory:")
-    assert lite.execute(styled(sql, "named"), values).fetchall() == [("1:b%1y",)]
+    assert lite.execute(restyle(sql, "named"), values).fetchall() == [("1:b%1y",)]
     lite.close()
 
 
@@ -164,7 +164,7 @@ def test_what_the_styles_say_arrives(postgres_dsn: str, style: ParamStyle) -> No
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_any_identifier_can_be_quoted(identifier: str) -> None:
     connection = sqlite3.connect(":memory:")
-    cursor = connection.execute(f"select 1 as {quoted(identifier)}")
+    cursor = connection.execute(f"select 1 as {quote(identifier)}")
     assert cursor.description[0][0] == identifier
     connection.close()
 
@@ -174,6 +174,6 @@ def test_any_identifier_can_be_quoted(identifier: str) -> None:
 def test_every_style_of_every_query_binds_the_same_names(package: str, schema: str | None) -> None:
     for name, sql in load(package, schema).items():
         names = parameters(sql)
-        assert styled(sql, "pyformat").count("%(") == len(names), name
-        assert styled(sql, "format").replace("%%", "").count("%s") == len(names), name
-        assert parameters(styled(sql, "dollar")) == [], name
+        assert restyle(sql, "pyformat").count("%(") == len(names), name
+        assert restyle(sql, "format").replace("%%", "").count("%s") == len(names), name
+        assert parameters(restyle(sql, "dollar")) == [], name

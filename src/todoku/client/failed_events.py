@@ -97,10 +97,10 @@ class FailedEvents:
 
     def sync(self, queue: Queue) -> Iterator[tuple[FailedEvent, bool]]:
         """Stores all dead letters of a queue. Yields each, and whether it is new or has failed again."""
-        self._run(lambda to: failed_event_table.made(to, self._table))
+        self._run(lambda to: failed_event_table.create_table(to, self._table))
         cursor: str | None = None
         while True:
-            read_at = self._run(lambda to: failed_event_table.clock(to, self._table))
+            read_at = self._run(lambda to: failed_event_table.read_clock(to, self._table))
             page = queue.dlq.list(cursor=cursor)
             yield from self._store([build_event(letter, self._event_id) for letter in page.items], read_at)
             if (cursor := page.cursor) is None:
@@ -108,8 +108,8 @@ class FailedEvents:
 
     def get(self, event_id: str) -> FailedEvent:
         """Returns an event by its id. NoSuchMessage: there is none."""
-        self._run(lambda to: failed_event_table.made(to, self._table))
-        event = self._run(lambda to: failed_event_table.found(to, self._table, event_id))
+        self._run(lambda to: failed_event_table.create_table(to, self._table))
+        event = self._run(lambda to: failed_event_table.find_event(to, self._table, event_id))
         if event is None:
             hint = f"run `todoku dlq-sync` to update {self._table}"
             raise NoSuchMessage(f"there is no failed event {event_id}", hint=hint)
@@ -123,16 +123,16 @@ class FailedEvents:
         """
         event = self.get(event_id)
         id = self._publish(queue, event) if publish else self._retry(queue, event, by, why)
-        self._run(lambda to: failed_event_table.rerun(to, self._table, event, by=by, why=why))
+        self._run(lambda to: failed_event_table.record_rerun(to, self._table, event, by=by, why=why))
         return id
 
     def note(self, tx: Any, letter: DeadLetter) -> None:
         """Stores a dead letter in the caller's transaction."""
         to = self._box.outbox.publishing()
         event = build_event(letter, self._event_id)
-        run(tx, to.dialect, failed_event_table.made(to, self._table))
-        read_at = run(tx, to.dialect, failed_event_table.clock(to, self._table))
-        run(tx, to.dialect, failed_event_table.added(to, self._table, event, looked_at=read_at))
+        run(tx, to.dialect, failed_event_table.create_table(to, self._table))
+        read_at = run(tx, to.dialect, failed_event_table.read_clock(to, self._table))
+        run(tx, to.dialect, failed_event_table.add_event(to, self._table, event, looked_at=read_at))
 
     # ------------------------------------------------------------------------------------------- inside
 
@@ -145,7 +145,7 @@ class FailedEvents:
         def steps(to: Publishing) -> Steps[list[tuple[FailedEvent, bool]]]:
             stored = []
             for event in events:
-                new = yield from failed_event_table.added(to, self._table, event, looked_at=read_at)
+                new = yield from failed_event_table.add_event(to, self._table, event, looked_at=read_at)
                 stored.append((event, new))
             return stored
 

@@ -54,7 +54,7 @@ OnProgress = Callable[[CopyProgress], None]
 def plan(source: Database, target: Database | None) -> tuple[Part, ...]:
     """Returns what `copy` would do, by table; raises as `copy` would. `target` None: it does not exist yet."""
     with source.bulk() as old:
-        found = kept.copied(_check_source(old, source))
+        found = kept.select_tables(_check_source(old, source))
         counted = {table.name: whole.count(old, table) for table in found}
         origin = kept.origin(old)
         present: dict[str, int] = {}
@@ -75,8 +75,8 @@ def copy(
     changes nothing, if a worker holds a lease on either side, the target has other rows, or it is the source. Raises
     StoreError if the sides differ at the end, which means that the source was changed between two runs.
     """
-    with source.bulk() as old, old.frozen():
-        found = kept.copied(_check_source(old, source))
+    with source.bulk() as old, old.freeze():
+        found = kept.select_tables(_check_source(old, source))
         _refuse_same(old, target)
         if _version(target) is None:
             target.migrate()
@@ -105,7 +105,7 @@ class _Copy:
         for mine, theirs in pairs:
             if mine.name not in kept.AT_ONCE:
                 self._copy_table(mine, theirs, stand)
-        with self._new.writing():
+        with self._new.write():
             for mine, theirs in pairs:
                 if mine.name in kept.AT_ONCE:
                     self._copy_last_table(mine, theirs, 0)
@@ -117,25 +117,25 @@ class _Copy:
             for (mine, _), found in zip(pairs, measures, strict=True)
         )
 
-    def _begin(self, origin: str, last: dict[str, int]) -> kept.Stand:
-        with self._new.writing():
-            if kept.stand(self._new) is not None:
+    def _begin(self, origin: str, last: dict[str, int]) -> kept.Progress:
+        with self._new.write():
+            if kept.read_progress(self._new) is not None:
                 for table in self._found:
                     if table.name not in kept.AT_ONCE:  # those are still empty
                         whole.clear(self._new, table)
                 kept.end(self._new)
             # Already now, so that a message published on the target too early does not take an id of the source.
             kept.raise_identities(self._new, last)
-            self._new.make_room(kept.history_days(self._old))
+            self._new.add_history_days(kept.history_days(self._old))
             return kept.begin(self._new, self._rows, origin)
 
-    def _copy_table(self, mine: Table, theirs: Table, stand: kept.Stand) -> None:
+    def _copy_table(self, mine: Table, theirs: Table, stand: kept.Progress) -> None:
         done = stand.done.get(mine.name, 0)
         for batch in kept.batches(whole.read(self._old, mine, skip=done)):
-            with self._new.writing():
+            with self._new.write():
                 self._new.insert(theirs, batch)
                 done += len(batch)
-                kept.note(self._new, mine.name, done, stand.origin)
+                kept.record_progress(self._new, mine.name, done, stand.origin)
             self._on_progress(CopyProgress("copying", mine.name, done, self._rows[mine.name]))
 
     def _copy_last_table(self, mine: Table, theirs: Table, done: int) -> None:
@@ -202,12 +202,14 @@ def _check_source(old: Bulk, source: Database) -> dict[str, Table]:
     """Returns the tables of a source. InvalidAct or SchemaError if it cannot be copied now."""
     _refuse_other_version(source, "source")
     _refuse_leases(old, "source")
-    if kept.stand(old) is not None:
+    if kept.read_progress(old) is not None:
         raise InvalidAct("the source is itself an unfinished copy", hint="finish that copy first, or copy its source")
     return whole.tables(old)
 
 
-def _check_target(new: Bulk, target: Database, origin: str, found: tuple[Table, ...], *, restart: bool) -> kept.Stand:
+def _check_target(
+    new: Bulk, target: Database, origin: str, found: tuple[Table, ...], *, restart: bool
+) -> kept.Progress:
     """Returns the progress of the copy into this target. InvalidAct if the target is used otherwise."""
     _refuse_other_version(target, "target")
     _refuse_leases(new, "target")
@@ -216,7 +218,7 @@ def _check_target(new: Bulk, target: Database, origin: str, found: tuple[Table, 
         raise SchemaError(
             f"only one side has {', '.join(sorted(names))}", hint="was a table created or dropped by hand?"
         )
-    stand = kept.stand(new) or kept.Stand(origin, {})
+    stand = kept.read_progress(new) or kept.Progress(origin, {})
     if stand.origin != origin and not restart:
         raise InvalidAct(
             "the target holds an unfinished copy of another database",

@@ -18,7 +18,7 @@ from todoku.core.outcome import Duration, seconds
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import check_text, encode
 from todoku.engine.twins import asynchronous, blocking, later, now
-from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, newer, record, reserve, seen
+from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, record, record_newer, record_seen, reserve
 from todoku.store.publish import Publishing
 from todoku.store.savepoint import Savepoint
 from todoku.store.statements import Steps
@@ -109,7 +109,7 @@ class Inbox:
         The mark commits with your rows, or not at all; if the block raises, both are undone. It is stored for 90 days.
         """
         id = _as_uuid(message_id)
-        return self._block(tx, lambda to: seen(to, self._consumer, id))
+        return self._block(tx, lambda to: record_seen(to, self._consumer, id))
 
     def newer(self, key: str, sequence: int, *, tx: Any) -> Block[bool]:
         """`with box.inbox("stock").newer(key, sequence, tx=db) as first:`: False if a newer one of the key was seen.
@@ -119,7 +119,7 @@ class Inbox:
         check_text(key, "key", MAX_KEY_LENGTH)
         if type(sequence) is not int or not -_LARGEST <= sequence <= _LARGEST:
             raise InvalidMessage(f"sequence cannot be {sequence!r}", hint="a whole number of at most 63 bits")
-        return self._block(tx, lambda to: newer(to, self._consumer, key, sequence))
+        return self._block(tx, lambda to: record_newer(to, self._consumer, key, sequence))
 
     def _block(self, tx: Any, begin: Any) -> Block[bool]:
         if tx is None:

@@ -179,7 +179,7 @@ class Schedules:
         return row
 
     def _kept(self, row: ScheduleRow) -> bool:
-        return row.kept(self._outbox.settings.unknown_after_sec)
+        return row.is_served(self._outbox.settings.unknown_after_sec)
 
     def _shown(self, row: ScheduleRow) -> Schedule:
         error = row.error

@@ -17,7 +17,7 @@ from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.store import gates
 from todoku.store.audit import Signed
 from todoku.store.database import Database, Tx
-from todoku.store.ended_delivery import loaded, succeeding
+from todoku.store.ended_delivery import load_as_succeeded, load_ended
 from todoku.store.endings import Endings
 from todoku.store.filter import Filter, parameters
 from todoku.store.lanes import REMOVED
@@ -30,7 +30,7 @@ class Acted(msgspec.Struct, frozen=True):
     changed: tuple[int, ...]
     skipped: dict[str, int]
     last: int | None = None
-    """The last delivery it looked at, from which the next batch goes on. None: nothing matched."""
+    """The last delivery it read, from which the next batch continues. None: nothing matched."""
 
 
 class Cleared(msgspec.Struct, frozen=True):
@@ -233,7 +233,7 @@ def _cancel(tx: Tx, rows: list[Picked], why: str, *, endings: Endings) -> list[i
 def _settle_as_succeeded(tx: Tx, rows: list[Picked], result: str | None, *, ttl: float, endings: Endings) -> list[int]:
     """Writes the ledger (I5), then the rows, with the result that the operator gives."""
     ids = [row.id for row in rows]
-    over = succeeding(tx, ids)
+    over = load_as_succeeded(tx, ids)
     if entries := _entries(rows):
         tx.rows("settle_by_hand_ledger", entries=entries, state="succeeded", response=result, ttl=ttl)
         _reopen(tx, rows)
@@ -264,7 +264,7 @@ def _purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float, endings: E
     The audit names their messages, too: nothing else says why a message has no delivery any more (I1).
     """
     _let_expire(tx, rows, ttl)
-    removed = loaded(tx, [row.id for row in rows])
+    removed = load_ended(tx, [row.id for row in rows])
     changed = [row[0] for row in tx.rows("purge", ids=[row.id for row in rows])]
     targets = sorted({f"message:{row.message_id}" for row in rows})
     tx.rows("audit", by=signed.by, why=signed.why, action="purge", targets=targets)

@@ -1,4 +1,4 @@
-"""Alerts as all daemons on one database share them: one row for each sink, so that exactly one daemon tells it."""
+"""Alerts shared by all daemons on one database: one row for each alert and sink, so that one daemon sends it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Database, Tx
 
 EACH_END: Final = 10_000
-"""So many dead letters are looked at from each end."""
+"""Number of dead letters read from each end of the table."""
 
 
 class AlertStore:
@@ -22,11 +22,11 @@ class AlertStore:
     def take(
         self, found: Mapping[Name, Raised], sinks: Sequence[str], *, quiet: float, remind: float
     ) -> tuple[DueAlert, ...]:
-        """Say what this daemon sees now, and get what it is to tell: for a lease, it is nobody else's."""
+        """Records the alerts this daemon sees, and returns those it must send; other daemons skip them for a lease."""
         return self._database.write("take_alerts", lambda tx: _take(tx, found, sinks, quiet, remind))
 
-    def told(self, telling: DueAlert, *, remind: float) -> None:
-        """It has been told. Nothing, if another has it by now."""
+    def record_sent(self, telling: DueAlert, *, remind: float) -> None:
+        """Records that an alert was sent. No effect if another daemon has taken it meanwhile."""
         name, sink, tries = telling.standing.name, telling.standing.sink, telling.standing.tries
 
         def work(tx: Tx) -> None:
@@ -38,30 +38,30 @@ class AlertStore:
         self._database.write("told_alert", work)
 
     def unwanted_dead(self) -> tuple[int, float]:
-        """How many dead letters nobody wanted dead, and for how many seconds the first of them has been.
+        """Returns the number of dead letters that need attention, and the age of the oldest in seconds.
 
-        What a person cancelled or settled by hand is none of them. Beyond 20,000 dead letters only those at both ends,
-        published first and last, are looked at.
+        Deliveries that an operator cancelled or settled by hand do not count. Beyond 20,000 dead letters only those
+        published first and last are read.
         """
         ((number, age),) = self._database.read(lambda tx: tx.rows("unwanted_dead", most=EACH_END))
         return number, float(age or 0.0)
 
     def rows(self) -> tuple[AlertStanding, ...]:
-        """All of them, by name and sink."""
+        """All alerts, by name and sink."""
         return tuple(standing for standing, _ in map(_row, self._database.read(lambda tx: tx.rows("alerts"))))
 
 
 def _take(
     tx: Tx, found: Mapping[Name, Raised], sinks: Sequence[str], quiet: float, remind: float
 ) -> tuple[DueAlert, ...]:
-    """Rows are locked in their order. Of two daemons that see an alert first, the second finds the other's row."""
+    """Locks rows in key order. If two daemons raise a new alert at once, the second finds the row of the first."""
     now = float(tx.rows("clock")[0][0])
     for name in sorted(found):
         for sink in sorted(sinks):
             tx.rows("begin_alert", **_values(new_standing(found[name], sink, now)))
     telling: list[DueAlert] = []
     for known, now in map(_row, tx.rows("lock_alerts")):
-        if known.name not in NAMES or known.sink not in sinks:  # another version's, or of a sink that is no more here
+        if known.name not in NAMES or known.sink not in sinks:  # of another version, or of a sink not configured here
             continue
         match step(known, found.get(known.name), now, quiet=quiet, remind=remind):
             case Forget():

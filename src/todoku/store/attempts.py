@@ -1,4 +1,4 @@
-"""Failed attempts, and what happened lately. A succeeded attempt leaves its row in the history only."""
+"""Failed attempts, and recent events. A succeeded attempt has a row in the history only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Attempt(msgspec.Struct, frozen=True):
     response: Response | None = None
     """The receiver's HTTP response, if there was one."""
     final: bool = False
-    """The delivery was given up with this attempt; it may have been replayed since."""
+    """The delivery became a dead letter by this attempt; it may have been replayed since."""
     dead: bool = False
-    """This attempt is why the delivery is a dead letter now."""
+    """The delivery is a dead letter now because of this attempt."""
     message_id: UUID | None = None
 
 

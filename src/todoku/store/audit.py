@@ -1,4 +1,4 @@
-"""The audit: who did what to which thing, and why. Every act writes its rows in its own transaction."""
+"""The audit: who did what to which target, and why. Every act writes its audit rows in its own transaction."""
 
 from __future__ import annotations
 

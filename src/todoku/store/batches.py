@@ -1,4 +1,4 @@
-"""Batches: publishing one with its members, and counting how they end."""
+"""Batches: publishes a batch with its members, and counts how they end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from todoku.core.message import Message
 from todoku.core.status import Status
 from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Tx
-from todoku.store.ended_delivery import Over
-from todoku.store.publish import Publishing, keep_keys, publish
+from todoku.store.ended_delivery import EndedDelivery
+from todoku.store.publish import Publishing, publish, store_data_keys
 from todoku.store.statements import Steps, Value
 
 
 class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How many members of a batch are `open`, `succeeded` or `aborted`. `done`: nothing follows any more."""
+    """How many members of a batch are `open`, `succeeded` or `aborted`. `done`: the next batch was published."""
 
     id: UUID
     on: str
@@ -33,12 +33,12 @@ class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin(to: Publishing, following: Sequence[Following]) -> Steps[list[Message]]:
-    """Store batches and publish their members; of what has no batch, the drafts alone. Messages in the order given.
+    """Stores batches and publishes their members, and the drafts that have no batch. Returns messages in that order.
 
-    What will follow is stored as it will be published, but for data keys: these are stored now, where keys are.
+    The next batch is stored as it will be published, except for its data keys, which are stored in their table now.
     """
     batches = sorted((each.batch for each in following if each.batch is not None), key=lambda batch: batch.id)
-    yield from keep_keys(to, [draft for batch in batches for draft in following_drafts(batch)])
+    yield from store_data_keys(to, [draft for batch in batches for draft in following_drafts(batch)])
     batches = [without_keys(batch) for batch in batches]
     if batches and to.dialect == "postgresql":
         yield to.one("publish_batch", batches=msgspec.json.encode(batches).decode())
@@ -54,24 +54,24 @@ def _row(batch: NewBatch) -> dict[str, Value]:
 
 
 class Complete(msgspec.Struct, frozen=True):
-    """A batch that waits for nothing any more, and what follows it."""
+    """A batch whose condition is met, and the batch that follows it."""
 
     id: str
     next: Following | None
 
 
-def count(tx: Tx, over: Iterable[Over]) -> list[Complete]:
-    """Count what has ended, each batch once and in key order (H11). Returns those that are complete by it."""
+def count(tx: Tx, over: Iterable[EndedDelivery]) -> list[Complete]:
+    """Counts ended members; updates each batch once, in key order (H11). Returns the batches complete by now."""
     counts: dict[str, dict[str, int]] = {}
     for each in over:
-        if (id := batch_of(each.headers)) is None or (each.again and each.status is Status.ABORTED):
+        if (id := batch_of(each.headers)) is None or (each.ended_before and each.status is Status.ABORTED):
             continue
         succeeded = int(each.status is Status.SUCCEEDED)
         count = counts.setdefault(str(id), {"ended": 0, "succeeded": 0, "aborted": 0})
-        count["ended"] += int(not each.again)
+        count["ended"] += int(not each.ended_before)
         count["succeeded"] += succeeded
-        # A dead letter that was counted, and succeeds after all, is none any more.
-        count["aborted"] += -1 if each.again else 1 - succeeded
+        # A dead letter that was counted as aborted, and succeeds later, is no longer aborted.
+        count["aborted"] += -1 if each.ended_before else 1 - succeeded
     if not counts:
         return []
     ids = sorted(counts)
@@ -81,12 +81,12 @@ def count(tx: Tx, over: Iterable[Over]) -> list[Complete]:
 
 
 def read(document: str | None) -> Following | None:
-    """What follows a batch, as it was stored."""
+    """Decodes the stored next batch."""
     return None if document is None else msgspec.json.decode(document, type=Following)
 
 
 def read_status(tx: Tx, id: str) -> BatchStatus | None:
-    """How far a batch is."""
+    """Returns the counts of a batch; None: there is no such batch."""
     for id_, on, total, open, succeeded, aborted, created_at, done_at in tx.rows("batch", id=id):
         return BatchStatus(
             id=UUID(id_), on=on, total=total, open=open, succeeded=succeeded, aborted=aborted, done=done_at is not None,

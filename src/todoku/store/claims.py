@@ -38,7 +38,7 @@ class Waiting(msgspec.Struct, frozen=True):
     suspects: tuple[tuple[str, str], ...]
     lanes: tuple[tuple[str, str], ...]
     gates: tuple[tuple[str, str, float], ...] = ()
-    """Where a key may start a delivery, with the seconds until it must be looked at."""
+    """Places where a key may start a delivery, with the seconds until the first gate is due."""
 
     def only(self, destinations: Collection[str]) -> Waiting:
         """The part that waits for these destinations; one that is a URL scheme stands for every host."""
@@ -134,7 +134,7 @@ class ClaimStore:
     ) -> list[Claimed]:
         """Takes up to `limit` due deliveries of up to `number` gates: of each key as many as its limit leaves.
 
-        Exactly so many of a key run at once, and start a second, over all workers. Larger priorities first, and gates
+        The limits of a key hold exactly, over all workers. Larger priorities first, and gates
         take turns. Rows behind a full gate are not read. The limit of the last claim is the gate's.
         """
 
@@ -193,7 +193,7 @@ class ClaimStore:
             return SettleReport()
         worker = settled[0][0].worker
         first = {pair[0].id: pair for pair in reversed(settled)}
-        if len(first) < len(settled):  # an old token beside a new one of the same delivery: each by itself
+        if len(first) < len(settled):  # an old token beside a new one of the same delivery: each separately
             one, other = self.settle(list(first.values())), self.settle([p for p in settled if first[p[0].id] is not p])
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
         try:
@@ -226,7 +226,7 @@ class ClaimStore:
         return result
 
     def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:
-        with self._database.opened(limit) as opened:
+        with self._database.open_transaction(limit) as opened:
             outcome = work(opened.connection)
             if not isinstance(outcome, Done):
                 return outcome
@@ -275,5 +275,5 @@ def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
         tuple(tx.rows("waiting", destinations=destinations)),
         tuple(tx.rows("waiting_suspects", destinations=destinations)),
         tuple(tx.rows("waiting_lanes", destinations=destinations)),
-        gates.waiting(tx, destinations),
+        gates.read_waiting(tx, destinations),
     )

@@ -41,5 +41,5 @@ def read_response(text: str | None) -> Response | None:
 
 
 def build(kind: Callable[..., T], *fields: object) -> T:
-    """A value from the columns of a row. The query fixes their number and types; the type checker cannot see it."""
+    """Builds a value from the columns of a row. The query fixes their types; the type checker cannot see them."""
     return kind(*fields)

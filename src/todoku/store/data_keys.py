@@ -1,4 +1,4 @@
-"""Data keys as they are stored: wrapped. What opening reads, and what rotation and shredding change."""
+"""Data keys, stored wrapped by a master key. Decryption reads them; rotation and shredding change them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from todoku.store.columns import moment, uuid
 from todoku.store.database import Database, Tx
 
 Rewrap = Callable[[WrappedKey], WrappedKey | None]
-"""A data key under another master key; None: it cannot be, its own is not here."""
+"""Wraps a data key by another master key; None: its present master key is not configured."""
 
 
 class DayKeys(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class DayKeys(msgspec.Struct, frozen=True):
 
 
 class Rewrapped(msgspec.Struct, frozen=True):
-    """Data keys wrapped anew, the ids of master keys that are not here, and the last row looked at (None: no more)."""
+    """The number of rewrapped keys, the ids of missing master keys, and the last row read (None: no more)."""
 
     number: int
     strangers: frozenset[str]
@@ -36,7 +36,7 @@ class Rewrapped(msgspec.Struct, frozen=True):
 
 
 class Stranded(msgspec.Struct, frozen=True):
-    """Data keys of some days, and the deliveries that cannot be read without them: unfinished ones, dead letters."""
+    """The number of data keys, and of unfinished deliveries and dead letters that cannot be decrypted without them."""
 
     keys: int
     unfinished: int
@@ -44,7 +44,7 @@ class Stranded(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A message as doctor looks at it: its payload only if that is plain JSON and not large."""
+    """A message for `todoku doctor`; its payload only if that is unencrypted JSON and not large."""
 
     topic: str
     payload: str | None
@@ -58,21 +58,21 @@ class DataKeyStore:
         self._database = database
 
     def read(self, ids: Sequence[UUID]) -> tuple[WrappedKey, ...]:
-        """Every stored copy of these keys; one that was shredded has none."""
+        """Every stored copy of these keys; a shredded key has none."""
         rows = self._database.read(lambda tx: tx.rows("data_keys", ids=[str(id) for id in ids]))
         return tuple(_wrapped(*row) for row in rows)
 
     def days(self) -> tuple[DayKeys, ...]:
-        """How many there are by day and master key, the oldest day first."""
+        """The data keys by day and master key, the oldest day first."""
         rows = self._database.read(lambda tx: tx.rows("data_key_days"), pinned=False)
         return tuple(DayKeys(day, master, number, moment(since)) for day, master, number, since in rows)
 
     def rewrap(self, current: str, change: Rewrap, signed: Signed, *, after: int = 0, limit: int = 100) -> Rewrapped:
-        """Wrap the next keys that are not under `current` anew, audited: one transaction. Messages are not touched."""
+        """Rewraps the next `limit` keys that are not under `current`, in one audited transaction."""
         return self._database.write("rewrap", lambda tx: _rewrap(tx, current, change, signed, after, limit))
 
-    def stranded(self, *, since: str, before: str) -> Stranded:
-        """What cannot be read without the keys of these days. Reads every delivery there is."""
+    def count_stranded(self, *, since: str, before: str) -> Stranded:
+        """Counts what cannot be decrypted without the keys of these days. Reads every delivery."""
 
         def work(tx: Tx) -> Stranded:
             ((keys,),) = tx.rows("count_data_keys", since=since, before=before)
@@ -83,11 +83,11 @@ class DataKeyStore:
         return self._database.snapshot(work)
 
     def shred(self, signed: Signed, *, since: str, before: str) -> int:
-        """Delete the keys of these days for good, audited. Returns how many there were."""
+        """Deletes the keys of these days irrevocably, audited. Returns their number."""
         return self._database.write("shred", lambda tx: _shred(tx, since, before, signed))
 
     def samples(self, *, most: int = 1000, largest: int = 16_384) -> tuple[Sample, ...]:
-        """The newest messages, at most so many."""
+        """The newest messages, at most `most`."""
         rows = self._database.read(lambda tx: tx.rows("newest_messages", most=most, largest=largest))
         return tuple(Sample(*row) for row in rows)
 
@@ -109,7 +109,7 @@ def _rewrap(tx: Tx, current: str, change: Rewrap, signed: Signed, after: int, li
 
 
 def _shred(tx: Tx, since: str, before: str, signed: Signed) -> int:
-    tx.rows("blank_data_keys", since=since, before=before)  # a row that is only deleted keeps its bytes for a while
+    tx.rows("blank_data_keys", since=since, before=before)  # the bytes of a deleted row stay on disk for a while
     gone = tx.rows("delete_data_keys", since=since, before=before)
     if gone:
         targets = sorted({f"data_key_day:{day}" for _, day in gone})

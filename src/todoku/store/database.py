@@ -119,7 +119,7 @@ HANDLER: Final = "todoku_handler"
 
 
 def ended_by_handler() -> StoreError:
-    """The error of a handler that commits or rolls back by itself."""
+    """The error of a handler that commits or rolls back its transaction."""
     return StoreError("the handler ended its own transaction", hint="do not commit or roll back ctx.tx: todoku does")
 
 
@@ -148,7 +148,7 @@ class Database(Protocol):
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
         """The rows of the `claim` query over all slices, in their order."""
 
-    def opened(self, limit: float) -> AbstractContextManager[HandlerTransaction]:
+    def open_transaction(self, limit: float) -> AbstractContextManager[HandlerTransaction]:
         """A transaction on its own connection, for a handler. It is rolled back unless committed."""
 
     def bulk(self) -> AbstractContextManager[Bulk]:
@@ -169,7 +169,7 @@ class Database(Protocol):
         A newer schema, or a migration whose text changed after it was applied, raises SchemaError.
         """
 
-    def printed(self) -> str:
+    def migration_script(self) -> str:
         """All migrations as one script."""
 
     def describe(self) -> str:

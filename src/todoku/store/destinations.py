@@ -11,7 +11,7 @@ from todoku.store.database import Database, Tx
 
 
 class Known(msgspec.Struct, frozen=True):
-    """Queues with a row of their own, and destinations with the time a worker last announced each (None: never)."""
+    """Queues that have a row, and destinations with the time a worker last announced each (None: never)."""
 
     queues: tuple[str, ...]
     destinations: dict[str, float | None]
@@ -38,7 +38,7 @@ class DestinationStore:
         self._database.write("set_on_abort", lambda tx: tx.rows("set_on_abort", name=destination, on_abort=policy))
 
     def known(self) -> Known:
-        """Every queue and destination that has a row of its own."""
+        """Every queue and destination that has a row."""
         return self._database.read(read_known, pinned=False)
 
 

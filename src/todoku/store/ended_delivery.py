@@ -1,4 +1,4 @@
-"""Deliveries that are over, as those who end them know them."""
+"""Ended deliveries, as input for the hooks, callbacks and batches that follow an end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from todoku.core.status import Status
 from todoku.store.database import Tx
 
 CANCELLED = ("CANCELLED", "cancelled while it ran")
-"""Reason and error of a delivery that was cancelled before its owner could say how it ended."""
+"""Reason and error of a delivery that was cancelled while its attempt ran."""
 
 
-class Over(msgspec.Struct, frozen=True):
+class EndedDelivery(msgspec.Struct, frozen=True):
     """A delivery that ended in this transaction."""
 
     delivery_id: int
@@ -31,44 +31,48 @@ class Over(msgspec.Struct, frozen=True):
     error: str | None
     attempts: int
     replay_count: int
-    again: bool = False
-    """It had ended before, as a dead letter."""
+    ended_before: bool = False
+    """The delivery had already ended once, as a dead letter."""
     response: Response | None = None
-    """What the receiver answered to its last attempt, where who ends it knows."""
+    """The receiver's response to the last attempt; None if the caller that ended the delivery does not have it."""
 
 
-def settled(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[Over]:
-    """Of what was settled, what is over by it. `cancelled`: ids that would run again, had nobody cancelled them.
+def select_ended(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[EndedDelivery]:
+    """Returns the settled deliveries that have ended. `cancelled`: ids that would be retried, but were cancelled.
 
-    A delivery whose message is gone, by whatever hand, is told of by nobody: it must still settle.
+    A delivery whose message was removed settles, too, but is left out: nothing follows its end.
     """
     return [
-        _of(claim, settlement, cancelled=claim.id in cancelled)
+        _ended(claim, settlement, cancelled=claim.id in cancelled)
         for claim, settlement in pairs
         if (settlement.status in (Status.SUCCEEDED, Status.ABORTED) or claim.id in cancelled) and claim.message_id
     ]
 
 
-def _of(claim: Claimed, settlement: Settlement, *, cancelled: bool) -> Over:
+def _ended(claim: Claimed, settlement: Settlement, *, cancelled: bool) -> EndedDelivery:
     reason, error = CANCELLED if cancelled else (settlement.reason, settlement.error)
-    return Over(
+    return EndedDelivery(
         claim.id, claim.message_id, claim.topic, claim.key, claim.destination, claim.queue, claim.headers,
         Status.ABORTED if cancelled else settlement.status, reason, error, claim.attempt - settlement.snoozed,
         claim.replay_count, claim.replay_count > 0, settlement.response,
     )  # fmt: skip
 
 
-def loaded(tx: Tx, ids: Sequence[int]) -> list[Over]:
-    """Rows of this transaction that are dead letters, or were until now."""
-    rows = (Over(*row) for row in tx.rows("over", ids=ids))
-    return [msgspec.structs.replace(row, status=Status(row.status), again=row.replay_count > 0) for row in rows]
+def load_ended(tx: Tx, ids: Sequence[int]) -> list[EndedDelivery]:
+    """Reads deliveries that are dead letters, or were until this transaction."""
+    rows = (EndedDelivery(*row) for row in tx.rows("over", ids=ids))
+    return [msgspec.structs.replace(row, status=Status(row.status), ended_before=row.replay_count > 0) for row in rows]
 
 
-def succeeding(tx: Tx, ids: Sequence[int]) -> list[Over]:
+def load_as_succeeded(tx: Tx, ids: Sequence[int]) -> list[EndedDelivery]:
     """Rows of this transaction that a person is about to call succeeded."""
     return [
         msgspec.structs.replace(
-            each, status=Status.SUCCEEDED, reason=None, error=None, again=each.again or each.status is Status.ABORTED
+            each,
+            status=Status.SUCCEEDED,
+            reason=None,
+            error=None,
+            ended_before=each.ended_before or each.status is Status.ABORTED,
         )
-        for each in loaded(tx, ids)
+        for each in load_ended(tx, ids)
     ]

@@ -1,7 +1,7 @@
-"""What follows the end of a delivery: hooks get a message, batches are counted, callbacks and next batches published.
+"""The consequences of a delivery's end: messages to hooks, batch counts, callbacks, and the next batch.
 
-Every write that ends deliveries calls this at the end of the same transaction: what follows exists if and only if the
-end does (I1, I2), and once, because a claim works once (I3).
+Every write that ends deliveries calls this at the end of the same transaction: the consequences commit if and only if
+the end does (I1, I2), and once, because a claim works once (I3).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from todoku.core.status import Status
 from todoku.store import batches, ended_delivery
 from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
-from todoku.store.ended_delivery import Over
+from todoku.store.ended_delivery import EndedDelivery
 from todoku.store.publish import Publishing, publish
 
 T = TypeVar("T")
 
 GONE: Final = "HTTP_GONE"
-"""The reason of a 410 response: the receiver says that this URL is gone."""
+"""The reason of a 410 response: the URL is gone."""
 
 
 def has_followers(topic: str, headers: str | None, reason: str | None) -> bool:
@@ -39,13 +39,13 @@ def has_followers(topic: str, headers: str | None, reason: str | None) -> bool:
     return topic == TOPIC and headers is not None and (reason == GONE or "callback" in headers)
 
 
-def _follow_requests(tx: Tx, ended: Sequence[Over]) -> list[Draft]:
+def _follow_requests(tx: Tx, ended: Sequence[EndedDelivery]) -> list[Draft]:
     """Disables endpoints that are gone. Returns the callbacks, to be published in this transaction."""
     requests = list(_requests(each for each in ended if has_followers(each.topic, each.headers, each.reason)))
     gone = {(request.url, request.group) for each, request in requests if each.reason == GONE}
     for url, group in sorted(gone, key=repr):  # sorted locks (H11)
         if tx.rows("set_endpoint", url=url, group=group, state="disabled", reason=GONE):
-            why = "the receiver says that it is gone (410)"
+            why = "the receiver answered 410 Gone"
             tx.rows("audit", by="todoku", why=why, action="disable", targets=[f"endpoint:{url}"])
     wanted = [
         (each, request)
@@ -55,18 +55,18 @@ def _follow_requests(tx: Tx, ended: Sequence[Over]) -> list[Draft]:
     return list(_callbacks(tx, wanted)) if wanted else []
 
 
-def _requests(ended: Iterator[Over]) -> Iterator[tuple[Over, HttpRequest]]:
+def _requests(ended: Iterator[EndedDelivery]) -> Iterator[tuple[EndedDelivery, HttpRequest]]:
     for each in ended:
         try:
             request = request_of(each.headers)
-        except InvalidMessage:  # not a header that todoku wrote: it must not keep a delivery from ending
+        except InvalidMessage:  # not a header that todoku wrote; the delivery must still end
             continue
         if request is not None:
             yield each, request
 
 
-def _callbacks(tx: Tx, wanted: Sequence[tuple[Over, HttpRequest]]) -> Iterator[Draft]:
-    """One message for each request. Its body and the last response are read only now."""
+def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> Iterator[Draft]:
+    """Yields one message for each request. Reads the body and the last response of each."""
     rows = [{"message": each.message_id, "delivery": each.delivery_id} for each, _ in wanted]
     found = {row[0]: row[1:] for row in tx.rows("callback_sources", rows=rows)}
     for each, request in wanted:
@@ -93,14 +93,14 @@ def trace_of(headers: str | None) -> dict[str, str]:
 FORGOTTEN_AFTER: Final = 86_400.0
 """Seconds after which a hook that no worker has announced is dropped."""
 
-_REMEMBERED: Final = 1.0
+_HOOKS_TTL: Final = 1.0
 """Seconds that the hooks are cached: every settle needs them."""
 
-_AT_ONCE: Final = 100
+_CATCH_UP_LIMIT: Final = 100
 
 
 class Endings:
-    """What follows ends, on one database. Its methods may be called from any thread."""
+    """Publishes the consequences of ends in one database. Its methods may be called from any thread."""
 
     def __init__(self, database: Database, *, notify: bool) -> None:
         self._database = database
@@ -110,7 +110,7 @@ class Endings:
         self._late: set[str] = set()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        """A write that may end deliveries, and then what had to wait for its commit."""
+        """Runs a write that may end deliveries, then publishes the next batches that had to wait for its commit."""
         result = self._database.write(operation, work)
         self.catch_up()
         return result
@@ -120,29 +120,29 @@ class Endings:
     def after_settle(
         self, tx: Tx, pairs: Sequence[tuple[Claimed, Settlement]], cancelled: Collection[int] = ()
     ) -> None:
-        """Attempts were settled; `cancelled`: ids of those that ended because an operator cancelled them.
+        """Call this after attempts were settled. `cancelled`: ids that ended because an operator cancelled them.
 
-        Without hooks, batches and callbacks this costs a look at each claim's headers, and no query.
+        Without hooks, batches and callbacks this only checks each claim's headers, without a query.
         """
         known = self._known(tx)
         if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
-            self.after_end(tx, ended_delivery.settled(pairs, cancelled))
+            self.after_end(tx, ended_delivery.select_ended(pairs, cancelled))
 
     def after_abort(self, tx: Tx, ids: Sequence[int]) -> None:
-        """Deliveries became dead letters."""
+        """Call this after deliveries became dead letters."""
         if ids:
-            self.after_end(tx, ended_delivery.loaded(tx, ids))
+            self.after_end(tx, ended_delivery.load_ended(tx, ids))
 
-    def after_end(self, tx: Tx, ended: Sequence[Over]) -> None:
-        """Publishes what follows these ends."""
+    def after_end(self, tx: Tx, ended: Sequence[EndedDelivery]) -> None:
+        """Publishes the consequences of these ends."""
         if ended:
             self._publish_to_hooks(tx, ended)
             if calls := _follow_requests(tx, ended):
                 run_steps(tx, publish(self._publishing(), calls))
             self._publish_next(tx, batches.count(tx, ended))
 
-    def after_purge(self, tx: Tx, removed: Iterable[Over]) -> None:
-        """Dead letters are about to be removed: a batch that needs them to succeed is given up."""
+    def after_purge(self, tx: Tx, removed: Iterable[EndedDelivery]) -> None:
+        """Call this before dead letters are removed: gives up the batches that need them to succeed."""
         if ids := sorted({str(id) for each in removed if (id := batch_of(each.headers)) is not None}):
             tx.rows("lock_batches", ids=ids)
             tx.rows("give_up_batches", ids=ids)
@@ -163,10 +163,10 @@ class Endings:
     def _known(self, tx: Tx) -> tuple[Hook, ...]:
         if (now := time.monotonic()) >= self._hooks_until:
             self._hooks = read_hooks(tx)
-            self._hooks_until = now + _REMEMBERED
+            self._hooks_until = now + _HOOKS_TTL
         return self._hooks
 
-    def _publish_to_hooks(self, tx: Tx, ended: Sequence[Over]) -> None:
+    def _publish_to_hooks(self, tx: Tx, ended: Sequence[EndedDelivery]) -> None:
         """Publishes one message for each end that hooks match, with a delivery to each of these hooks."""
         known = self._known(tx)
         matched = [
@@ -181,7 +181,7 @@ class Endings:
     # ------------------------------------------------------------------------------------------- batches
 
     def _publish_next(self, tx: Tx, complete: Sequence[batches.Complete]) -> None:
-        """Publishes what follows complete batches, and records that it was."""
+        """Publishes the batches that follow complete ones, and marks those as finished."""
         done = [each for each in complete if not self._must_wait(each)]
         self._late.update(each.id for each in complete if self._must_wait(each))
         if done:
@@ -189,8 +189,8 @@ class Endings:
             tx.rows("finish_batches", ids=[each.id for each in done])
 
     def _must_wait(self, complete: batches.Complete) -> bool:
-        """Whether the next batch publishes into a lane. It would wait for other publishers of the lane, for long or in
-        a deadlock with this settle, so it gets its own transaction after this one."""
+        """Whether the next batch publishes into a lane. It may wait long for other publishers of the lane, or deadlock
+        with this settle, so it gets its own transaction after this one."""
         return (
             self._database.dialect == "postgresql"
             and complete.next is not None
@@ -198,20 +198,20 @@ class Endings:
         )
 
     def catch_up(self, *, all: bool = False) -> int:
-        """Publishes what follows complete batches where that could not commit with the end itself: of the batches that
-        this process left behind, or of all. Locked ones are left to the next call. Returns how many it published."""
+        """Publishes next batches that could not commit with the end of their predecessor: those this process postponed,
+        or all. Skips locked ones until the next call. Returns how many it published."""
         if not all and not self._late:
             return 0
         database = self._database
         late, self._late = self._late, set()
         if all:
-            late = {id for (id,) in database.read(lambda tx: tx.rows("due_batches", most=_AT_ONCE))}
+            late = {id for (id,) in database.read(lambda tx: tx.rows("due_batches", most=_CATCH_UP_LIMIT))}
         number = 0
         for id in sorted(late):
             try:
                 number += database.write("follow", lambda tx: self._take(tx, id))  # noqa: B023 - runs at once
             except (DatabaseBusy, DatabaseUnavailable):
-                continue  # it is recorded as due: another call finds it
+                continue  # it is stored as due: a later call finds it
         return number
 
     def _take(self, tx: Tx, id: str) -> int:
@@ -232,7 +232,7 @@ def read_hooks(tx: Tx) -> tuple[Hook, ...]:
     return tuple(Hook(**dict(zip(Hook.__struct_fields__, row, strict=True))) for row in rows)
 
 
-def _ending_draft(each: Over, hooks: Sequence[Hook], now: float) -> Draft:
+def _ending_draft(each: EndedDelivery, hooks: Sequence[Hook], now: float) -> Draft:
     ending = Ending(
         message_id=UUID(each.message_id), delivery_id=each.delivery_id, topic=each.topic, key=each.key,
         destination=each.destination, queue=each.queue, status=each.status, reason=each.reason, error=each.error,

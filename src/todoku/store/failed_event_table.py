@@ -1,6 +1,6 @@
-"""Failed events: a table of the application's own, filled with what died, as statements for whatever connection.
+"""Failed events: a table of the application, filled with dead letters, as statements for any connection.
 
-It is no table of todoku's: people look at it, join it with their own, and make it themselves if they like.
+It is not one of todoku's tables: the application may create it, query it, and join it with its own tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*", 
 
 
 class FailedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: an event that died, and whether somebody has sent it again. Times are ISO 8601 in UTC."""
+    """One row: an event that became a dead letter, and who sent it again. Times are ISO 8601 in UTC."""
 
     event_id: str
     payload: str
@@ -28,53 +28,53 @@ class FailedEvent(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
     dlq_id: str
     request: str
-    """JSON: where it went and how, to publish it anew."""
+    """JSON: the request, so that it can be published again."""
     rerun_at: str | None = None
     rerun_by: str | None = None
     rerun_why: str | None = None
 
 
 def checked_table(name: str) -> str:
-    """A name that can stand in SQL as it is, or InvalidSetting."""
+    """Returns the name if it needs no quotes in SQL; InvalidSetting otherwise."""
     if not _NAME.fullmatch(name):
-        raise InvalidSetting(f"table cannot be {name!r}", hint="letters, digits and _: failed_webhook_events")
+        raise InvalidSetting(f"table cannot be {name!r}", hint="use letters, digits and _, as in failed_webhook_events")
     return name
 
 
-def made(to: Publishing, table: str) -> Steps[None]:
-    """Make the table, unless it is there."""
-    if (yield _of(table, to.one("failed_events_there", bare=table))):
+def create_table(to: Publishing, table: str) -> Steps[None]:
+    """Creates the table, unless it exists."""
+    if (yield _in_table(table, to.one("failed_events_there", bare=table))):
         return
-    yield _of(table, to.one("failed_events_lock"))
-    yield _of(table, to.one("failed_events_create"))
+    yield _in_table(table, to.one("failed_events_lock"))
+    yield _in_table(table, to.one("failed_events_create"))
 
 
-def clock(to: Publishing, table: str) -> Steps[str]:
-    """The moment at which a look begins."""
-    ((now,),) = yield _of(table, to.one("failed_events_now"))
+def read_clock(to: Publishing, table: str) -> Steps[str]:
+    """Returns the database's clock, to be passed to `add_event` as `looked_at`."""
+    ((now,),) = yield _in_table(table, to.one("failed_events_now"))
     return str(now)
 
 
-def added(to: Publishing, table: str, event: FailedEvent, *, looked_at: str) -> Steps[bool]:
-    """Keep an event that is dead at this look. False: it was known."""
+def add_event(to: Publishing, table: str, event: FailedEvent, *, looked_at: str) -> Steps[bool]:
+    """Stores an event that was a dead letter at `looked_at`. False: it was already stored."""
     values: dict[str, Value] = {
         "event_id": event.event_id, "payload": event.payload, "error": event.error, "message_id": event.message_id,
         "dlq_id": event.dlq_id, "request": event.request, "looked_at": looked_at,
     }  # fmt: skip
-    return bool((yield _of(table, to.one("failed_event_add", **values))))
+    return bool((yield _in_table(table, to.one("failed_event_add", **values))))
 
 
-def found(to: Publishing, table: str, event_id: str) -> Steps[FailedEvent | None]:
-    """The row of an event."""
-    rows = yield _of(table, to.one("failed_event", event_id=event_id))
+def find_event(to: Publishing, table: str, event_id: str) -> Steps[FailedEvent | None]:
+    """Returns the row of an event; None: there is none."""
+    rows = yield _in_table(table, to.one("failed_event", event_id=event_id))
     return FailedEvent(**dict(zip(FailedEvent.__struct_fields__, cast("Any", rows[0]), strict=True))) if rows else None
 
 
-def rerun(to: Publishing, table: str, event: FailedEvent, *, by: str, why: str) -> Steps[bool]:
-    """Somebody has sent it again. False: it has died anew since."""
+def record_rerun(to: Publishing, table: str, event: FailedEvent, *, by: str, why: str) -> Steps[bool]:
+    """Records who sent an event again. False: it became a dead letter again meanwhile."""
     values: dict[str, Value] = {"event_id": event.event_id, "dlq_id": event.dlq_id, "rerun_by": by, "rerun_why": why}
-    return bool((yield _of(table, to.one("failed_event_rerun", **values))))
+    return bool((yield _in_table(table, to.one("failed_event_rerun", **values))))
 
 
-def _of(table: str, statement: Statement) -> Statement:
+def _in_table(table: str, statement: Statement) -> Statement:
     return statement if table == TABLE else Statement(statement.sql.replace(TABLE, table), statement.values)

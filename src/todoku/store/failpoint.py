@@ -1,7 +1,7 @@
 """Failpoints: named places at which a test makes the store lose a reply, or kills or stops the process.
 
 Every write of the store passes `<operation>.before_commit` and `<operation>.after_commit`. Only `todoku.testing` arms
-them; a failpoint that is not armed costs one look into an empty dictionary.
+them; a failpoint that is not armed costs one lookup in an empty dictionary.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reach(name: str) -> None:
 def arm(name: str, action: Callable[[], None]) -> None:
     """Arms a failpoint until the process ends. InvalidSetting: no write passes one of this name."""
     if name not in NAMES:
-        raise InvalidSetting(f"{name!r} is no failpoint", hint="see OPERATIONS in store/failpoint.py")
+        raise InvalidSetting(f"{name!r} is not a failpoint", hint="see OPERATIONS in store/failpoint.py")
     _armed[name] = action
 
 

@@ -1,9 +1,8 @@
-"""Gates: limits of one key. Of the deliveries of a destination with the same key, only so many run at once or start a
-second.
+"""Gates: limits of one key, on how many deliveries of a destination with this key run at once or start a second.
 
-A gate is a small row, as a lane is: a claim takes gates that are not full and of each as many rows as its limit leaves,
-so rows behind a full gate are never read. Every change that ends or frees a delivery counts its gate again. Locks are
-taken in this order (H11): deliveries, lanes, gates.
+A gate is a small row, as a lane is: a claim takes gates that are not full, and of each as many deliveries as its limit
+allows, so deliveries behind a full gate are never read. Every change that ends or frees a delivery recounts its gate.
+Locks are taken in this order (H11): deliveries, lanes, gates.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from todoku.store.database import Tx
 from todoku.store.limits import Gated
 
 _CALLS: Final = 1000
-"""Calls of publishers that one claim reads, of each place."""
+"""The number of gate calls (written by publishers) that one claim reads of each place."""
 
 NOTHING: Final = [0]
-"""An empty array has no type in PostgreSQL; gate 0 stands for none, being one hash in 2^64."""
+"""An empty array has no type in PostgreSQL; gate 0 stands for none: a real gate has this hash once in 2^64."""
 
 
-def waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str, float], ...]:
-    """Places where a key may start a delivery, each once, with the seconds until its first gate must be looked at."""
+def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str, float], ...]:
+    """Places where a gate may let a delivery start, each once, with the seconds until its first gate is due."""
     soonest: dict[tuple[str, str], float] = {}
     for queue, destination, seconds in tx.rows("waiting_gates", destinations=destinations):
         soonest[queue, destination] = min(soonest.get((queue, destination), seconds), seconds)
@@ -35,7 +34,7 @@ def waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str,
 
 
 def claim(tx: Tx, worker: UUID, places: Sequence[Gated], gates: int, limit: int) -> list[Any]:
-    """Takes gates that are not full, then of each as many due rows as its limit leaves; gates take turns."""
+    """Takes gates that are not full, then of each as many due deliveries as its limit allows; gates take turns."""
     document = [msgspec.structs.asdict(place) for place in places]
     if called := tx.rows("heed_calls", places=document, most=_CALLS):
         open_gates(tx, called)
@@ -71,7 +70,7 @@ def claim_suspect(tx: Tx, worker: UUID, places: Sequence[dict[str, str]]) -> lis
 
 
 def open_gates(tx: Tx, called: Iterable[tuple[int, str, str, str]]) -> None:
-    """Creates the gates (gate, queue, destination, key) that are missing, and counts what waits in all of them."""
+    """Creates the gates (gate, queue, destination, key) that are missing, and recounts all of them."""
     names = ("gate", "queue", "destination", "key")
     rows = {row[0]: dict(zip(names, row, strict=True)) for row in called}
     tx.rows("open_gates", gates=[rows[gate] for gate in sorted(rows)])
@@ -79,7 +78,7 @@ def open_gates(tx: Tx, called: Iterable[tuple[int, str, str, str]]) -> None:
 
 
 def refresh(tx: Tx, gates: Iterable[int | None]) -> None:
-    """Counts again what runs in these gates, after deliveries ended or changed, and when to look at them next."""
+    """Recounts the running deliveries of these gates, and when each is due, after deliveries ended or changed."""
     if ids := sorted({gate for gate in gates if gate is not None}):
         tx.rows("lock_gates", gates=ids)
         _refresh_locked(tx, ids)

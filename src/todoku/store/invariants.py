@@ -1,4 +1,4 @@
-"""The invariants of the protocol (docs/glossary.md), each as a query that finds what breaks it."""
+"""The invariants of the protocol (docs/glossary.md), each as a query that finds the rows that break it."""
 
 from __future__ import annotations
 

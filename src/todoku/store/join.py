@@ -1,8 +1,8 @@
-"""Joining the caller's own transaction: a few lines per driver, none of which todoku has to import.
+"""Joins the caller's own transaction. Each driver needs a few lines, and none is imported by todoku.
 
 A `tx` is a connection or session of sqlite3, aiosqlite, psycopg (sync and async), asyncpg, SQLAlchemy (Connection,
-Session, AsyncConnection, AsyncSession) or Django. Each must have a transaction open, or open one by itself with the
-first statement: otherwise message and deliveries would not be one commit (I2).
+Session, AsyncConnection, AsyncSession) or Django. Each must have a transaction open, or open one implicitly with
+the first statement: otherwise message and deliveries would not be one commit (I2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from todoku.core.errors import BlockingCall, NoTransaction, UnsupportedConnection, WrongDatabase
 from todoku.store.database import DialectName
-from todoku.store.sql import ParamStyle, parameters, styled
+from todoku.store.sql import ParamStyle, parameters, restyle
 from todoku.store.statements import Row, Statement, Steps
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ ExecuteAsync = Callable[[Statement], Awaitable[list[Row]]]
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A caller's transaction: how to execute in it, and which database it is of. One of the two is given."""
+    """A caller's transaction: its dialect, and the function that executes in it, blocking or async."""
 
     dialect: DialectName
     execute: Execute | None = None
@@ -33,7 +33,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def run(tx: object, dialect: DialectName, steps: Steps[T], *, twin: str = "the a… form of this call") -> T:
-    """Run `steps` in the caller's transaction. `twin`: what to await instead, where that is async."""
+    """Runs `steps` in the caller's transaction. `twin`: the call to await instead, if the connection is async."""
     joined = join(tx, dialect)
     if joined.execute is None:
         raise BlockingCall(f"{_name(tx)} is an async connection", hint=f"await {twin}")
@@ -44,12 +44,12 @@ def run(tx: object, dialect: DialectName, steps: Steps[T], *, twin: str = "the a
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except Exception as error:
-        _say_what_to_do(error)
+        _add_retry_note(error)
         raise
 
 
 async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
-    """Run `steps` in the caller's transaction, be it of an async or of a blocking driver."""
+    """Runs `steps` in the caller's transaction, of an async or a blocking driver."""
     joined = join(tx, dialect)
     if joined.execute_async is None:
         return run(tx, dialect, steps)
@@ -60,28 +60,28 @@ async def run_async(tx: object, dialect: DialectName, steps: Steps[T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     except Exception as error:
-        _say_what_to_do(error)
+        _add_retry_note(error)
         raise
 
 
 def _texts(rows: list[Row]) -> list[Row]:
-    """Rows with texts, where the caller's connection gives bytes: by its text_factory, or its encoding SQL_ASCII."""
+    """Decodes bytes to text: the caller's connection may have a text_factory, or the encoding SQL_ASCII."""
     return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 
-def _say_what_to_do(error: Exception) -> None:
-    """Add what the caller can do to a driver's own error. Its type stays: a loop that tries again looks for that."""
-    told = (error, error.__cause__, getattr(error, "orig", None))  # SQLAlchemy and Django raise errors of their own
-    if any("40001" in (getattr(each, "sqlstate", None), getattr(each, "pgcode", None)) for each in told):
+def _add_retry_note(error: Exception) -> None:
+    """Adds a note to a serialization failure. The error keeps its type, because the caller's retry loop checks it."""
+    errors = (error, error.__cause__, getattr(error, "orig", None))  # SQLAlchemy and Django wrap the driver's error
+    if any("40001" in (getattr(each, "sqlstate", None), getattr(each, "pgcode", None)) for each in errors):
         error.add_note(
-            "todoku: this transaction is repeatable read or serializable, and another one has changed what it uses;"
-            " nothing of this message is stored: roll back and run the whole transaction again"
+            "todoku: this transaction is repeatable read or serializable, and another one has changed rows it uses;"
+            " this message is not stored: roll back and run the whole transaction again"
         )
 
 
 def join(tx: object, dialect: DialectName) -> Joined:
-    """The transaction behind `tx`; refuses what is no transaction, not supported, or of another database."""
-    joined = _joined(tx)
+    """Returns the transaction behind `tx`. Raises if there is none open, or the driver or database is a wrong one."""
+    joined = _join_driver(tx)
     if joined.dialect != dialect:
         raise WrongDatabase(
             f"tx= is a {joined.dialect} connection, the App is on {dialect}",
@@ -90,14 +90,14 @@ def join(tx: object, dialect: DialectName) -> Joined:
     return joined
 
 
-def _joined(tx: Any) -> Joined:
+def _join_driver(tx: Any) -> Joined:
     for ancestor in type(tx).__mro__:
         if driver := _DRIVERS.get((ancestor.__module__.split(".")[0], ancestor.__name__)):
             return driver(tx)
     raise UnsupportedConnection(
         f"tx= cannot be {_name(tx)}",
         hint="pass a connection or session of sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy or Django, "
-        "or tx=None for a transaction of its own",
+        "or tx=None for a separate transaction",
     )
 
 
@@ -109,7 +109,7 @@ def _require(open_: bool, what: str, how: str) -> None:
     if not open_:
         raise NoTransaction(
             f"{what} has no transaction open, so there is nothing to join",
-            hint=f"{how}, or pass tx=None for a transaction of its own",
+            hint=f"{how}, or pass tx=None for a separate transaction",
         )
 
 
@@ -117,13 +117,13 @@ def _require(open_: bool, what: str, how: str) -> None:
 
 
 def _sqlite3(tx: Any) -> Joined:
-    # Left to itself, sqlite3 opens a transaction before the first INSERT; with isolation_level=None it does not.
+    # By default, sqlite3 opens a transaction before the first INSERT; with isolation_level=None it does not.
     by_itself = tx.isolation_level is not None and getattr(tx, "autocommit", -1) is not True
     _require(tx.in_transaction or by_itself, "this sqlite3 connection (autocommit)", "execute BEGIN first")
 
     def execute(statement: Statement) -> list[Row]:
         with closing(tx.cursor()) as cursor:
-            cursor.row_factory = None  # the caller's makes rows of its own kind
+            cursor.row_factory = None  # the caller's may return other row types
             if isinstance(statement.values, Mapping):
                 return list(cursor.execute(statement.sql, statement.values))
             cursor.executemany(statement.sql, statement.values)
@@ -139,10 +139,10 @@ def _aiosqlite(tx: Any) -> Joined:
     require(tx.isolation_level is not None)
 
     async def execute(statement: Statement) -> list[Row]:
-        if not tx.in_transaction:  # Python 3.12's autocommit=True, which only the connection's own thread may look at
+        if not tx.in_transaction:  # Python 3.12's autocommit=True, which only the connection's thread may read
             require(await tx._execute(getattr, tx._conn, "autocommit", -1) is not True)
         async with tx.cursor() as cursor:
-            cursor.row_factory = None  # the caller's makes rows of its own kind
+            cursor.row_factory = None  # the caller's may return other row types
             if isinstance(statement.values, Mapping):
                 await cursor.execute(statement.sql, statement.values)
                 return list(await cursor.fetchall())
@@ -159,12 +159,12 @@ def _psycopg_idle(tx: Any) -> bool:
 def _psycopg(tx: Any) -> Joined:
     _require(not _psycopg_idle(tx), "this psycopg connection (autocommit)", "use `with connection.transaction():`")
 
-    from psycopg import Cursor  # noqa: PLC0415 - there, because the connection is psycopg's
+    from psycopg import Cursor  # noqa: PLC0415 - installed, because the connection is psycopg's
 
     def execute(statement: Statement) -> list[Row]:
-        with Cursor(tx, row_factory=_tuples) as cursor:  # not the caller's kind, which may bind in another style
-            with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():  # its end awaits the rows
-                cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+        with Cursor(tx, row_factory=_tuples) as cursor:  # the caller's cursor class may bind in another style
+            with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():  # its end waits for the rows
+                cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
             return cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute=execute)
@@ -177,12 +177,12 @@ def _psycopg_async(tx: Any) -> Joined:
         "use `async with connection.transaction():`",
     )
 
-    from psycopg import AsyncCursor  # noqa: PLC0415 - there, because the connection is psycopg's
+    from psycopg import AsyncCursor  # noqa: PLC0415 - installed, because the connection is psycopg's
 
     async def execute(statement: Statement) -> list[Row]:
         async with AsyncCursor(tx, row_factory=_tuples) as cursor:
             async with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():
-                await cursor.execute(_styled(statement.sql, "pyformat"), statement.values)
+                await cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
             return await cursor.fetchall() if cursor.description else []
 
     return Joined("postgresql", execute_async=execute)
@@ -198,7 +198,7 @@ def _asyncpg(tx: Any) -> Joined:
     async def execute(statement: Statement) -> list[Row]:
         names = dict.fromkeys(parameters(statement.sql))
         values = [_one(statement)[name] for name in names]
-        return [tuple(row.values()) for row in await tx.fetch(_styled(statement.sql, "dollar"), *values)]
+        return [tuple(row.values()) for row in await tx.fetch(_restyle(statement.sql, "dollar"), *values)]
 
     return Joined("postgresql", execute_async=execute)
 
@@ -250,7 +250,7 @@ def _django(tx: Any) -> Joined:
         raise UnsupportedConnection(f"Django on {tx.vendor}", hint="todoku needs SQLite or PostgreSQL")
 
     def execute(statement: Statement) -> list[Row]:
-        names, sql = parameters(statement.sql), _styled(statement.sql, "format")
+        names, sql = parameters(statement.sql), _restyle(statement.sql, "format")
         with tx.cursor() as cursor:
             if isinstance(statement.values, Mapping):
                 cursor.execute(sql, [statement.values[name] for name in names])
@@ -262,20 +262,20 @@ def _django(tx: Any) -> Joined:
 
 
 @lru_cache(maxsize=256)
-def _styled(sql: str, style: ParamStyle) -> str:
-    return styled(sql, style)
+def _restyle(sql: str, style: ParamStyle) -> str:
+    return restyle(sql, style)
 
 
 @lru_cache(maxsize=256)
 def _text(sql: str) -> Any:
-    from sqlalchemy import text  # noqa: PLC0415 - there, because the caller's session is SQLAlchemy's
+    from sqlalchemy import text  # noqa: PLC0415 - installed, because the session is SQLAlchemy's
 
     return text(sql)
 
 
 def _one(statement: Statement) -> Mapping[str, Any]:
     if not isinstance(statement.values, Mapping):
-        raise TypeError("only SQLite's statements come in many rows")
+        raise TypeError("only statements for SQLite have many rows")
     return statement.values
 
 

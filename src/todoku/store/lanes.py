@@ -1,6 +1,6 @@
 """Lanes: the deliveries of one destination and key, which run in order and one at a time (I10).
 
-A lane is a row of its own. A claim takes free lanes and then the first rows of each; every change to a row of a lane
+A lane has a row. A claim takes free lanes and then the first rows of each; every change to a row of a lane
 ends by looking at the head of the lane again.
 """
 

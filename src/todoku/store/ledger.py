@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class LedgerStore:
-    """The ledger of one database, as it is read. Publishing, settling and the functions below write it."""
+    """Reads the ledger of one database. Publishing, settling and the functions below write it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -71,16 +71,16 @@ def reserve(to: Publishing, wanted: Reservation) -> Steps[Found]:
     """The key's entry, created if there is none or if it has expired. Waits for a transaction that is creating it."""
     place = {"scope": wanted.scope, "key_hash": wanted.key_hash}
     entry: dict[str, Value] = {**place, "digest": wanted.digest, "id": str(wanted.token), "lasts": wanted.lasts}
-    while True:  # an entry may be pruned between the two statements, so look again
-        yield _documented(to, "publish_reserve_for", entry)
+    while True:  # an entry may be pruned between the two statements, so read again
+        yield _entry_statement(to, "publish_reserve_for", entry)
         if rows := cast("list[tuple[Any, ...]]", (yield to.one("once_found", **place))):
-            # A caller's repeatable read may see two: its own, and one that was removed since it began. Its own counts.
+            # Under repeatable read the caller may see two: its own, and one removed since it began. Prefer its own.
             digest, state, token, status, response, created_at = min(rows, key=lambda row: row[2] != str(wanted.token))
             mine = token == str(wanted.token)
             return Found(mine, digest, state, status, response, moment(created_at))
 
 
-def _documented(to: Publishing, query: str, entry: dict[str, Value]) -> Statement:
+def _entry_statement(to: Publishing, query: str, entry: dict[str, Value]) -> Statement:
     if to.dialect == "sqlite":
         return to.one(query, **entry)
     return to.one(query, entries=msgspec.json.encode([entry]).decode())
@@ -104,7 +104,7 @@ def record(to: Publishing, wanted: Reservation, *, state: str, status: int | Non
 def conclude(
     to: Publishing, scope: str, key_hash: str, *, state: str, status: int, response: str, lasts: float
 ) -> Steps[bool]:
-    """Records the result of an accepted entry, by whichever caller it was accepted. False: no such entry is open."""
+    """Records the result of an accepted entry, whichever caller accepted it. False: no such entry is open."""
     rows = yield to.one(
         "once_conclude",
         scope=scope,
@@ -125,17 +125,17 @@ def _number(to: Publishing, value: float | None) -> Value:
 def forget(to: Publishing, wanted: Reservation) -> Steps[None]:
     """Gives a reservation back: its key is free again."""
     entry: dict[str, Value] = {"scope": wanted.scope, "key_hash": wanted.key_hash, "id": str(wanted.token)}
-    yield _documented(to, "publish_unreserve", entry)
+    yield _entry_statement(to, "publish_unreserve", entry)
 
 
 # ------------------------------------------------------------------------------------------------- inbox
 
 
-def seen(to: Publishing, consumer: str, message_id: UUID) -> Steps[bool]:
-    """Whether this consumer sees this message for the first time. Waits for a transaction that sees it now."""
+def record_seen(to: Publishing, consumer: str, message_id: UUID) -> Steps[bool]:
+    """Records that a consumer has seen a message. False: it had already. Waits for a transaction that records it."""
     return bool((yield to.one("inbox_once", consumer=consumer, message_id=str(message_id))))
 
 
-def newer(to: Publishing, consumer: str, key: str, sequence: int) -> Steps[bool]:
-    """Whether this sequence is newer than all that the consumer has seen of the key; if so, records it."""
+def record_newer(to: Publishing, consumer: str, key: str, sequence: int) -> Steps[bool]:
+    """Records a sequence number of a key. False: the consumer has already seen this or a newer one."""
     return bool((yield to.one("inbox_newer", consumer=consumer, key=key, sequence=_number(to, sequence))))

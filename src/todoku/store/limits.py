@@ -82,7 +82,7 @@ class LimitStore:
     ) -> None:
         """Lets all workers together run at most `concurrency` at once and start `rate` a second; None: no such limit.
 
-        With `lasts`, both end by themselves after so many seconds. Workers read the limits and then claim no more than
+        With `lasts`, both expire after that many seconds. Workers read the limits and then claim no more than
         is left: exactly, while workers come and go.
         """
 
@@ -100,7 +100,7 @@ class LimitStore:
         self._database.write("set_limit", work)
 
     def set_breaker(self, destination: str, *, open_for: float, failures: int = 0) -> None:
-        """Keeps every worker from claiming for a destination for so many seconds (0: closes the breaker)."""
+        """Keeps every worker from claiming for a destination for a number of seconds (0: closes the breaker)."""
         self._database.write(
             "set_breaker",
             lambda tx: tx.rows("set_breaker", name=destination, open_for=open_for, failures=failures),
@@ -130,7 +130,7 @@ class Place(NamedTuple):
 
 
 class Gated(msgspec.Struct, frozen=True):
-    """A place whose keys have a limit each: so many at once, so many a second; None: any number."""
+    """A place whose keys have a limit each, at once and per second; None: no limit."""
 
     queue: str
     destination: str
@@ -145,7 +145,7 @@ def place_documents(places: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 P = TypeVar("P", Place, Slice, Gated)
 Take = Callable[[Sequence[P], int], list[Any]]
-"""Claims at most so many rows of some places."""
+"""Claims rows of some places, up to a limit."""
 
 
 def claim_by_place(tx: Tx, places: Sequence[P], counted: Counted, limit: int, take: Take[P]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Messages: what was published, and everything that happened to it since."""
+"""Messages, and everything that happened to them since they were published."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema."""
+    """One migration."""
 
     version: int
     name: str
@@ -23,7 +23,7 @@ class Migration(msgspec.Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
-        """What is recorded when it is applied, to notice that its text changed later."""
+        """Recorded when the migration is applied, to detect a later change of its text."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
@@ -35,7 +35,7 @@ def migrations(package: str) -> list[Migration]:
 
 
 def checked_plan(package: str, applied: Mapping[int, str]) -> list[Migration]:
-    """The migrations still to apply, given the applied ones with their checksums; raises SchemaError."""
+    """Returns the migrations still to apply, given the checksums of the applied ones. SchemaError: they differ."""
     known = {step.version: step for step in migrations(package)}
     if newer := sorted(set(applied) - set(known)):
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Files that hold other people's data: only their owner may read them."""
+"""Files that contain user data: only their owner may read them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _OTHERS: Final = 0o077
 
 
 def make_private(path: str | os.PathLike[str]) -> None:
-    """Make an empty file that only its owner may read and write. One that is there keeps its mode. OSError: it cannot.
+    """Creates an empty file that only its owner may read and write. An existing file keeps its mode. OSError: failed.
 
-    Where the system can do so, the file is made without being opened: to close any descriptor of a file gives up the
-    locks that other threads of this process have taken on it meanwhile.
+    Where the system allows it, the file is created without being opened: closing any descriptor of a file releases
+    the locks that other threads of this process have taken on it.
     """
     place = os.path.realpath(path)
     try:
         os.mknod(place, MODE)
     except FileExistsError:
         return
-    except (OSError, AttributeError):  # not on this system, or not in this directory: then the next line says so
+    except (OSError, AttributeError):  # not supported here, or not permitted: then the next line raises
         with suppress(FileExistsError):
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE))
 
 
-def shared(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Those of these files, with their modes, that not only their owner may use."""
+def find_shared(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Returns the files, with their modes, that others than their owner may use."""
     found = []
     for path in paths:
         try:

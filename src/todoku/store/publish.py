@@ -1,8 +1,8 @@
-"""Publish, as a list of statements for whatever connection the caller has: one pure builder, no I/O.
+"""Publishing, as a sequence of statements that runs on any connection: a pure builder, no I/O.
 
-The statements come one after the other, because each may depend on what the one before it found: a statement that
-waited for a lock or for a conflicting insert has an old snapshot, so the next one looks again (H14).
-Order: lanes are locked, then the ledger is asked, then rows are inserted.
+The statements run one after the other, because each may depend on the rows of the one before it: a statement that
+waited for a lock or for a conflicting insert has an old snapshot, so the next one reads again (H14).
+Order: lock the lanes, reserve the ledger keys, insert the rows.
 """
 
 from __future__ import annotations
@@ -23,41 +23,44 @@ from todoku.store.database import DialectName
 from todoku.store.statements import Statement, Steps, Value
 
 LANE_LOCKS: Final = 256
-"""More lanes than this are locked by their destinations: the lock table of PostgreSQL is small."""
+"""Above this number of lanes, their destinations are locked instead: the lock table of PostgreSQL is small."""
 
 _Key = tuple[str, str]
 
 
 class Publishing(msgspec.Struct, frozen=True):
-    """What the builder must know about the database: its dialect, its queries, and its clock if it has none."""
+    """The target of a publish. `now`: the time in microseconds, where the database has no clock (SQLite)."""
 
     dialect: DialectName
     queries: Mapping[str, str]
     now: int | None
     notify: bool = True
-    """Whether a sleeping worker is given notice (PostgreSQL)."""
+    """Whether idle workers are notified (PostgreSQL)."""
 
     def one(self, query: str, **values: Value) -> Statement:
-        """A statement of one named query."""
+        """Returns a named query as a statement."""
         if self.now is not None:
             values["now"] = self.now
         return Statement(self.queries[query], values)
 
     def many(self, query: str, rows: Sequence[Mapping[str, Value]]) -> Statement:
-        """A named query, once for each row; the rows have `now`."""
+        """Returns a named query that runs once for each row. Rows that need `now` contain it."""
         return Statement(self.queries[query], rows)
 
 
 def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
-    """Store drafts with their deliveries, or find the messages their keys belong to. In the order given."""
+    """Stores drafts with their deliveries. A draft whose key is taken yields the message that has the key.
+
+    Returns the messages in the order of the drafts.
+    """
     if to.dialect == "postgresql":
         yield from _lock_lanes(to, drafts)
     earlier = yield from _reserve(to, drafts)
     fresh = [draft for draft in drafts if _is_fresh(draft, earlier)]
     created = EPOCH
     if fresh:
-        yield from keep_keys(to, fresh)
-        yield from _call_gates(to, fresh)
+        yield from store_data_keys(to, fresh)
+        yield from _record_gate_calls(to, fresh)
         created = yield from (_insert_postgres if to.dialect == "postgresql" else _insert_sqlite)(to, fresh)
     reopened = [draft for draft in drafts if not _is_fresh(draft, earlier) and _key(draft).reopen]
     if reopened:
@@ -66,7 +69,7 @@ def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
 
 
 class _Earlier(msgspec.Struct, frozen=True):
-    """A publish entry, as found after the reservation."""
+    """A ledger entry of an idempotency key, as read after the reservation."""
 
     digest: str
     message_id: UUID
@@ -97,10 +100,10 @@ def _message(draft: Draft, earlier: Mapping[_Key, _Earlier], created: datetime) 
 
 
 def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earlier]]:
-    """Reserve each key for its draft or learn whose it is; another digest is a conflict."""
+    """Reserves each key for its draft, or reads the entry that has it; raises if that entry has another digest."""
     wanted = {_ledger_key(draft): draft for draft in reversed(drafts) if draft.idempotency is not None}
     found: dict[_Key, _Earlier] = {}
-    for _ in range(3):  # an entry may be pruned between the two statements, so look again
+    for _ in range(3):  # an entry may be pruned between the two statements, so read again
         missing = [
             _entry(draft)
             for (scope, key_hash), draft in sorted(wanted.items(), key=lambda item: item[0])
@@ -108,7 +111,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
         ]
         if not missing:
             break
-        for row in (yield from _reserve_rows(to, missing)):
+        for row in (yield from _reserve_entries(to, missing)):
             scope, key_hash, digest, message_id, created_at, payload = cast("tuple[Any, ...]", row)
             found[scope, key_hash] = _Earlier(digest, UUID(message_id), moment(created_at), payload)
     keyed = [draft for draft in drafts if draft.idempotency is not None]
@@ -116,7 +119,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
         for draft in keyed:
             _refuse_conflict(draft, found.get(_ledger_key(draft)))
     except TodokuError:
-        # The caller may go on and commit: no key may stay reserved for a message that never came (I1).
+        # The caller may still commit: no key may stay reserved for a message that was not stored (I1).
         yield from _unreserve(to, keyed)
         raise
     return found
@@ -138,7 +141,7 @@ def _entry(draft: Draft) -> dict[str, Value]:
     return entry if key.lasts is None else entry | {"lasts": key.lasts}
 
 
-def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
+def _reserve_entries(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
     lasting = [entry for entry in entries if "lasts" not in entry]
     passing = [entry for entry in entries if "lasts" in entry]
     if to.dialect == "postgresql":
@@ -161,7 +164,9 @@ def _reserve_rows(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequ
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     key = _key(draft)
     if entry is None:
-        raise StoreError(f"the ledger entry of key {key.key!r} came and went three times", hint="publish again")
+        raise StoreError(
+            f"the ledger entry of key {key.key!r} was removed three times while it was read", hint="publish again"
+        )
     if entry.digest == key.digest or entry.digest in key.alike:
         return
     fields = ""
@@ -171,14 +176,14 @@ def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
     used = f"key {key.key!r} was used at {entry.created_at:%Y-%m-%d %H:%M:%S} UTC"
     if _kind(entry.digest) not in map(_kind, (key.digest, *key.alike)):
         raise IdempotencyConflict(
-            f"{used}, and the two bodies cannot be compared: one was encrypted, or with a master key that is not here",
+            f"{used}; the two bodies cannot be compared: only one is encrypted, or its master key is not configured",
             hint="keep old master keys as long as ledger_ttl, or use a new key",
         )
     raise IdempotencyConflict(f"{used} with another body{fields}", hint="use a new key for a new message")
 
 
 def _kind(digest: str) -> str:
-    """How a digest was made: with which version, and with which master key."""
+    """The version and the master key with which a digest was computed."""
     return digest.rpartition(":")[0]
 
 
@@ -195,7 +200,7 @@ def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
 
 
 def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Locks in sorted order, and before ids are drawn, so that the ids of a lane follow commit order (I10)."""
+    """Locks lanes in sorted order, before ids are assigned, so that the ids of a lane follow commit order (I10)."""
     ordered = [leg for draft in drafts for leg in draft.legs if leg.lane is not None]
     if not ordered:
         return
@@ -213,8 +218,8 @@ def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
     return [{"lane": lane, "queue": leg.queue, "destination": leg.destination} for lane, leg in sorted(legs.items())]
 
 
-def _call_gates(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Say at which gates something waits: appended, so that publishers of one key never wait for each other."""
+def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+    """Records at which gates deliveries wait. Rows are only appended: publishers of one key never block each other."""
     rows: dict[int, dict[str, Value]] = {
         leg.gate: {"gate": leg.gate, "queue": leg.queue, "destination": leg.destination, "key": draft.key}
         for draft in drafts
@@ -228,7 +233,7 @@ def _call_gates(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
 
 
 def _array(numbers: Sequence[int]) -> str:
-    """An array literal: text, which every driver takes, and cast where it is used."""
+    """An array literal as text, which every driver accepts; the query casts it."""
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
@@ -240,9 +245,9 @@ def _json(value: object) -> str:
 
 
 def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
-    """All messages and deliveries in one statement with two JSON documents.
+    """Inserts all messages and deliveries by one statement with two JSON documents.
 
-    Faster than arrays, which Python drivers build item by item, and the same for every driver.
+    Faster than arrays, which Python drivers build item by item, and identical for every driver.
     """
     if lanes := _lane_rows(drafts):
         yield to.one("publish_lanes", lanes=_json(lanes))
@@ -252,8 +257,8 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     return moment(cast("float", rows[0][0]))
 
 
-def keep_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
-    """Store the data keys that drafts were sealed with: in this transaction, so that neither is without the other."""
+def store_data_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+    """Stores the data keys that drafts were encrypted with, in the same transaction as the messages."""
     keys = {str(key.id): key for draft in drafts if (key := draft.sealed_with) is not None}
     rows: list[dict[str, Value]] = [
         {"id": id, "day": key.day, "master_key_id": key.master_key_id, "wrapped": key.wrapped}
@@ -283,13 +288,13 @@ def _message_document(place: int, draft: Draft) -> dict[str, object]:
         document["headers"] = msgspec.Raw(draft.headers.encode())
     if draft.labels is not None:
         document["labels"] = msgspec.Raw(draft.labels.encode())
-    if _carried(draft) is not None:
+    if _stored_key(draft) is not None:
         document |= {name: getattr(draft.idempotency, name) for name in ("scope", "key_hash", "digest")}
     return document
 
 
-def _carried(draft: Draft) -> Idempotency | None:
-    """The key that is stored with the message: not one that only lasts a while, or it would skip a later effect."""
+def _stored_key(draft: Draft) -> Idempotency | None:
+    """The key to store with the message. None for a key with a limited lifetime: it must not skip a later effect."""
     return draft.idempotency if draft.idempotency is not None and draft.idempotency.lasts is None else None
 
 
@@ -318,7 +323,7 @@ def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
 
 
 def _message_row(draft: Draft, now: int) -> dict[str, Value]:
-    key = _carried(draft)
+    key = _stored_key(draft)
     return {
         "id": str(draft.id),
         "topic": draft.topic,

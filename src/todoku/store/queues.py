@@ -1,4 +1,4 @@
-"""Queues: paused or not, and what was configured over HTTP: named queues (`http:`) and flow control keys (`flow:`)."""
+"""Queues: paused or not, and those configured over HTTP: named queues (`http:`) and flow control keys (`flow:`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED: Final = 100_000
 
 
 class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The configuration of a queue or flow key. A pinned value goes before the publishers' own."""
+    """The configuration of a queue or flow key. A pinned value overrides the publishers' values."""
 
     parallelism: int | None = None
     rate: int | None = None
@@ -31,14 +31,14 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pinned_rate: int | None = None
     pinned_period: float | None = None
     implicit: bool = False
-    """Created by a publish that used it, and not configured: it may be removed when it is not used any more."""
+    """Created by a publish and never configured: retention may remove it once it is unused."""
 
 
 warm_up(QueueSpec)
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it is stored. `concurrency` and `rate` (a second) are in force; `paced_until`: no start before it."""
+    """A stored queue. `concurrency` and `rate` (a second) are in force; no delivery starts before `paced_until`."""
 
     name: str
     paused: bool
@@ -74,7 +74,7 @@ class QueueStore:
         self._database = database
 
     def pause(self, name: str, signed: Signed, *, paused: bool) -> None:
-        """Pauses or resumes a queue: claims obey from the commit on."""
+        """Pauses or resumes a queue: effective for claims after the commit."""
 
         def work(tx: Tx) -> None:
             tx.rows("set_queue", name=name, paused=paused)
@@ -103,18 +103,18 @@ class QueueStore:
     ) -> QueueRow | None:
         """Calls `decide` with the queue's row locked, and stores the state it returns; None: no change.
 
-        Returns the queue as it was before. Audited if it is signed.
+        Returns the queue as it was before. Audited if `signed` is given.
         """
 
         def work(tx: Tx) -> QueueRow | None:
-            before = _locked(tx, name)
-            if (said := decide(before)) is None:
+            before = _lock(tx, name)
+            if (state := decide(before)) is None:
                 return before
             if before is None:
                 tx.rows("make_queue", name=name)
-                before = _locked(tx, name)  # another process may have created it meanwhile
-                said = decide(before) or said
-            tx.rows("put_queue", name=name, **_fields(said))
+                before = _lock(tx, name)  # another process may have created it meanwhile
+                state = decide(before) or state
+            tx.rows("put_queue", name=name, **_fields(state))
             if signed is not None:
                 tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"queue:{name}"])
             return before
@@ -133,7 +133,7 @@ class QueueStore:
         return self._database.write("put_queue", work)
 
     def reset_rate(self, name: str, signed: Signed) -> bool:
-        """Lets the next delivery of a queue start now, whatever its rate. False: there is no such queue."""
+        """Lets the next delivery of a queue start now, regardless of its rate. False: there is no such queue."""
 
         def work(tx: Tx) -> bool:
             if found := bool(tx.rows("reset_rate", name=name)):
@@ -148,18 +148,18 @@ class QueueStore:
         rows = self._database.read(lambda tx: tx.rows("queue_loads", places=places, most=COUNTED)) if places else []
         return {name: Load(waiting, running) for name, waiting, running in rows}
 
-    def running(self) -> tuple[int, int]:
+    def count_running(self) -> tuple[int, int]:
         """How many requests are being sent at this moment, and how many workers are alive."""
         ((running, workers),) = self._database.read(lambda tx: tx.rows("http_running"))
         return running, workers
 
 
-def _locked(tx: Tx, name: str) -> QueueRow | None:
+def _lock(tx: Tx, name: str) -> QueueRow | None:
     return next(map(_queue, tx.rows("lock_queue", name=name)), None)
 
 
-def _fields(said: QueueState) -> dict[str, Any]:
-    return msgspec.structs.asdict(said) | {"spec": _json(said.spec)}
+def _fields(state: QueueState) -> dict[str, Any]:
+    return msgspec.structs.asdict(state) | {"spec": _json(state.spec)}
 
 
 def _json(value: object) -> str:

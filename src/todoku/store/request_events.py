@@ -1,6 +1,6 @@
-"""What happened to HTTP requests, newest first: from the rows that exist anyway, each kind by its own index.
+"""Events of HTTP requests, newest first, derived from existing rows: each kind of event is read by its own index.
 
-A position is (microseconds, id, sub): every kind is ordered by its own, so a page costs the same however deep it is.
+A position is (microseconds, id, sub). Each kind is ordered by position, so every page costs the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HIGHEST: Final = (1 << 63) - 1
 
 
 class Past(msgspec.Struct, frozen=True):
-    """A row and where it stands among its kind. `message_id` None: the filter does not match it.
+    """An event and its position within its kind. `message_id` None: the filter does not match it.
 
-    Of a message that was published there is neither a delivery nor an attempt here.
+    The event of a publish has neither a delivery nor an attempt.
     """
 
     position: Position
@@ -39,7 +39,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class RequestEventStore:
-    """The past of the HTTP requests of one database. Only reads."""
+    """The events of the HTTP requests of one database. Only reads."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,8 +49,8 @@ class RequestEventStore:
     ) -> dict[Kind, tuple[Past, ...]]:
         """Of each kind the `limit` rows from its position downwards, not before `since` (microseconds).
 
-        Rows that the filter does not match are among them, as positions only: they say how far was read. Running
-        deliveries are read before ended ones: one that ends meanwhile is listed twice rather than not at all.
+        Rows that the filter does not match are among them, as positions only, so that the caller knows how far was
+        read. Running deliveries are read before ended ones: one that ends meanwhile is listed twice, not missed.
         """
         values = request_parameters(which)
 
@@ -66,7 +66,7 @@ def micros(at: datetime) -> int:
 
 
 def created_at(id: UUID) -> int:
-    """When a message was made, in microseconds: a public id begins with its milliseconds."""
+    """When a message was created, in microseconds: a public id begins with the milliseconds."""
     return (id.int >> 80) * 1000
 
 
@@ -118,11 +118,11 @@ def _past_deliveries(rows: list[Any]) -> tuple[Past, ...]:
 
 
 def past_delivery(row: Delivery, *, matches: bool = True) -> Past:
-    """A delivery where it stands among those that run, died or were delivered."""
+    """The event of a delivery that is running, dead or delivered, with its position."""
     at = row.claimed_at if row.status == "sending" and row.claimed_at is not None else row.updated_at
     return Past((micros(at), row.id, 0), row.message_id if matches else None, delivery=row)
 
 
 def past_attempt(row: Attempt, *, matches: bool = True) -> Past:
-    """A failed attempt where it stands among all attempts."""
+    """The event of a failed attempt, with its position."""
     return Past((micros(row.ended_at), row.delivery_id, row.epoch), row.message_id if matches else None, attempt=row)

@@ -1,4 +1,4 @@
-"""Retention: aborts what waited too long and removes what its time to live has passed, in small transactions."""
+"""Retention: aborts deliveries that waited too long and removes rows past their time to live, in small transactions."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class Retention:
-    """What is removed from one database in the course of time."""
+    """Expires and prunes rows of one database."""
 
     def __init__(self, database: Database, endings: Endings) -> None:
         self._database = database
         self._endings = endings
 
     def expire(self, *, unknown_after: float, limit: int = 5000) -> tuple[int, int]:
-        """Aborts deliveries past `expires_at`, and those for destinations that no worker has announced for so long.
-
-        Returns both numbers.
+        """Aborts deliveries past `expires_at`, and those for destinations no worker announced for
+        `unknown_after` seconds. Returns both numbers.
         """
         expired = self._endings.write("expire", lambda tx: self._end(tx, tx.rows("expire", most=limit)))
         unknown = self._abort_unknown(after=unknown_after, limit=limit)
@@ -66,7 +65,7 @@ class Retention:
         return sum(self._database.write("expire", lambda tx: abort(tx, *place)) for place in places)  # noqa: B023 - runs at once
 
     def _end(self, tx: Tx, rows: list[tuple[int, int | None, int | None]]) -> int:
-        """(id, lane, gate) of new dead letters: refreshes their lanes and gates, then publishes what follows."""
+        """Refreshes the lanes and gates of new dead letters (id, lane, gate), then publishes the consequences."""
         if lanes := sorted({lane for _, lane, _ in rows if lane is not None}):
             tx.rows("refresh_lanes", lanes=lanes, unpark=False)
         gates.refresh(tx, (gate for _, _, gate in rows))
@@ -74,22 +73,22 @@ class Retention:
         return len(rows)
 
     def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
-        """Removes what its retention has passed: never a message with a delivery, never a ledger entry in use.
+        """Removes rows past their retention: never a message with a delivery, never a ledger entry in use.
 
-        Makes history partitions for the days to come.
+        Creates history partitions for the coming days.
         """
         database = self._database
         database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
         pruned = Pruned(
-            cancelled=_repeated(database, "prune_cancelled", limit, ttl=history_ttl),
+            cancelled=_prune_in_rounds(database, "prune_cancelled", limit, ttl=history_ttl),
             messages=_messages(database, history_ttl, limit),
-            ledger=_repeated(database, "prune_ledger", limit),
-            attempts=_repeated(database, "prune_attempts", limit, ttl=history_ttl),
-            results=_repeated(database, "prune_results", limit, ttl=history_ttl),
-            inbox=_repeated(database, "prune_inbox", limit, ttl=_INBOX_TTL),
-            batches=_repeated(database, "prune_batches", limit, ttl=history_ttl),
-            secrets=_repeated(database, "prune_secrets", limit),
-            queues=_repeated(database, "prune_queues", limit, ttl=_QUEUE_TTL),
+            ledger=_prune_in_rounds(database, "prune_ledger", limit),
+            attempts=_prune_in_rounds(database, "prune_attempts", limit, ttl=history_ttl),
+            results=_prune_in_rounds(database, "prune_results", limit, ttl=history_ttl),
+            inbox=_prune_in_rounds(database, "prune_inbox", limit, ttl=_INBOX_TTL),
+            batches=_prune_in_rounds(database, "prune_batches", limit, ttl=history_ttl),
+            secrets=_prune_in_rounds(database, "prune_secrets", limit),
+            queues=_prune_in_rounds(database, "prune_queues", limit, ttl=_QUEUE_TTL),
             history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
             stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),
         )
@@ -110,7 +109,7 @@ def _messages(database: Database, ttl: float, limit: int) -> int:
     return removed
 
 
-def _repeated(database: Database, query: str, limit: int, **values: float) -> int:
+def _prune_in_rounds(database: Database, query: str, limit: int, **values: float) -> int:
     removed = 0
     while True:
         number = len(database.write("prune", lambda tx: tx.rows(query, most=limit, **values)))

@@ -1,5 +1,5 @@
-"""Schedules in the store. A slot's messages and the move to the next slot are one commit (I2), so however many workers
-look at a schedule, each slot is fired once."""
+"""Stored schedules. The messages of a slot and the advance to the next slot are one commit (I2), so each slot fires
+once, however many workers check the schedule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Source = Literal["code", "stored"]
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it is stored; `spec` is the JSON text of its plan, `now` the database's clock."""
+    """A stored schedule; `spec` is the JSON text of its plan, `now` the database's clock."""
 
     name: str
     spec: str
@@ -37,15 +37,15 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     now: datetime
 
-    def kept(self, after: float) -> bool:
-        """Whether somebody keeps it: the database itself, or a worker that announced it in the last `after` seconds."""
+    def is_served(self, after: float) -> bool:
+        """Whether it fires: it is stored by an operator, or a worker announced it in the last `after` seconds."""
         return self.source == "stored" or (
             self.seen_at is not None and (self.now - self.seen_at).total_seconds() < after
         )
 
 
-class Look(msgspec.Struct, frozen=True):
-    """The time it is, the next slot of all (None: there is none), and whether there is any schedule, paused or not."""
+class NextSlot(msgspec.Struct, frozen=True):
+    """The database's clock, the earliest slot of all schedules (None: no slot), and whether any schedule exists."""
 
     now: float
     next: float | None
@@ -53,7 +53,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """What a schedule publishes now: the messages of `slots`; `passed` were missed; then comes `next`."""
+    """The messages a schedule publishes for `slots`, the number of missed slots, and the slot after them."""
 
     drafts: tuple[Draft, ...]
     slots: tuple[datetime, ...]
@@ -62,7 +62,7 @@ class Firing(msgspec.Struct, frozen=True):
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """What was published."""
+    """A firing and the messages it published."""
 
     name: str
     firing: Firing
@@ -70,7 +70,7 @@ class Fired(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """What is to be stored of a schedule."""
+    """The new definition of a schedule."""
 
     spec: str
     next_run_at: datetime
@@ -78,21 +78,21 @@ class Put(msgspec.Struct, frozen=True):
 
 
 ReadGroups = Callable[[Sequence[str]], tuple[GroupRow, ...]]
-"""Reads URL groups by name, in the transaction that fires."""
+"""Reads URL groups by name, in the transaction that fires the schedule."""
 
 
 class ScheduleStore:
-    """Every schedule of a database. A callback is asked inside the transaction, with the row locked."""
+    """The schedules of one database. Callbacks are called inside the transaction, with the row locked."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     # ------------------------------------------------------------------------------------------- firing
 
-    def look(self, *, after: float) -> Look:
-        """When the next slot is. Declared schedules that nobody announced for `after` seconds do not fire."""
+    def read_next_slot(self, *, after: float) -> NextSlot:
+        """Returns the next slot. Declared schedules that no worker announced for `after` seconds do not count."""
         ((now, following, some),) = self._database.read(lambda tx: tx.rows("next_schedule", after=after))
-        return Look(now, following, bool(some))
+        return NextSlot(now, following, bool(some))
 
     def fire(
         self,
@@ -100,12 +100,12 @@ class ScheduleStore:
         *,
         after: float,
         notify: bool,
-        but: Sequence[str] = (),
+        skip: Sequence[str] = (),
     ) -> Fired | None:
-        """Fire the schedule that has been due longest, but for those named; None: none is due, or others are at it."""
+        """Fires the schedule that has been due longest, except those in `skip`. None: none is due or unlocked."""
 
         def work(tx: Tx) -> Fired | None:
-            for row in tx.rows("due_schedule", after=after, but=list(but)):
+            for row in tx.rows("due_schedule", after=after, but=list(skip)):
                 found = _row(row)
                 firing = make(found, partial(read_groups, tx))
                 messages = self._publish(tx, firing.drafts, notify=notify)
@@ -121,16 +121,16 @@ class ScheduleStore:
 
         return self._database.write("fire", work)
 
-    def failed(self, name: str, error: str) -> None:
-        """Say why a schedule could not be fired; its slot stays due."""
+    def record_failure(self, name: str, error: str) -> None:
+        """Records why a schedule could not be fired; its slot stays due."""
         self._database.write("fail_schedule", lambda tx: tx.rows("fail_schedule", name=name, error=error))
 
     # ---------------------------------------------------------------------------------------- declaring
 
     def declare(self, makes: Mapping[str, Callable[[ScheduleRow | None, datetime], Put | None]]) -> None:
-        """Store what an App declares: asked with what is there and with the time, each says what to write, if anything.
+        """Stores the schedules an App declares, and announces them.
 
-        All of them are announced by it.
+        Each callback gets the stored row and the time, and returns the new definition; None: unchanged.
         """
 
         def work(tx: Tx) -> None:
@@ -142,16 +142,16 @@ class ScheduleStore:
             self._database.write("declare_schedules", work)
 
     def announce(self, names: Sequence[str]) -> None:
-        """Say that a worker here still declares these."""
+        """Records that a worker still declares these schedules."""
         if names:
             self._database.write("announce", lambda tx: tx.rows("announce_schedules", names=sorted(names)))
 
-    # ------------------------------------------------------------------------------- what a person does
+    # ------------------------------------------------------------------------------- acts of operators
 
     def put(
         self, name: str, make: Callable[[ScheduleRow | None, datetime], Put | None], signed: Signed, *, action: str
     ) -> None:
-        """Store a schedule, or change the one that is there."""
+        """Creates or changes a schedule."""
 
         def work(tx: Tx) -> None:
             _put(tx, name, make)
@@ -162,19 +162,19 @@ class ScheduleStore:
     def pause(
         self, name: str, next_run_at: Callable[[ScheduleRow], datetime | None], signed: Signed, *, paused: bool
     ) -> None:
-        """Pause or resume; the slot that is next then is asked for."""
+        """Pauses or resumes a schedule. `next_run_at` returns the slot that is next from then on."""
 
         def work(tx: Tx) -> None:
-            tx.rows("pause_schedule", name=name, paused=paused, next=next_run_at(_locked(tx, name)))
+            tx.rows("pause_schedule", name=name, paused=paused, next=next_run_at(_lock(tx, name)))
             _audit(tx, name, signed, "pause" if paused else "resume")
 
         self._database.write("pause_schedule", work)
 
     def remove(self, name: str, check: Callable[[ScheduleRow], None], signed: Signed) -> None:
-        """Remove a schedule, unless `check` raises."""
+        """Removes a schedule, unless `check` raises."""
 
         def work(tx: Tx) -> None:
-            check(_locked(tx, name))
+            check(_lock(tx, name))
             tx.rows("remove_schedule", name=name)
             _audit(tx, name, signed, "remove")
 
@@ -188,10 +188,10 @@ class ScheduleStore:
         *,
         notify: bool,
     ) -> Message:
-        """Publish what a schedule would, paused or not; its slots stay as they are. Returns the last of it."""
+        """Publishes the messages of a schedule now, even if it is paused; its slots stay. Returns the last one."""
 
         def work(tx: Tx) -> Message:
-            row = _locked(tx, name)
+            row = _lock(tx, name)
             drafts = make(row, partial(read_groups, tx))
             *_, message = self._publish(tx, drafts, notify=notify)
             tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
@@ -203,7 +203,7 @@ class ScheduleStore:
     # ------------------------------------------------------------------------------------------ reading
 
     def rows(self) -> tuple[ScheduleRow, ...]:
-        """All of them, by name."""
+        """All schedules, by name."""
         return tuple(map(_row, self._database.read(lambda tx: tx.rows("schedules"))))
 
     # ------------------------------------------------------------------------------------------- inside
@@ -221,7 +221,7 @@ def _put(tx: Tx, name: str, make: Callable[[ScheduleRow | None, datetime], Put |
         tx.rows("put_schedule", name=name, spec=put.spec, next=put.next_run_at, source=put.source)
 
 
-def _locked(tx: Tx, name: str) -> ScheduleRow:
+def _lock(tx: Tx, name: str) -> ScheduleRow:
     for row in tx.rows("lock_schedule", name=name):
         return _row(row)
     raise NotThere(f"there is no schedule {name!r}", hint="`todoku schedules` lists them")

@@ -1,4 +1,4 @@
-"""Secrets that todoku keeps itself: signing keys, what sources sign with. The values are somebody else's to seal."""
+"""Stored secrets: signing keys, and the secrets of event sources. The caller encrypts the values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from todoku.store.database import Database, Tx
 
 
 class SecretRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret as it is stored: sealed by the master key that is named, or plain (None)."""
+    """A stored secret: encrypted by the named master key, or plain (None)."""
 
     id: UUID
     name: str
@@ -23,7 +23,7 @@ class SecretRow(msgspec.Struct, frozen=True, kw_only=True):
     master_key_id: str | None
     created_at: datetime
     expires_at: datetime | None
-    """None: it does not end by itself."""
+    """None: it does not expire."""
     now: datetime
     """The database's clock when it was read."""
 
@@ -32,7 +32,7 @@ class SecretRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that is to be stored, or to replace the one with its id. `lasts`: seconds until it ends by itself."""
+    """A secret to store, replacing the one with the same id. `lasts`: seconds until it expires."""
 
     id: UUID
     name: str
@@ -45,7 +45,7 @@ class NewSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretChange(msgspec.Struct, frozen=True):
-    """What is to become of some secrets, and the word for it in the audit."""
+    """Secrets to store and to remove, and the name of the act in the audit."""
 
     put: tuple[NewSecret, ...]
     remove: tuple[UUID, ...] = ()
@@ -53,13 +53,13 @@ class SecretChange(msgspec.Struct, frozen=True):
 
 
 class SecretStore:
-    """The stored secrets of one database. A name may have several; one that has ended is not there."""
+    """The stored secrets of one database. A name may have several; expired ones are not returned."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def read(self, name: str | None = None) -> tuple[SecretRow, ...]:
-        """Those of a name, or of a family (`signing` has `signing:current`), or all; the oldest first."""
+        """The secrets of a name or family (`signing` includes `signing:current`), or all; the oldest first."""
         return self._database.read(lambda tx: _read(tx, name))
 
     def change(
@@ -68,10 +68,10 @@ class SecretStore:
         decide: Callable[[tuple[SecretRow, ...]], SecretChange | None],
         signed: Signed,
     ) -> tuple[SecretRow, ...]:
-        """Let `decide` see what there is of a name and say what to write, in one transaction; None: nothing.
+        """Calls `decide` with the secrets of a name, and stores the change it returns; None: no change.
 
-        Of all processes that ask at the same time one decides after the other, so what is made on first use is made
-        once. Returns what there is then. Audited by name, never with a value.
+        Concurrent callers, in all processes, run one after the other, so a secret created on first use is created
+        once. Returns the secrets after the change. The audit contains names, never values.
         """
 
         def work(tx: Tx) -> tuple[SecretRow, ...]:

@@ -1,6 +1,6 @@
-"""Settling: what attempts came to, written as ledger, then delivery, then history (I5), in one transaction.
+"""Settling: writes the results of attempts to ledger, then delivery, then history (I5), in one transaction.
 
-Every statement is fenced by (id, epoch, worker): a worker changes only what it still owns.
+Every statement is fenced by (id, epoch, worker): a worker changes only deliveries it still owns.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Settled = tuple[Claimed, Settlement]
 
 
 def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float, endings: Endings) -> set[int]:
-    """Settles attempts of one worker. Returns the ids that it does not own any more. Locks are sorted (H11).
+    """Settles attempts of one worker. Returns the ids that it no longer owns. Locks are sorted (H11).
 
-    Messages that follow the ends among them are published last, in the same transaction.
+    The consequences of deliveries that ended are published last, in the same transaction.
     """
     settled = sorted(settled, key=_by_id)
     settled = _settle_ledger(tx, worker, settled, ledger_ttl)
@@ -81,7 +81,7 @@ def settled_before(tx: Tx, worker: UUID, claims: Sequence[Claimed]) -> set[tuple
 
 
 def read_effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]]:
-    """The ledger entries of these claims, as (state, digest) by delivery id, as far as they have a key and an entry."""
+    """The ledger entries of those claims that have one, as (state, digest) by delivery id."""
     entries = [
         {"id": claim.id, "scope": effect_scope(claim.destination), "key_hash": claim.key_hash}
         for claim in claims
@@ -93,12 +93,12 @@ def read_effects(tx: Tx, claims: Sequence[Claimed]) -> dict[int, tuple[str, str]
 
 
 def tokens(claims: Iterable[Claimed | Held]) -> dict[int, int]:
-    """Tokens as a document: id → epoch, in the order given."""
+    """Maps the id of each claim to its epoch, in the order given."""
     return {claim.id: claim.epoch for claim in claims}
 
 
 def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> Sequence[Settled]:
-    """Records effects, then settles each delivery as the ledger says, whatever its own attempt came to (I5)."""
+    """Records effects. Returns each settlement as the ledger decides it, whatever its own attempt's result (I5)."""
     keyed = [pair for pair in settled if pair[0].key_hash is not None]
     if not keyed:
         return settled
@@ -122,7 +122,7 @@ def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float)
 
 
 def _as_recorded(claim: Claimed, settlement: Settlement, entry: tuple[str, str] | None) -> Settlement:
-    """A success recorded by another attempt makes this one succeeded, too; one with another digest is a conflict."""
+    """A success that another attempt recorded makes this one succeed, too; with another digest it is a conflict."""
     if entry is None or entry[0] != "succeeded":
         return settlement
     if entry[1] != claim.digest:

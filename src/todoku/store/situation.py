@@ -29,7 +29,7 @@ class LaneRow(msgspec.Struct, frozen=True):
 
 
 class GateRow(msgspec.Struct, frozen=True):
-    """The limit of one key: so many at once, so many a second; `running` now, and no start before `paced_until`."""
+    """The limit of one key: at once and per second; `running` deliveries, and no start before `paced_until`."""
 
     key: str
     concurrency: int | None

@@ -3,7 +3,7 @@
 There is one file for each noun and database: `claims.py` has its queries in `sqlite/claims.sql` and
 `postgres/claims.sql`, under the same names. A file is blocks of `-- name: x`, a comment that says why the query is
 safe, and the query. `:name` is a bound parameter, `{name}` the text of another block, and `todoku_` the prefix of every
-table, which a schema may qualify.
+table, which `qualify` extends by a schema.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ ParamStyle = Literal["named", "pyformat", "format", "dollar"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
-_PARAMETER = re.compile(r"""'[^']*'|"[^"]*"|(?<![:\w]):([a-z]\w*)""")  # or a quoted text, which has none
+_PARAMETER = re.compile(r"""'[^']*'|"[^"]*"|(?<![:\w]):([a-z]\w*)""")  # or a quoted string: no parameter
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 _PREFIX = re.compile(r"(?<![\w.])todoku_(?=\w)")
 
 
 def parse(text: str) -> dict[str, str]:
-    """The blocks of a `.sql` file by name, without their comments, fragments put in place."""
+    """Returns the blocks of a `.sql` file by name, without comments and with fragments expanded."""
     pieces = _NAME.split(text)[1:]
     blocks = {name: _COMMENT.sub("", block).strip() for name, block in zip(pieces[::2], pieces[1::2], strict=True)}
-    return {name: _whole(block, blocks) for name, block in blocks.items()}
+    return {name: _expand(block, blocks) for name, block in blocks.items()}
 
 
-def _whole(block: str, blocks: dict[str, str]) -> str:
-    return _FRAGMENT.sub(lambda found: _whole(blocks[found[1]], blocks), block)
+def _expand(block: str, blocks: dict[str, str]) -> str:
+    return _FRAGMENT.sub(lambda found: _expand(blocks[found[1]], blocks), block)
 
 
-def qualified(sql: str, schema: str | None) -> str:
-    """`sql` with every todoku table and function looked up in `schema`."""
+def qualify(sql: str, schema: str | None) -> str:
+    """Returns `sql` with every todoku table and function qualified by `schema`."""
     if schema is None:
         return sql
-    name = f"{quoted(schema)}.todoku_"
+    name = f"{quote(schema)}.todoku_"
     return _PREFIX.sub(lambda found: name.replace("'", "''") if sql[found.start() - 1] == "'" else name, sql)
 
 
-def quoted(identifier: str) -> str:
-    """`identifier` as SQL takes it, whatever is in it."""
+def quote(identifier: str) -> str:
+    """Returns `identifier` quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
@@ -52,8 +52,8 @@ def parameters(sql: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def styled(sql: str, style: ParamStyle) -> str:
-    """`sql` with its parameters written as a driver wants them."""
+def restyle(sql: str, style: ParamStyle) -> str:
+    """Returns `sql` with its parameters in the style of a driver."""
     if style == "named":
         return sql
     if style == "pyformat":
@@ -65,8 +65,8 @@ def styled(sql: str, style: ParamStyle) -> str:
 
 
 def load(package: str, schema: str | None = None) -> dict[str, str]:
-    """The queries of a backend, ready but for the parameter style."""
-    return {name: qualified(sql, schema) for name, sql in parse(query_text(package)).items()}
+    """Returns the queries of a backend by name, with `:name` parameters."""
+    return {name: qualify(sql, schema) for name, sql in parse(query_text(package)).items()}
 
 
 def query_text(package: str) -> str:

@@ -1,4 +1,4 @@
-"""SQL statements as values, so that the same work runs on todoku's own connection and on a caller's."""
+"""SQL statements as values, so that the same work runs on todoku's connection or on a caller's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 Steps = Generator[Statement, list[Row], T]
-"""Work on a connection: yields one statement after the other, is sent the rows of each, returns T.
+"""Work on a connection: a generator that yields statements, receives the rows of each, and returns T.
 
 The work itself does no I/O, so `store.run`, `join.run` and `join.run_async` can drive it on any driver.
 """

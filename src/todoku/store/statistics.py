@@ -17,13 +17,13 @@ from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
 COUNTED_EXACTLY: Final = 100_000
-"""Up to so many deliveries are counted one by one; more are sampled."""
+"""Up to this number deliveries are counted one by one; more are sampled."""
 
 SERIES_EXACTLY: Final = 200_000
-"""Up to so many rows of a span are counted one by one; more are sampled evenly."""
+"""Up to this number the rows of a span are counted one by one; more are sampled evenly."""
 
 LAG_COUNTED: Final = 10_000
-"""So many rows are counted in each place; with more, the whole is estimated from a hundredth of the rows."""
+"""The number of rows counted in each place; with more, the whole is estimated from a hundredth of the rows."""
 
 _PIECES: Final = 256
 _SHARE: Final = 100
@@ -61,7 +61,7 @@ warm_up(Counts)
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far behind the workers are: `due` and not claimed, the `oldest` of these due for so many seconds; in flight
+    """How far behind the workers are: `due` and not claimed, the `oldest` of these due for that many seconds; in flight
     (`sending`), of which `stuck` for too long or without a live owner; `dead` letters. `exact` is False if sampled."""
 
     due: int
@@ -164,7 +164,7 @@ def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
     due = sum(number for number, _, _ in found)
     exact = all(looked_at < LAG_COUNTED for _, _, looked_at in found)
     if not exact or dead >= LAG_COUNTED:
-        estimated_due, estimated_dead = _estimated(tx, draw)
+        estimated_due, estimated_dead = _estimate(tx, draw)
         due = due if exact else max(due, estimated_due)
         dead = max(dead, estimated_dead) if dead >= LAG_COUNTED else dead
     return Lag(
@@ -177,7 +177,7 @@ def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
     )
 
 
-def _estimated(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
+def _estimate(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
     ((_, first, last),) = tx.rows("size", most=1)
     ((due, dead),) = tx.rows("lag_sample", windows=_windows(tx, first, last, draw))
     return round(due or 0), round(dead or 0)

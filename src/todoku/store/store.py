@@ -210,7 +210,7 @@ class Store:
         return self.database.snapshot(lambda tx: read_situation(tx, delivery_id))
 
     def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
-        """The invariants that do not hold, by name, each with at most so many examples.
+        """The invariants that do not hold, by name, each with a limited number of examples.
 
         One consistent snapshot: right also while workers run.
         """

@@ -1,11 +1,11 @@
 """Whole tables, as `todoku copy` reads and writes them.
 
-The few statements here are built, not read from `.sql` files: they are about every table there is, those of later
-migrations too, so that none can be forgotten. Their names come from the database's own catalogue, never from a caller.
+The statements here are built, not read from `.sql` files: they handle every table, of later migrations, too, so that
+none is forgotten. Table and column names come from the database's catalogue, never from a caller.
 
-A row travels as SQLite stores it: times as microseconds since 1970 ("never" is the largest integer), booleans as 0 or
-1, ids and JSON as text. JSON is `json` on PostgreSQL, which keeps the text it was given; so a row is the same on both
-sides, and so is its digest.
+A row is copied in the form in which SQLite stores it: times as microseconds since 1970 ("never" is the largest
+integer), booleans as 0 or 1, ids and JSON as text. JSON is `json` on PostgreSQL, which preserves the text; so a row
+and its digest are the same on both sides.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from todoku.core.errors import SchemaError
-from todoku.store.sql import quoted
+from todoku.store.sql import quote
 from todoku.store.statements import Row
 
 NEVER: Final = 2**63 - 1
-LONG_AGO: Final = frozenset({("todoku_destination", "open_until"), ("todoku_destination", "seen_at")})
-"""Columns whose 0 is no moment of 1970 but PostgreSQL's -infinity: such a thing has never been."""
+MINUS_INFINITY: Final = frozenset({("todoku_destination", "open_until"), ("todoku_destination", "seen_at")})
+"""Columns in which 0 means PostgreSQL's -infinity (it never happened), not the start of 1970."""
 
 _TYPES: Final = {
     "sqlite": {"integer", "text", "real", "blob"},
@@ -33,29 +33,29 @@ _TYPES: Final = {
         "timestamp with time zone",
     },
 }  # fmt: skip
-"""What is known to travel unchanged. Another type needs a thought first: `jsonb`, for one, rewrites its numbers."""
+"""Types that are known to be copied unchanged. Check a type before you add it: `jsonb`, for one, rewrites numbers."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column, and its type in the words of its database."""
+    """A column, and the name of its type in its database."""
 
     name: str
     type: str
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table. `key` is what orders its rows: the primary key, or nothing where there is none."""
+    """A table. `key`: the columns of its primary key, which order its rows; empty if it has none."""
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
 
     def like(self, other: Table) -> Table:
-        """This table with its columns in the order of the other's; SchemaError if they are not the same."""
+        """Returns this table with its columns in the order of `other`; SchemaError if the columns differ."""
         own, theirs = ({column.name for column in table.columns} for table in (self, other))
         if own != theirs:
             raise SchemaError(
-                f"{self.name} has not the same columns on both sides: {', '.join(sorted(own ^ theirs))}",
+                f"{self.name} has different columns on the two sides: {', '.join(sorted(own ^ theirs))}",
                 hint="was a table changed by hand? `todoku migrate --print` shows what it should be",
             )
         places = {column.name: place for place, column in enumerate(other.columns)}
@@ -63,33 +63,33 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Bulk(Protocol):
-    """A connection of its own that reads and writes whole tables."""
+    """A separate connection that reads and writes whole tables."""
 
     dialect: Literal["sqlite", "postgresql"]
 
     def place(self) -> str:
-        """Which database this is, whatever the URL that led to it; another one has another."""
+        """Identifies the database, regardless of its URL."""
 
-    def frozen(self) -> AbstractContextManager[None]:
-        """A transaction during which nobody else can change todoku's tables. DatabaseBusy: somebody is at it."""
+    def freeze(self) -> AbstractContextManager[None]:
+        """A transaction in which no other connection can write todoku's tables. DatabaseBusy: one is writing."""
 
-    def writing(self) -> AbstractContextManager[None]:
-        """A transaction that is committed at the end, or rolled back by whatever is raised in it."""
+    def write(self) -> AbstractContextManager[None]:
+        """A transaction that is committed at the end, or rolled back if the block raises."""
 
     def rows(self, query: str, /, **values: str | int) -> list[Row]:
         """Runs a named query."""
 
     def run(self, sql: str) -> list[Row]:
-        """Run a statement built here."""
+        """Runs a statement that was built in this module."""
 
     def stream(self, sql: str) -> Iterator[Row]:
-        """The rows of a select built here, without holding all of them."""
+        """Yields the rows of a select that was built in this module, without loading all of them."""
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, as fast as the database can. InvalidAct: it cannot hold one of them."""
+        """Inserts rows by the fastest way of the database. InvalidAct: the database cannot store one of them."""
 
-    def make_room(self, days: Sequence[date]) -> None:
-        """Let the history of these days find its place."""
+    def add_history_days(self, days: Sequence[date]) -> None:
+        """Creates the history partitions of these days, where the database has partitions."""
 
 
 def tables(bulk: Bulk) -> dict[str, Table]:
@@ -99,7 +99,7 @@ def tables(bulk: Bulk) -> dict[str, Table]:
         if kind not in _TYPES[bulk.dialect]:
             raise SchemaError(
                 f"{table}.{column} is of type {kind}, which cannot be copied yet",
-                hint="a newer todoku may know how; this one would guess",
+                hint="upgrade todoku: a newer version may support this type",
             )
         found.setdefault(str(table), []).append((Column(str(column), str(kind)), int(str(place))))
     return {
@@ -113,8 +113,8 @@ def tables(bulk: Bulk) -> dict[str, Table]:
 
 
 def read(bulk: Bulk, table: Table, *, skip: int | None = None) -> Iterator[Row]:
-    """The rows of a table; with `skip` always in the same order, from that place on."""
-    chosen = ", ".join(_travelling(column, bulk.dialect) for column in table.columns)
+    """Yields the rows of a table; with `skip`, in a fixed order, without the first `skip` rows."""
+    chosen = ", ".join(_select_expression(column, bulk.dialect) for column in table.columns)
     statement = f"select {chosen} from {table.name}"
     if skip is not None:
         statement += f" order by {_order(table, bulk.dialect)}"
@@ -122,8 +122,8 @@ def read(bulk: Bulk, table: Table, *, skip: int | None = None) -> Iterator[Row]:
     return bulk.stream(statement)
 
 
-def _travelling(column: Column, dialect: str) -> str:
-    name = quoted(column.name)
+def _select_expression(column: Column, dialect: str) -> str:
+    name = quote(column.name)
     if dialect == "sqlite":
         return name
     match column.type:
@@ -143,31 +143,31 @@ def _travelling(column: Column, dialect: str) -> str:
 def _order(table: Table, dialect: str) -> str:
     if not table.key and dialect == "sqlite":
         return "rowid"
-    # Without a key all columns are one: rows that are equal in all of them may change places. JSON has no order.
+    # Without a primary key all columns order the rows: the order of equal rows does not matter. JSON is not ordered.
     columns = table.key or tuple(column.name for column in table.columns if column.type != "json")
-    return ", ".join(quoted(name) for name in columns)
+    return ", ".join(quote(name) for name in columns)
 
 
 def count(bulk: Bulk, table: Table) -> int:
-    """How many rows it has."""
+    """Returns the number of rows."""
     ((number,),) = bulk.run(f"select count(*) from {table.name}")
     return int(str(number))
 
 
 def clear(bulk: Bulk, table: Table) -> None:
-    """Remove every row."""
+    """Removes every row."""
     bulk.run(f"delete from {table.name}" if bulk.dialect == "sqlite" else f"truncate {table.name}")
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What is in a table: equal rows on both sides make equal measures, in whatever order they lie."""
+    """The number of rows and their digest: equal for equal sets of rows, in any order."""
 
     rows: int
     digest: str
 
 
 def measure(rows: Iterable[Row]) -> Measure:
-    """Count rows and add up their digests: a sum does not mind the order, and what is there twice counts twice."""
+    """Counts rows and adds up their digests: a sum is independent of the order, and counts duplicates."""
     number, total = 0, 0
     encode, sha256 = msgspec.msgpack.Encoder().encode, hashlib.sha256
     for row in rows:

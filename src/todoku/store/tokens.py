@@ -1,4 +1,4 @@
-"""API tokens as they are stored: hashed. Nothing here can tell what a token is, only whether it is one."""
+"""API tokens, stored as hashes: a token can be checked, but not read back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from todoku.store.database import Database, Tx
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without the token. `alive`: neither revoked nor over."""
+    """A token without its secret. `alive`: neither revoked nor expired."""
 
     id: UUID
     name: str
@@ -36,19 +36,19 @@ class TokenStore:
     def add(
         self, id: UUID, name: str, hash: str, scopes: Sequence[str], signed: Signed, *, lasts: float | None
     ) -> TokenRow:
-        """Store a token; `lasts`: seconds until it ends by itself."""
+        """Stores a token; `lasts`: seconds until it expires."""
 
         def work(tx: Tx) -> TokenRow:
-            return _added(tx, id, name, hash, scopes, signed, lasts=lasts)
+            return _add(tx, id, name, hash, scopes, signed, lasts=lasts)
 
         return self._database.write("api_key", work)
 
     def add_first(self, id: UUID, name: str, hash: str, scopes: Sequence[str], signed: Signed) -> TokenRow | None:
-        """Store a token if there has never been one; None: there has. One of all who ask at the same time is first."""
+        """Stores a token if there has never been one; None: there has. Of concurrent callers exactly one succeeds."""
 
         def work(tx: Tx) -> TokenRow | None:
             tx.rows("lock_secrets")
-            return None if tx.rows("any_api_key") else _added(tx, id, name, hash, scopes, signed)
+            return None if tx.rows("any_api_key") else _add(tx, id, name, hash, scopes, signed)
 
         return self._database.write("api_key", work)
 
@@ -57,11 +57,11 @@ class TokenStore:
         return next((_row(row) for row in self._database.read(lambda tx: tx.rows("api_key", hash=hash))), None)
 
     def rows(self) -> tuple[TokenRow, ...]:
-        """All of them, the oldest first."""
+        """All tokens, the oldest first."""
         return tuple(map(_row, self._database.read(lambda tx: tx.rows("api_keys"), pinned=False)))
 
     def revoke(self, id: UUID, signed: Signed) -> TokenRow:
-        """It opens nothing any more; its row stays. NotThere: there is none, or it was revoked before."""
+        """Revokes a token; its row stays. NotThere: there is none, or it was already revoked."""
 
         def work(tx: Tx) -> TokenRow:
             if not (rows := tx.rows("revoke_api_key", id=id)):
@@ -71,12 +71,12 @@ class TokenStore:
 
         return self._database.write("api_key", work)
 
-    def used(self, id: UUID, *, every: float) -> None:
-        """It was used now; written down unless somebody did in the last `every` seconds."""
+    def record_use(self, id: UUID, *, every: float) -> None:
+        """Records that a token was used now, unless a use in the last `every` seconds is recorded."""
         self._database.write("api_key_used", lambda tx: tx.rows("use_api_key", id=id, every=every))
 
 
-def _added(
+def _add(
     tx: Tx, id: UUID, name: str, hash: str, scopes: Sequence[str], signed: Signed, *, lasts: float | None = None
 ) -> TokenRow:
     tx.rows("add_api_key", id=id, name=name, hash=hash, scopes=" ".join(scopes), lasts=lasts)

@@ -101,7 +101,7 @@ class UrlGroupStore:
         return self._database.write("put_group", work)
 
     def remove(self, name: str, signed: Signed) -> bool:
-        """Removes a group with its endpoints; published messages are still delivered. False: there was none."""
+        """Removes a group with its endpoints; messages already published are still delivered. False: there was none."""
 
         def work(tx: Tx) -> bool:
             gone = bool(tx.rows("remove_group", name=name))

@@ -98,7 +98,7 @@ class _Inline:
             _join(context, tx)
             yield
         else:
-            with self._box.store.database.opened(_TIMEOUT) as one:
+            with self._box.store.database.open_transaction(_TIMEOUT) as one:
                 context.join(one.connection)
                 yield
                 one.check()

@@ -79,7 +79,7 @@ class FlowEndpoints:
 
     def parallelism(self, _: Request) -> Response:
         """Returns how many requests are running, and the largest possible number."""
-        running, workers = self._store.queues.running()
+        running, workers = self._store.queues.count_running()
         return json({"parallelismMax": workers * self._settings.http_concurrency, "parallelismCount": running})
 
 

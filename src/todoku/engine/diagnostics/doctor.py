@@ -185,7 +185,7 @@ def _check_schedules(store: Store, settings: Settings) -> Iterator[Finding]:
         if row.error is not None:
             found = True
             yield Finding("problem", "schedules", f"{row.name} cannot be fired: {row.error}", "todoku schedules")
-        elif not row.kept(settings.unknown_after_sec) and not row.paused:
+        elif not row.is_served(settings.unknown_after_sec) and not row.paused:
             found = True
             text = f"{row.name} is not declared by any App any more, so it does not fire"
             yield Finding("warn", "schedules", text, f"run its App, or: todoku schedule remove {row.name}")

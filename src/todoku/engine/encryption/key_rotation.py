@@ -167,7 +167,7 @@ def shred(keys: DataKeyStore, chosen: Days, signed: Signed, *, force: bool = Fal
 
     InvalidAct while deliveries of such messages are unfinished, unless `force`.
     """
-    found = keys.stranded(since=chosen.since, before=chosen.before)
+    found = keys.count_stranded(since=chosen.since, before=chosen.before)
     if dry_run or not found.keys:
         return found
     if found.unfinished and not force:

@@ -159,7 +159,7 @@ class TokenChecker:
                 return
             self._used[token.id] = True
         try:
-            self._store.tokens.used(token.id, every=USED_EVERY)
+            self._store.tokens.record_use(token.id, every=USED_EVERY)
         except StoreError as error:
             Log().debug("DUTY_FAILED", duty="tokens", error=str(error))
 

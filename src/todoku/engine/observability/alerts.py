@@ -75,7 +75,7 @@ class Alarm:
             due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
             for telling in due:
                 if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
-                    self._own.told(telling, remind=alerts.remind_sec)
+                    self._own.record_sent(telling, remind=alerts.remind_sec)
             Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
 
 
@@ -94,7 +94,7 @@ class AlertStates(Protocol):
     ) -> tuple[DueAlert, ...]:
         """Records the alerts raised now, and returns those that this process is to send."""
 
-    def told(self, telling: DueAlert, *, remind: float) -> None:
+    def record_sent(self, telling: DueAlert, *, remind: float) -> None:
         """Records that an alert was sent."""
 
 
@@ -123,7 +123,7 @@ class MemoryAlertStates:
                     telling += [] if told is None else [told]
         return tuple(telling)
 
-    def told(self, telling: DueAlert, *, remind: float) -> None:
+    def record_sent(self, telling: DueAlert, *, remind: float) -> None:
         """As AlertStates."""
         known, now = telling.standing, self._clock()
         place = (known.name, known.sink)
@@ -220,7 +220,7 @@ class Alerts:
         quiet = _CHECKS_UNTIL_OVER * settings.interval_sec
         for telling in keeping.take(found, tuple(self._sinks), quiet=quiet, remind=settings.remind_sec):
             if send_alert(self._sinks[telling.standing.sink], telling, self._database):
-                keeping.told(telling, remind=settings.remind_sec)
+                keeping.record_sent(telling, remind=settings.remind_sec)
 
 
 def send_alert(sink: Sink, telling: DueAlert, database: str) -> bool:

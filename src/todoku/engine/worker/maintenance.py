@@ -101,7 +101,7 @@ class Scheduler:
 
     def fire_due(self) -> float:
         """Fires all due schedules. Returns the seconds to wait until the next call."""
-        look = self._store.schedules.look(after=self._settings.unknown_after_sec)
+        look = self._store.schedules.read_next_slot(after=self._settings.unknown_after_sec)
         if look.next is None or not self._settings.enabled:
             return _INTERVAL if look.any else _IDLE
         if look.next > look.now:
@@ -121,13 +121,13 @@ class Scheduler:
                 self._build_firing,
                 after=settings.unknown_after_sec,
                 notify=settings.notify,
-                but=tuple(self._failed_until),
+                skip=tuple(self._failed_until),
             )
         except StoreError:
             raise
         except TodokuError as error:  # this worker cannot read the plan; another one may
             self._failed_until[self._firing] = now + _RETRY_AFTER
-            self._store.schedules.failed(self._firing, error_text(str(error)))
+            self._store.schedules.record_failure(self._firing, error_text(str(error)))
             Log(schedule=self._firing).error("SCHEDULE_FAILED", error_type=type(error).__name__)
             return True
         if fired is not None:

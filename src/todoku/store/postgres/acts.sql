@@ -1,15 +1,15 @@
 -- Acts of operators on deliveries.
 
 -- name: pick
--- Locks what it returns, in id order, and passes over what somebody else is changing (H11).
+-- Locks the rows it returns, in id order, and skips rows that another transaction is changing (H11).
 select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among::text[] is null or d.status = any (:among::text[])) and d.id > :after
  order by d.id limit :most for update of d skip locked
 
 -- name: replay
--- The rows are locked and `aborted`; attempts start at 0, the epoch goes on rising (I4, I9). What killed its workers
--- stays a suspect: it still comes alone (H6).
+-- The rows are locked and `aborted`; attempts start at 0, the epoch keeps rising (I4, I9). A row whose workers died
+-- stays a suspect: it is still claimed alone (H6).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
@@ -18,13 +18,14 @@ update todoku_delivery
 returning id
 
 -- name: replay_ledger
--- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
+-- A replayed delivery has not failed any more: a repeated request must not get the old failure (H15).
 update todoku_ledger l set state = 'accepted', updated_at = todoku_now(), expires_at = 'infinity'
   from json_to_recordset(:entries::json) as s(scope text, key_hash text, digest text)
  where l.scope = s.scope and l.key_hash = s.key_hash and l.digest = s.digest and l.state = 'failed'
 
 -- name: once_reopen
--- As replay_ledger, for whoever accepted the work under the name of its destination. Only what failed: a success stays.
+-- As replay_ledger, for entries of `once` in the scope of the destination. Only failed entries change: a success
+-- stays.
 update todoku_ledger l set state = 'accepted', updated_at = todoku_now()
   from json_to_recordset(:entries::json) as s(scope text, key_hash text)
  where l.scope = s.scope and l.key_hash = s.key_hash and l.state = 'failed'
@@ -38,7 +39,8 @@ select distinct on (lane) lane, queue, destination, todoku_now()
     on conflict (id) do update set ready_at = excluded.ready_at
 
 -- name: cancel
--- One statement decides under the row lock: what waits is aborted, what runs is asked (H22). A finished one is gone.
+-- One statement decides under the row lock: aborts waiting rows and marks running ones for their owner (H22). A
+-- finished delivery has no row.
 update todoku_delivery
    set status = case status when 'sending' then 'sending' else 'aborted' end,
        epoch = epoch + case status when 'sending' then 0 else 1 end,
@@ -59,7 +61,7 @@ select todoku_now(), id, epoch, message_seq, destination, queue, attempts, repla
 returning delivery_id
 
 -- name: settle_by_hand_result
--- Before the row goes, in its transaction. The rows are locked and do not run.
+-- Before the delivery is removed, in the same transaction. The rows are locked and do not run.
 insert into todoku_result (delivery_id, message_seq, result, created_at)
 select id, message_seq, :result::json, todoku_now() from todoku_delivery
  where id = any (:ids::bigint[]) and status <> 'sending'
@@ -73,7 +75,7 @@ update todoku_delivery
 returning id
 
 -- name: settle_by_hand_ledger
--- As settle_effects: the first success stays; another digest's failure is left alone (I5). Sorted by key (H11).
+-- As settle_effects: the first success stays; a failure of another digest is not changed (I5). Sorted by key (H11).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
@@ -93,7 +95,8 @@ select distinct on (scope, key_hash) scope, key_hash, digest, :state, id,
 delete from todoku_delivery where id = any (:ids::bigint[]) and status = 'aborted' returning id
 
 -- name: history_chunk
--- Only reads: the next rows of the history in their order, and whether each is meant. So many a time, meant or not.
+-- Only reads: the next rows of the history in order, and whether each matches the filter. Reads a fixed number of
+-- rows, matching or not.
 select h.delivery_id, h.message_seq,
        coalesce(:topic::text is null or m.topic = :topic, false)
        and (:until::timestamptz is null or h.finished_at < :until)
@@ -104,16 +107,16 @@ select h.delivery_id, h.message_seq,
  order by h.message_seq, h.delivery_id
 
 -- name: clear_history
--- What succeeded is over: nobody writes to it any more. Of two people the second removes nothing.
+-- Succeeded deliveries have ended: no worker writes to them. Of two concurrent operators the second removes nothing.
 delete from todoku_history where message_seq = any (:seqs::bigint[]) and delivery_id = any (:ids::bigint[])
 returning delivery_id
 
 -- name: clear_attempts
--- Their deliveries went in this transaction.
+-- Their deliveries were removed in this transaction.
 delete from todoku_attempt where delivery_id = any (:ids::bigint[])
 
 -- name: clear_results
--- Their deliveries went in this transaction.
+-- Their deliveries were removed in this transaction.
 delete from todoku_result where delivery_id = any (:ids::bigint[])
 
 -- name: clear_messages

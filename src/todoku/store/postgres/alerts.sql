@@ -7,13 +7,14 @@ select name, sink, date_part('epoch', since), date_part('epoch', seen_at), date_
   from todoku_alert order by name, sink
 
 -- name: begin_alert
--- The primary key decides between daemons that see it first; all go by name and sink, so that none deadlocks.
+-- The primary key decides between daemons that see the alert first; all insert by name and sink, so there is no
+-- deadlock.
 insert into todoku_alert (name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold)
 values (:name, :sink, :since, :seen_at, :next_at, :told_at, :ended, :tries, :value, :threshold)
     on conflict (name, sink) do nothing
 
 -- name: lock_alerts
--- In key order, as everybody does: what a daemon decides by these rows holds until it commits.
+-- Locks in key order, as every daemon does: the rows do not change before the daemon's decision commits.
 select name, sink, date_part('epoch', since), date_part('epoch', seen_at), date_part('epoch', next_at),
        date_part('epoch', told_at), ended, tries, value, threshold, date_part('epoch', todoku_now())
   from todoku_alert order by name, sink for update
@@ -26,7 +27,7 @@ update todoku_alert
  where name = :name and sink = :sink
 
 -- name: told_alert
--- Fenced by tries: whoever lost its lease to another changes nothing.
+-- Fenced by tries: a daemon that lost its lease to another changes nothing.
 update todoku_alert set told_at = todoku_now(), next_at = todoku_now() + make_interval(secs => :remind)
  where name = :name and sink = :sink and tries = :tries
 
@@ -35,7 +36,8 @@ update todoku_alert set told_at = todoku_now(), next_at = todoku_now() + make_in
 delete from todoku_alert where name = :name and sink = :sink and tries = :tries
 
 -- name: unwanted_dead
--- Only reads: of so many dead letters at both ends of their index, those that nobody wanted dead.
+-- Only reads a limited number of dead letters at both ends of their index: those that no operator cancelled or settled
+-- by hand.
 select count(*), date_part('epoch', todoku_now() - min(updated_at))
   from ((select id, updated_at, reason from todoku_delivery where status = 'aborted' order by id limit :most)
         union

@@ -6,12 +6,12 @@ not exists (select from todoku_attempt b
              where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay offset 0)
 
 -- name: killed
--- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+-- A fragment: this attempt made the delivery a dead letter, and nothing has changed it since.
 (d.status = 'aborted' and d.epoch = a.epoch + 1)
 
 -- name: attempt_columns
--- A fragment: a failed attempt, whether the delivery was given up with it, whether it is why the delivery is dead now,
--- and its message.
+-- A fragment: a failed attempt, whether it made the delivery a dead letter, whether the delivery is dead now because
+-- of it, and its message.
 a.delivery_id, a.replay, a.number, a.epoch, date_part('epoch', a.started_at), date_part('epoch', a.ended_at), a.reason, a.error,
        a.worker_id, a.response::text,
        {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
@@ -21,7 +21,7 @@ a.delivery_id, a.replay, a.number, a.epoch, date_part('epoch', a.started_at), da
        m.id
 
 -- name: of_attempt
--- A fragment: the delivery and the message of an attempt, each by its key, as far as they are there.
+-- A fragment: the delivery and the message of an attempt, each by its key, if they still exist.
 left join lateral (
     select id, status, replay_count, epoch, message_seq from todoku_delivery where id = a.delivery_id limit 1) d on true
   left join lateral (
@@ -44,8 +44,8 @@ select {attempt_columns}
   {of_attempt}
 
 -- name: tail
--- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is. What one
--- transaction wrote has one time: there `turn` tells what came first.
+-- Only reads: a limited number of the latest rows of each kind, so that the cost does not depend on the size of the
+-- tables. Rows of one transaction have the same time: `turn` orders them.
 select date_part('epoch', at), what, delivery_id, message_id, topic, destination, told, mark from (
     (select created_at as at, 'published' as what, null::bigint as delivery_id, id::text as message_id, topic,
             null as destination, key as told, seq::text as mark, seq as turn

@@ -1,4 +1,4 @@
-"""Whole tables on PostgreSQL: read through a cursor of the server, written by COPY."""
+"""Reads whole tables of PostgreSQL through a server-side cursor, and writes them by COPY."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from psycopg.pq import Format, TransactionStatus
 from todoku.core.errors import InvalidAct
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.sql import qualified, quoted
+from todoku.store.sql import qualify, quote
 from todoku.store.statements import Row
-from todoku.store.table import LONG_AGO, NEVER, Table, tables
+from todoku.store.table import MINUS_INFINITY, NEVER, Table, tables
 
 _EPOCH: Final = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970: what PostgreSQL counts from."""
+"""2000-01-01 in microseconds since 1970: the epoch of PostgreSQL."""
 _INFINITY: Final = struct.pack(">q", 2**63 - 1)
-_PATIENCE: Final = 5_000
+_LOCK_TIMEOUT_MS: Final = 5_000
 
 
 class _Binary(Dumper):
-    """A value as it travels, in the bytes that COPY wants of a type."""
+    """Converts a copied value to the binary format of COPY."""
 
     format = Format.BINARY
 
@@ -61,7 +61,7 @@ class _Bool(_Binary):
 
 
 class PostgresBulk:
-    """`Bulk` on a connection of its own."""
+    """`Bulk` on a separate connection."""
 
     dialect: DialectName = "postgresql"
 
@@ -75,16 +75,16 @@ class PostgresBulk:
         return str(self._tx.rows("place")[0][0])
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """As `Bulk.frozen`."""
+    def freeze(self) -> Iterator[None]:
+        """As `Bulk.freeze`."""
         names = ", ".join(tables(self))
         with self._transaction():
             self.run(f"lock table {names} in share mode")
             yield
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """As `Bulk.writing`."""
+    def write(self) -> Iterator[None]:
+        """As `Bulk.write`."""
         with self._transaction():
             yield
             reach("copy.before_commit")
@@ -97,20 +97,20 @@ class PostgresBulk:
 
     def run(self, statement: str) -> list[Row]:
         """As `Bulk.run`."""
-        cursor = self._connection.execute(self._qualified(statement))
+        cursor = self._connection.execute(self._qualify(statement))
         return cursor.fetchall() if cursor.description else []
 
     def stream(self, statement: str) -> Iterator[Row]:
         """As `Bulk.stream`."""
         with self._connection.cursor("todoku_copy", scrollable=False) as cursor:
             cursor.itersize = 500
-            cursor.execute(self._qualified(statement), binary=True)
+            cursor.execute(self._qualify(statement), binary=True)
             yield from cursor
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         """As `Bulk.insert`."""
-        names = ", ".join(quoted(column.name) for column in table.columns)
-        statement = self._qualified(f"copy {table.name} ({names}) from stdin (format binary)")
+        names = ", ".join(quote(column.name) for column in table.columns)
+        statement = self._qualify(f"copy {table.name} ({names}) from stdin (format binary)")
         try:
             with self._connection.cursor() as cursor:
                 for dumper in (_Moment, _Uuid, _Json, _Bool):
@@ -119,21 +119,21 @@ class PostgresBulk:
                     copy.set_types([column.type for column in table.columns])
                     for row in rows:
                         copy.write_row(row)
-                self._put_long_ago(table)
+                self._restore_minus_infinity(table)
         except (psycopg.DataError, errors.IntegrityError) as error:
             raise InvalidAct(
-                f"PostgreSQL cannot hold a row of {table.name}: {_told(error)}",
-                hint="mend it in the source, or empty the target; then run the same command again",
+                f"PostgreSQL cannot store a row of {table.name}: {_error_text(error)}",
+                hint="correct the row in the source, or empty the target; then run the same command again",
             ) from error
 
-    def _put_long_ago(self, table: Table) -> None:
+    def _restore_minus_infinity(self, table: Table) -> None:
         for column in table.columns:
-            if (table.name, column.name) in LONG_AGO:
-                name = quoted(column.name)
+            if (table.name, column.name) in MINUS_INFINITY:
+                name = quote(column.name)
                 self.run(f"update {table.name} set {name} = '-infinity' where {name} = timestamptz 'epoch'")
 
-    def make_room(self, days: Sequence[date]) -> None:
-        """As `Bulk.make_room`."""
+    def add_history_days(self, days: Sequence[date]) -> None:
+        """As `Bulk.add_history_days`."""
         for day in days:
             name = f"todoku_history_{day:%Y%m%d}"
             bounds = f"from ('{day} 00:00Z') to ('{day + timedelta(days=1)} 00:00Z')"
@@ -141,11 +141,11 @@ class PostgresBulk:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        # A table may take as long as it needs, a lock may not.
+        # A table may take any time; waiting for a lock may not.
         self._connection.execute(
             f"begin isolation level read committed; set local statement_timeout = 0;"
             f" set local idle_in_transaction_session_timeout = 0;"
-            f" set local lock_timeout = {_PATIENCE}"
+            f" set local lock_timeout = {_LOCK_TIMEOUT_MS}"
         )
         try:
             yield
@@ -153,11 +153,11 @@ class PostgresBulk:
             if not self._connection.closed and self._connection.info.transaction_status != TransactionStatus.IDLE:
                 self._connection.execute("rollback")
 
-    def _qualified(self, statement: str) -> sql.SQL:
-        return cast("sql.SQL", qualified(statement, self._schema))
+    def _qualify(self, statement: str) -> sql.SQL:
+        return cast("sql.SQL", qualify(statement, self._schema))
 
 
-def _told(error: psycopg.Error) -> str:
-    """What is wrong, and where: COPY tells the line and the column apart."""
+def _error_text(error: psycopg.Error) -> str:
+    """The error and its place: COPY reports line and column in the context."""
     where = (error.diag.context or "").splitlines()[:1]
     return "; ".join([(str(error).strip() or type(error).__name__).splitlines()[0], *where])

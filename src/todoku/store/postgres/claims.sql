@@ -1,12 +1,12 @@
--- Claims: where work waits, and taking it.
+-- Claims: finding the places where deliveries wait, and taking them.
 
 -- name: served
--- A fragment: somebody who serves these destinations (null: all) serves this one; a scheme stands for every host.
+-- A fragment: a worker that serves these destinations (null: all) serves this one; a scheme stands for every host.
 (:destinations::text[] is null or destination = any (:destinations::text[])
     or left(destination, strpos(destination || '://', '://') + 2) = any (:destinations::text[]))
 
 -- name: waiting
--- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has.
+-- Only reads. Skips from one (queue, destination, priority) to the next in the index, however many rows each has.
 with recursive groups as (
     (select queue, destination, priority from todoku_delivery
       where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
@@ -52,9 +52,9 @@ select queue, destination from groups
  where {served}
 
 -- name: claim
--- Rows are locked before they change, in a materialized CTE, so never more than asked for. Then the worker row is
--- held FOR KEY SHARE: a buried worker claims nothing, and a burial waits for this commit (H2). Nothing due, nothing
--- locked: an idle poll writes nothing and waits for no disk.
+-- Rows are locked before they change, in a materialized CTE, so never more than requested. Then the worker row is
+-- locked FOR KEY SHARE: a worker whose lease was ended claims nothing, and ending a lease waits for this commit (H2).
+-- If nothing is due, nothing is locked: an idle poll writes nothing and waits for no disk.
 with slice as materialized (
     select s.* from unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
                           :after_ats::float8[], :after_ids::bigint[], :mosts::int[])
@@ -76,7 +76,7 @@ with slice as materialized (
 select {claimed}
 
 -- name: me
--- A fragment: the worker's live row, locked against its burial, if there is anything to take.
+-- A fragment: the worker's live row, locked so that its lease cannot be ended meanwhile, if there is anything to take.
 me as materialized (
     select id from todoku_worker
      where id = :worker and expires_at > todoku_now() and exists (select from due) for key share
@@ -94,7 +94,7 @@ taken as (
 )
 
 -- name: claimed
--- A fragment, not a query: what every claim returns. Each row finds its message and effect entry by primary key.
+-- A fragment: the columns every claim returns. Each row finds its message and effect entry by primary key.
 t.id, t.epoch, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
        m.content_type, m.headers::text, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts,
        t.max_attempts, t.lost, t.snoozes, t.replay_count, date_part('epoch', t.next_run_at),

@@ -1,7 +1,7 @@
-"""PostgreSQL through psycopg 3: pooled connections, each transaction complete in itself.
+"""PostgreSQL through psycopg 3 and a connection pool.
 
-Nothing is kept in the session: settings are `SET LOCAL`, locks end with the transaction, so that PgBouncer in
-transaction mode may stand in between.
+Sessions have no state: settings are `SET LOCAL` and locks end with the transaction, so that PgBouncer in transaction
+mode works.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
-from todoku.store.postgres.error_translation import refuse_encoding, translated
-from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresOpened, opened
+from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
+from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
-from todoku.store.sql import load, quoted, styled
+from todoku.store.sql import load, quote, restyle
 from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
 
 T = TypeVar("T")
 _PACKAGE = "todoku.store.postgres"
 _BEGIN: Final = "begin isolation level read committed"
-"""Whatever the database's default is: each statement must see what was committed while the one before it waited."""
+"""Overrides the database's default: each statement must see what was committed while the previous one waited."""
 
-_UNHURRIED: Final = (
+_NO_TIMEOUTS: Final = (
     "set local lock_timeout = 0; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 )
-"""For what takes as long as it needs: the limits of the role or the database are meant for others."""
+"""For operations of any duration: overrides the timeouts of the role or the database."""
 
-_PATIENCE: Final = 5.0
-"""How long a handler waits for a connection before its attempt is given back."""
+_CONNECT_TIMEOUT: Final = 5.0
+"""Seconds that a handler waits for a connection before its attempt is released."""
 
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
 
@@ -57,18 +57,18 @@ class PostgresTx:
         self._queries = queries
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        bound = {name: _adapted(value) for name, value in values.items()}
+        bound = {name: _adapt(value) for name, value in values.items()}
         cursor = self._connection.execute(self._queries[query], bound, binary=True)
-        # Whether rows come back at all; `cursor.description` says it too, and makes an object of every column.
+        # Whether there are rows. `cursor.description` would create an object for every column.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
-        cursor = self._connection.execute(styled(statement.sql, "pyformat"), statement.values)
+        cursor = self._connection.execute(restyle(statement.sql, "pyformat"), statement.values)
         return cursor.fetchall() if cursor.description else []
 
 
-def _adapted(value: object) -> object:
-    """Numbers as one array literal, which is many times cheaper than psycopg's own list; documents as JSON."""
+def _adapt(value: object) -> object:
+    """Converts numbers to one array literal, far cheaper than psycopg's list adapter, and documents to JSON."""
     if isinstance(value, list | tuple) and value:
         if isinstance(value[0], int | float):
             return "{" + ",".join(map(str, value)) + "}"
@@ -82,7 +82,7 @@ def _adapted(value: object) -> object:
 
 
 class PostgresDatabase:
-    """A PostgreSQL database, and in it the schema todoku lives in."""
+    """A PostgreSQL database, and the schema of todoku's tables in it."""
 
     dialect: DialectName = "postgresql"
 
@@ -91,12 +91,12 @@ class PostgresDatabase:
         self._begin = (
             f"{_BEGIN}; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
             f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
-            # Cut off in the middle of a transaction, we must not hold our locks until the network gives up.
+            # If the network fails in a transaction, its locks must not be held until TCP times out.
             f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
             f" {NO_JIT}"
         )
         self.queries = load(_PACKAGE, settings.schema)
-        self._styled = {name: styled(query, "pyformat") for name, query in self.queries.items()}
+        self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
         self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
         self._pid = os.getpid()
@@ -110,25 +110,25 @@ class PostgresDatabase:
         return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
-        with translated(), self._of_its_own() as connection, opened(connection, limit):
-            yield PostgresOpened(connection, PostgresTx(connection, self._styled))
+    def open_transaction(self, limit: float) -> Iterator[HandlerTransaction]:
+        with translate_errors(), self._handler_connection() as connection, begin(connection, limit):
+            yield PostgresHandlerTransaction(connection, PostgresTx(connection, self._restyled))
 
     @contextmanager
-    def _of_its_own(self) -> Iterator[PostgresHandlerConnection]:
-        """A connection on which nobody finds what the handler did to its session.
+    def _handler_connection(self) -> Iterator[PostgresHandlerConnection]:
+        """A connection for one handler; its session settings do not leak to others.
 
-        A new one, so that handlers never take the last one from the settler; or one of the pool's, if the server has
-        no more.
+        It is new, so that handlers never take the last pooled connection from the settler. If the server has no more
+        connections, it is borrowed from the pool and reset afterwards.
         """
         try:
             connection = PostgresHandlerConnection.connect(self._settings.database, **self._options())
         except psycopg.OperationalError:
-            with self._opened().connection(timeout=_PATIENCE) as borrowed:
+            with self._open_pool().connection(timeout=_CONNECT_TIMEOUT) as borrowed:
                 try:
                     yield borrowed
                 finally:
-                    _cleaned(borrowed)
+                    _reset_session(borrowed)
         else:
             with connection:
                 yield connection
@@ -136,16 +136,16 @@ class PostgresDatabase:
     @contextmanager
     def bulk(self) -> Iterator[Bulk]:
         with (
-            translated(),
+            translate_errors(),
             psycopg.connect(self._settings.database, connect_timeout=10, **self._options()) as connection,
         ):
-            yield PostgresBulk(connection, PostgresTx(connection, self._styled), self._settings.schema)
+            yield PostgresBulk(connection, PostgresTx(connection, self._restyled), self._settings.schema)
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         return PostgresListener(self._settings.database, notice)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_UNHURRIED}")
+        return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_NO_TIMEOUTS}")
 
     def now(self) -> int | None:
         return None
@@ -167,7 +167,7 @@ class PostgresDatabase:
         )
 
     def migrate(self) -> Migrated:
-        return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_UNHURRIED}")
+        return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_NO_TIMEOUTS}")
 
     def describe(self) -> str:
         def work(tx: Tx) -> str:
@@ -202,25 +202,25 @@ class PostgresDatabase:
             pool.close()
 
     def set_clock(self, at: float | None) -> None:
-        self._define(scratch.stopped(at, self._settings.schema))
+        self._define(scratch.stop_clock_sql(at, self._settings.schema))
 
     def empty(self) -> None:
-        self._define(scratch.emptied(self._settings.schema))
+        self._define(scratch.truncate_sql(self._settings.schema))
 
     def remove(self) -> None:
-        self._define(scratch.dropped(self._settings.schema))
+        self._define(scratch.drop_schema_sql(self._settings.schema))
         self.close()
 
     def _define(self, statement: str) -> None:
         def work(tx: Tx) -> None:
             cast("PostgresTx", tx)._connection.execute(cast("sql.SQL", statement))
 
-        self._transaction("migrate", work, f"{_BEGIN}; {_UNHURRIED}")
+        self._transaction("migrate", work, f"{_BEGIN}; {_NO_TIMEOUTS}")
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
-        with translated(), self._begun(begin) as connection:
+        with translate_errors(), self._begin_on_connection(begin) as connection:
             try:
-                result = work(PostgresTx(connection, self._styled))
+                result = work(PostgresTx(connection, self._restyled))
                 reach(f"{operation}.before_commit")
                 connection.execute("commit")
                 reach(f"{operation}.after_commit")
@@ -235,18 +235,18 @@ class PostgresDatabase:
             "autocommit": True,
             "prepare_threshold": 5 if self._settings.prepare_statements else None,
             "application_name": "todoku",
-            "client_encoding": "utf8",  # whatever the role's is: every text must get through
+            "client_encoding": "utf8",  # overrides the role's: every text must be encodable
         }
 
     @contextmanager
-    def _begun(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection with a transaction begun. One that died while it was idle is found out here, and replaced.
+    def _begin_on_connection(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        """Begins a transaction on a pooled connection. A connection that broke while idle is replaced.
 
-        The pool's own check would cost a round trip each time, and sleep between two tries: over a pool that was given
-        up meanwhile it never woke.
+        The pool's own check would cost a round trip each time, and it sleeps between two tries: if the pool was closed
+        meanwhile, it never returned.
         """
         for tries_left in reversed(range(self._settings.connections + 1)):
-            pool = self._opened()
+            pool = self._open_pool()
             connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
             try:
                 connection.execute(cast("sql.SQL", begin))
@@ -266,12 +266,12 @@ class PostgresDatabase:
                 pool.putconn(connection)
             return
 
-    def _opened(self) -> ConnectionPool[PostgresHandlerConnection]:
+    def _open_pool(self) -> ConnectionPool[PostgresHandlerConnection]:
         with self._opening:
-            if self._pool is None or self._pid != os.getpid():  # a connection never crosses a fork
+            if self._pool is None or self._pid != os.getpid():  # a connection must not be used after a fork
                 self._pid = os.getpid()
                 with psycopg.connect(self._settings.database, connect_timeout=10):
-                    pass  # says at once, and why, if nobody is there; the pool would try for half a minute
+                    pass  # fails at once if there is no server; the pool would retry for half a minute
                 self._pool = ConnectionPool(
                     self._settings.database,
                     min_size=0,
@@ -279,22 +279,22 @@ class PostgresDatabase:
                     open=True,
                     connection_class=PostgresHandlerConnection,
                     kwargs=self._options(),
-                    # What nobody uses is given back: the server has a limited number, and others wait for one.
+                    # Idle connections are closed: the server has a limited number, and other clients need them.
                     max_idle=5.0,
-                    # The pool's own attempts come less and less often, and its callers would wait for them.
+                    # The pool retries less and less often, and its callers would wait for that.
                     reconnect_timeout=2.0,
                     reconnect_failed=self._give_up,
                 )
             return self._pool
 
     def _give_up(self, pool: ConnectionPool[Any]) -> None:
-        """No connection is left and none is to be had: who waits is told so, and the next call finds out at once."""
+        """Closes a pool that has no connection and gets none: waiting callers fail, and the next call connects anew."""
         if pool.get_stats().get("pool_size", 0) > 0:
             return
         with self._opening:
             if self._pool is pool:
                 self._pool = None
-        threading.Thread(target=pool.close, daemon=True).start()  # it is one of the pool's own threads that calls us
+        threading.Thread(target=pool.close, daemon=True).start()  # the caller is one of the pool's threads
 
     # ------------------------------------------------------------------------------------- migrations
 
@@ -302,7 +302,7 @@ class PostgresDatabase:
         connection = cast("PostgresTx", tx)._connection
         ((encoding,),) = connection.execute("select current_setting('server_encoding')").fetchall()
         refuse_encoding(encoding)
-        # A transaction lock, because a session's would be left behind by PgBouncer.
+        # A transaction lock: PgBouncer would leave a session lock behind.
         connection.execute("select pg_advisory_xact_lock(hashtext('todoku migrate'))")
         for line in self._preamble():
             connection.execute(cast("sql.SQL", line))
@@ -319,11 +319,11 @@ class PostgresDatabase:
 
     def _preamble(self) -> list[str]:
         schema = self._settings.schema
-        lines = [] if schema is None else [f"create schema if not exists {quoted(schema)}"]
-        lines += [f"set local search_path = {quoted(schema)}"] if schema is not None else []
+        lines = [] if schema is None else [f"create schema if not exists {quote(schema)}"]
+        lines += [f"set local search_path = {quote(schema)}"] if schema is not None else []
         return [*lines, MIGRATION_TABLE]
 
-    def printed(self) -> str:
+    def migration_script(self) -> str:
         lines = ["begin;", *(f"{line};" for line in self._preamble())]
         for step in migrations(_PACKAGE):
             record = f"({step.version}, '{step.name}', '{step.checksum}', now())"
@@ -338,15 +338,15 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at timestamptz not null)"""
 
 
-def _cleaned(connection: PostgresHandlerConnection) -> None:
-    """As new. Not closed: the server has no more, and somebody else would take its place for ever."""
+def _reset_session(connection: PostgresHandlerConnection) -> None:
+    """Resets a borrowed connection. It is not closed: the server has no more, another client would take it."""
     connection.lent = False
     if not connection.closed:
-        connection.execute(_CLEAN)
+        connection.execute(_RESET_SESSION)
 
 
-_CLEAN: Final = (
+_RESET_SESSION: Final = (
     "set session authorization default; reset all; close all; unlisten *; select pg_advisory_unlock_all();"
     " discard temp; discard sequences"
 )
-"""What DISCARD ALL does, except for prepared statements: psycopg would not always hear that they are gone."""
+"""DISCARD ALL without prepared statements: psycopg does not always notice that they were dropped."""

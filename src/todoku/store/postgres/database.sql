@@ -1,19 +1,19 @@
 -- The database itself: its clock, its version, savepoints.
 
 -- name: savepoint_open
--- Changes nothing; on SQLite it makes sure that there is a transaction for the savepoint to be in.
+-- Changes nothing; on SQLite it makes sure that the savepoint is inside a transaction.
 select 1
 
 -- name: savepoint
--- Only this name is undone or closed, so it may be nested in the caller's own.
+-- Only this name is undone or released, so it may be nested in the caller's savepoints.
 savepoint todoku_best_effort
 
 -- name: savepoint_undo
--- Undoes what todoku did since, and nothing of the caller's; possible in a transaction that has failed.
+-- Undoes the writes of todoku since the savepoint, and none of the caller's; works in a failed transaction, too.
 rollback to savepoint todoku_best_effort
 
 -- name: savepoint_close
--- The caller's transaction goes on; nothing is committed by this.
+-- The caller's transaction stays open; this commits nothing.
 release savepoint todoku_best_effort
 
 -- name: clock
@@ -29,8 +29,9 @@ select current_setting('server_version'), current_setting('synchronous_commit')
 select max(version) from todoku_migration
 
 -- name: server_facts
--- Only reads: connections there are and may be, whether the server or this role is read-only (a standby, or a setting that
--- other transactions of ours begin with), who answers (a pooler lies about that), and every schema with tables of ours.
+-- Only reads: used and allowed connections, whether the server or this role is read-only (a standby, or a setting our
+-- transactions start with), the backend's process id (it differs behind a pooler), and every schema with tables of
+-- todoku.
 select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
        pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean,

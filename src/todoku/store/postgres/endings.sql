@@ -1,7 +1,7 @@
--- What follows the end of a delivery: the last statements of the transaction that ends it (H11).
+-- The consequences of a delivery's end: the last statements of the transaction that ends it (H11).
 
 -- name: complete
--- A fragment: nothing is left to wait for, and what follows is not published yet.
+-- A fragment: the batch waits for no member any more, and its next batch is not published yet.
 (done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
 
 -- name: over
@@ -14,7 +14,7 @@ select d.id, m.id::text, m.topic, m.key, d.destination, d.queue, m.headers::text
  order by d.id
 
 -- name: callback_sources
--- Only reads: messages of deliveries that this transaction has ended, and the last answer each of them had.
+-- Only reads: the messages of deliveries that this transaction has ended, and the last response to each of them.
 select s.delivery, m.payload::text, m.payload_bytes, m.content_type, date_part('epoch', m.created_at), a.response::text
   from json_to_recordset(:rows::json) as s(message uuid, delivery bigint)
  cross join lateral (select * from todoku_message where id = s.message limit 1) m
@@ -22,18 +22,18 @@ select s.delivery, m.payload::text, m.payload_bytes, m.content_type, date_part('
                       where delivery_id = s.delivery and response is not null order by epoch desc limit 1) a on true
 
 -- name: hooks
--- Only reads: those that were announced at most so long before the newest announcement of anything. While nobody works
--- nothing is announced, and nothing is forgotten.
+-- Only reads: hooks announced at most `:forgotten_after` seconds before the newest announcement of any kind. While no
+-- worker runs nothing is announced, and no hook is forgotten.
 select h.name, h.event, h.queue, h.max_attempts, h.timeout, h.topic, h.destination, h.from_queue from todoku_hook h
  where h.seen_at > (select max(seen_at) from ({announcements}) a) - make_interval(secs => :forgotten_after)
  order by h.name, h.event
 
 -- name: announcements
--- A fragment: when anything was announced.
+-- A fragment: the times of all announcements.
 select max(seen_at) as seen_at from todoku_destination union all select max(seen_at) from todoku_hook
 
 -- name: announce_hooks
--- The last who announces a hook says what it hears. Sorted, so that two who announce cannot deadlock.
+-- The last worker that announces a hook defines its filter. Sorted, so that two workers cannot deadlock.
 insert into todoku_hook (name, event, queue, max_attempts, timeout, topic, destination, from_queue, seen_at)
 select name, event, queue, max_attempts, timeout, topic, destination, from_queue, todoku_now()
   from json_to_recordset(:hooks::json)
@@ -46,19 +46,20 @@ select name, event, queue, max_attempts, timeout, topic, destination, from_queue
            seen_at = excluded.seen_at
 
 -- name: finish_batches
--- The rows are locked and what follows was published in this transaction; whoever comes second finds it done.
+-- The rows are locked, and the next batch was published in this transaction; a second caller finds it done.
 update todoku_batch set done_at = todoku_now(), next = null
  where id = any (:ids::text[]::uuid[]) and done_at is null
 
 -- name: due_batches
--- Only reads: the small index of those whose next could not be published with the end of their last member.
+-- Only reads: the small index of batches whose next batch could not be published together with the end of the last
+-- member.
 select id::text from todoku_batch where {complete} order by id limit :most
 
 -- name: take_batch
--- Locked, so that one publishes what follows; whoever else is at it is passed over.
+-- Locked, so that one process publishes the next batch; rows locked by others are skipped.
 select next::text from todoku_batch where id = :id::uuid and {complete} for update skip locked
 
 -- name: give_up_batches
--- A member that has to succeed was removed for good: nothing will ever follow.
+-- A member that must succeed was removed: the next batch will never be published.
 update todoku_batch set done_at = todoku_now(), next = null
  where id = any (:ids::text[]::uuid[]) and done_at is null and "on" = 'succeeded'

@@ -1,16 +1,16 @@
 -- The application's table of failed events.
 
 -- name: failed_events_there
--- Only reads: the table is the application's, which may have made it itself, and who may write to it need not be
--- allowed to make one.
+-- Only reads: the application may have created the table itself, and a role that may write to it need not be allowed
+-- to create one.
 select 1 where to_regclass(cast(:bare as text)) is not null
 
 -- name: failed_events_lock
--- Two who make the same table at once would be in each other's way; the lock ends with the transaction.
+-- Two transactions that create the same table at once would conflict; the lock ends with the transaction.
 select 1 from pg_advisory_xact_lock(hashtext('todoku_failed_events'))
 
 -- name: failed_events_create
--- Changes nothing where the table is there already.
+-- Changes nothing if the table exists.
 create table if not exists failed_webhook_events (
     event_id text primary key,
     payload text not null,
@@ -24,13 +24,13 @@ create table if not exists failed_webhook_events (
     rerun_why text)
 
 -- name: failed_events_now
--- Only reads the clock that the other queries on this table write.
+-- Only reads the clock that the other queries on this table use.
 select cast(statement_timestamp() as text)
 
 -- name: failed_event_add
--- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
--- died again, and is open again. The dead letters of one message are numbered: a hook that was told of an earlier death
--- and runs late leaves the later one.
+-- The event id decides: an event is stored once. If it was sent again and is a dead letter at a later `looked_at`, it
+-- has failed again, and its row is reopened. The dead letters of one message are numbered: a late hook of an earlier
+-- one does not overwrite a later one.
 insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
 values (cast(:event_id as text), cast(:payload as text), cast(:error as text), statement_timestamp(),
         cast(:message_id as text), cast(:dlq_id as text), cast(:request as text))
@@ -49,8 +49,8 @@ select event_id, payload, error, to_char(created_at at time zone 'UTC', 'YYYY-MM
   from failed_webhook_events where event_id = cast(:event_id as text)
 
 -- name: failed_event_rerun
--- Says who sent it again, after it was; who does so twice overwrites the first. One that died anew meanwhile is
--- another dead letter, and stays open.
+-- Records who sent the event again, after it was sent; a second rerun overwrites the first. An event that failed again
+-- meanwhile has another dlq_id, and stays open.
 update failed_webhook_events
    set rerun_at = statement_timestamp(), rerun_by = cast(:rerun_by as text), rerun_why = cast(:rerun_why as text)
  where event_id = cast(:event_id as text) and dlq_id = cast(:dlq_id as text)

@@ -1,8 +1,8 @@
 -- Gates: the limits of one key.
 
 -- name: waiting_gates
--- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
--- the first gate of each place is to be looked at.
+-- Only reads; as `waiting`, over gates that are not full and over calls that no claim has processed yet. Returns the
+-- seconds until the first gate of each place is due.
 with recursive groups as (
     (select queue, destination, ready_at from todoku_gate where {able}
       order by queue, destination, ready_at limit 1)
@@ -26,7 +26,8 @@ select queue, destination, 0 from called
  where {served}
 
 -- name: claim_suspect
--- As claim, for one row whose owner died: alone, so that if it kills this worker too it takes nobody along (H6).
+-- As claim, for one row whose owner died: alone, so that if it kills this worker, too, no other delivery is lost with
+-- it (H6).
 with due as materialized (
     select d.id from json_to_recordset(:places::json) as s(queue text, destination text)
       cross join lateral (
@@ -44,8 +45,9 @@ with due as materialized (
 select {claimed}
 
 -- name: heed_calls
--- Who committed a call committed its delivery too: whoever looks at the gate after this sees it. A call somebody else
--- is heeding is his. In no order: all of them are heeded, and an order would make the planner walk those of others.
+-- A call is committed with its delivery: a statement that reads the gate after this sees the delivery. Calls locked by
+-- another claim are skipped. Unordered: all of them are processed, and an order would make the planner read those of
+-- other places.
 with call as materialized (
     select c.id from json_to_recordset(:places::json) as s(queue text, destination text)
      cross join lateral (
@@ -57,7 +59,7 @@ with call as materialized (
 select distinct on (gate) gate, queue, destination, key from heeded order by gate, id desc
 
 -- name: open_gates
--- Locks the gates there are, in order (H11). Those there are not are made; what is waiting is looked at next.
+-- Locks existing gates in order (H11) and creates missing ones; gates with waiting deliveries become due.
 insert into todoku_gate (id, queue, destination, key, ready_at)
 select gate, queue, destination, key, todoku_now()
   from json_to_recordset(:gates::json) as s(gate bigint, queue text, destination text, key text)
@@ -65,21 +67,22 @@ select gate, queue, destination, key, todoku_now()
     on conflict (id) do update set queue = excluded.queue
 
 -- name: lock_gates
--- A statement of its own: the next one sees what others did to these gates before it had the locks. Sorted (H11).
+-- A separate statement: the next one sees what others did to these gates before this one got the locks. Sorted (H11).
 select id, ("limit" is null or running < "limit") and (rate is null or tat is null or tat <= todoku_now())
   from todoku_gate where id = any (:gates::bigint[]) order by id for update
 
 -- name: priorities
--- A fragment: one probe of the index for each, so that what is due is found past any number that is not.
+-- A fragment: one index probe for each priority, so that due rows are found behind any number of rows that are not
+-- due.
 unnest(array[15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]::smallint[]) as p(priority)
 
 -- name: able
--- A fragment: the gate is not full, and something of it waits.
+-- A fragment: the gate is not full, and deliveries wait at it.
 ("limit" is null or running < "limit") and ready_at < 'infinity'
 
 -- name: take_gates
--- SKIP LOCKED between workers; full gates and those where nothing waits are not in the index. The limit is that of who
--- claims: a change of it holds from the first claim on. What is taken goes to the end of the line.
+-- SKIP LOCKED between workers; full gates and those where nothing waits are not in the index. The claiming worker's
+-- limit applies: a change is effective from the first claim. A taken gate goes to the end of the queue.
 with due as materialized (
     select g.id, g.running, g.tat, s.concurrency, s.rate
       from json_to_recordset(:places::json)
@@ -99,7 +102,8 @@ with due as materialized (
 select id, rate, least(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from due
 
 -- name: claim_gate_rows
--- The gates are locked by this transaction, and counted: of each as many as its limit leaves, larger priorities first.
+-- The gates are locked and counted by this transaction: takes of each as many as its limit allows, larger priorities
+-- first.
 with due as materialized (
     select d.id from json_each_text(:mosts::json) as s(gate, most)
      cross join lateral (
@@ -124,15 +128,16 @@ select distinct d.gate from json_to_recordset(:places::json) as s(queue text, de
      order by next_run_at, id limit 100) d
 
 -- name: spend_gates
--- The gates are locked by this transaction, which has claimed so many of each.
+-- The gates are locked by this transaction. `:spent`: the number of deliveries it has claimed of each.
 update todoku_gate g set tat = {credit} + make_interval(secs => s.number::float8 / g.rate)
   from json_each_text(:spent::json) as s(gate, number)
  where g.id = any (array(select gate::bigint from json_object_keys(:spent::json) as k(gate)))
    and g.id = s.gate::bigint and g.rate is not null
 
 -- name: refresh_gates
--- Under the locks of the gates: what runs is counted, so that nothing that was forgotten is kept for ever. What is due
--- keeps the gate's place in the line; a rate keeps it waiting, and an empty gate until its rate has nothing to tell.
+-- Under the locks of the gates. Running deliveries are counted anew, so that an error does not persist. A gate with
+-- due deliveries keeps its place in the queue; a rate delays it, and an empty gate stays until its rate allows a
+-- start.
 update todoku_gate g
    set running = n.running,
        ready_at = greatest(
@@ -155,8 +160,8 @@ update todoku_gate g
 returning g.id, g.running = 0 and g.ready_at = 'infinity'
 
 -- name: drop_gates
--- Under the locks of the gates. Nothing runs and nothing waits that this statement can see; what is committed later
--- comes with a call, and the call makes the gate again.
+-- Under the locks of the gates. No running or waiting delivery is visible to this statement; one that commits later
+-- has a call, and the call creates the gate again.
 delete from todoku_gate g
  where g.id = any (:gates::bigint[]) and g.running = 0 and g.ready_at = 'infinity'
    and not exists (select from todoku_delivery d

@@ -1,4 +1,4 @@
-"""A handler's own transaction on PostgreSQL, on a connection of its own."""
+"""The transaction of a transactional handler on PostgreSQL, on a separate connection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from todoku.store.postgres.planner_settings import take_over
 
 
 class PostgresHandlerConnection(psycopg.Connection[Any]):
-    """A connection whose transaction is todoku's to end while a handler has it.
+    """A connection on which only todoku ends the transaction: while a handler has it, commit and rollback raise.
 
-    `lent`: SQLAlchemy has it from the handler, and may believe that it ends the transaction.
+    `lent`: SQLAlchemy uses it; then both do nothing.
     """
 
     with_handler = lent = False
@@ -36,7 +36,7 @@ class PostgresHandlerConnection(psycopg.Connection[Any]):
             raise ended_by_handler()
 
 
-class PostgresOpened:
+class PostgresHandlerTransaction:
     """An open transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any], tx: Tx) -> None:
@@ -52,16 +52,16 @@ class PostgresOpened:
 
     def commit(self) -> None:
         reach("transact.before_commit")
-        # Deferred constraints run in the commit: they are the handler's part again, with the handler's settings.
+        # Deferred constraints run in the commit, as a part of the handler's work: restore the handler's settings.
         self.connection.execute(cast("sql.SQL", f"{self._give_back}; commit"))
         reach("transact.after_commit")
 
 
 @contextmanager
-def opened(connection: PostgresHandlerConnection, limit: float) -> Iterator[None]:
-    """Begin a transaction that the server ends by itself when nothing happens in it for `limit` seconds (H21)."""
+def begin(connection: PostgresHandlerConnection, limit: float) -> Iterator[None]:
+    """Begins a transaction that the server ends when it is idle for `limit` seconds (H21)."""
     milliseconds = f"{max(limit, 0.1) * 1000:.0f}"
-    # Read committed, whatever the default is: an old snapshot would not show the settle who published to this lane.
+    # Read committed, regardless of the default: with an old snapshot the settle would miss later publishes to the lane.
     begin = (
         f"begin isolation level read committed; set local idle_in_transaction_session_timeout = {milliseconds};"
         f" set local lock_timeout = {milliseconds}; savepoint {HANDLER}"

@@ -1,7 +1,9 @@
--- Invariants: each query finds what breaks one. All run in one snapshot, so that a transaction is seen whole or not at all.
+-- Invariants: each query finds the rows that break one. All run in one snapshot: a transaction is seen whole or not
+-- at all.
 
 -- name: verify_acknowledged
--- Only reads. I1: a message has a delivery, unfinished or in the history, unless a person purged it or its time is over.
+-- Only reads. I1: a message has a delivery, unfinished or in the history, unless an operator purged it or its
+-- retention has passed.
 select 'message ' || m.id from todoku_message m
  where not exists (select from todoku_delivery d where d.message_seq = m.seq)
    and not exists (select from todoku_history h where h.message_seq = m.seq)
@@ -10,7 +12,7 @@ select 'message ' || m.id from todoku_message m
  limit :most
 
 -- name: verify_message
--- Only reads. I1: what is on its way has a message to bring.
+-- Only reads. I1: every delivery has a message.
 select 'delivery ' || d.id from todoku_delivery d
  where not exists (select from todoku_message m where m.seq = d.message_seq) limit :most
 
@@ -25,37 +27,37 @@ select 'delivery ' || delivery_id from todoku_history
  group by message_seq, delivery_id having count(*) > 1 limit :most
 
 -- name: verify_reserved
--- Only reads. I2: a key that is still in use was reserved together with its message.
+-- Only reads. I2: a key in use was reserved together with its message.
 select 'key ' || l.key_hash || ' of ' || l.scope from todoku_ledger l
  where l.scope like 'publish:%' and l.expires_at = 'infinity' and l.message_id is not null
    and not exists (select from todoku_message m where m.id = l.message_id)
  limit :most
 
 -- name: verify_owner
--- Only reads. I3: what runs has an owner, and nothing else has one.
+-- Only reads. I3: a running delivery has an owner, and no other has one.
 select 'delivery ' || id from todoku_delivery
  where (status = 'sending') <> (worker_id is not null) limit :most
 
 -- name: verify_orphan
--- Only reads. I3: no delivery is left to an owner without a lease; a reclaim frees them within seconds.
+-- Only reads. I3: no delivery has an owner without a lease; a reclaim frees them within seconds.
 select 'delivery ' || d.id from todoku_delivery d
  where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id) limit :most
 
 -- name: verify_lane_owner
--- Only reads. I3, I10: what runs of a lane belongs to the worker that has the lane.
+-- Only reads. I3, I10: running deliveries of a lane belong to the worker that owns the lane.
 select 'delivery ' || d.id from todoku_delivery d
   left join todoku_lane l on l.id = d.lane
  where d.status = 'sending' and d.lane is not null and l.worker_id is distinct from d.worker_id limit :most
 
 -- name: verify_epoch
--- Only reads. I4: the epoch rises with every claim, and past every attempt on record.
+-- Only reads. I4: the epoch rises with every claim, and is above that of every recorded attempt.
 select 'delivery ' || d.id from todoku_delivery d
  where d.epoch < d.attempts
     or exists (select from todoku_attempt a where a.delivery_id = d.id and a.epoch >= d.epoch)
  limit :most
 
 -- name: verify_attempts
--- Only reads. I4: nothing is tried more often than it may be.
+-- Only reads. I4: no delivery has more attempts than allowed.
 select 'delivery ' || id from todoku_delivery where attempts > max_attempts limit :most
 
 -- name: verify_token
@@ -64,7 +66,7 @@ select 'delivery ' || delivery_id || ' epoch ' || epoch from todoku_attempt
  group by delivery_id, epoch having count(*) > 1 limit :most
 
 -- name: verify_ledger
--- Only reads. I5: what succeeded with a key is in the ledger as long as keys are remembered.
+-- Only reads. I5: a success with a key is in the ledger for the retention of keys.
 select 'delivery ' || h.delivery_id from todoku_history h
   join todoku_message m on m.seq = h.message_seq
  where m.key_hash is not null and h.finished_at > todoku_now() - make_interval(secs => :ledger_ttl)
@@ -74,7 +76,7 @@ select 'delivery ' || h.delivery_id from todoku_history h
  limit :most
 
 -- name: verify_replays
--- Only reads. I9: a dead letter came back only by replays that somebody signed.
+-- Only reads. I9: a dead letter was reopened only by replays that the audit records.
 select 'delivery ' || d.id from (
     select id, replay_count from todoku_delivery where replay_count > 0
     union all
@@ -84,14 +86,14 @@ select 'delivery ' || d.id from (
  limit :most
 
 -- name: verify_lane
--- Only reads. I10: what waits in a lane has a lane to be claimed by; without one it would wait for ever.
+-- Only reads. I10: a delivery that waits in a lane has a lane row; without one it would never be claimed.
 select 'delivery ' || d.id from todoku_delivery d
  where d.lane is not null and d.status <> 'aborted'
    and not exists (select from todoku_lane l where l.id = d.lane)
  limit :most
 
 -- name: verify_parked
--- Only reads. I10: a lane is parked by a dead letter, which a person can replay or purge.
+-- Only reads. I10: a lane is parked by a dead letter, which an operator can replay or purge.
 select 'lane ' || l.id from todoku_lane l
  where l.parked and not exists (
     select from todoku_delivery d
@@ -99,7 +101,7 @@ select 'lane ' || l.id from todoku_lane l
  limit :most
 
 -- name: verify_lane_time
--- Only reads. I10: a lane is looked at no later than its first delivery is due.
+-- Only reads. I10: a lane is due no later than its first delivery.
 select 'lane ' || l.id from todoku_lane l
  cross join lateral (select next_run_at from todoku_delivery d
                       where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1) head
@@ -113,11 +115,13 @@ select 'batch ' || id from todoku_batch
  where open < 0 or succeeded < 0 or aborted < 0 or open + succeeded + aborted <> total limit :most
 
 -- name: verify_batch_due
--- Only reads. I1: what follows a complete batch is published; a maintainer does what could not be done at once.
+-- Only reads. I1: the next batch of a complete one is published; maintenance publishes those that could not be
+-- published at once.
 select 'batch ' || id from todoku_batch where {complete} limit :most
 
 -- name: verify_gate
--- Only reads. I1: what waits at a gate has one, or a call that will make it; without, it would wait for ever.
+-- Only reads. I1: a delivery that waits at a gate has a gate row, or a call that will create it; without one it would
+-- never be claimed.
 select 'delivery ' || d.id from todoku_delivery d
  where d.gate is not null and d.status in ('pending', 'failed')
    and not exists (select from todoku_gate g where g.id = d.gate)
@@ -125,13 +129,14 @@ select 'delivery ' || d.id from todoku_delivery d
  limit :most
 
 -- name: verify_gate_running
--- Only reads. A gate knows how many of its deliveries run: more would let too few start, fewer too many.
+-- Only reads. The count of a gate equals its running deliveries: a higher one would let too few start, a lower one too
+-- many.
 select 'gate ' || g.id from todoku_gate g
  where g.running <> (select count(*) from todoku_delivery d where d.gate = g.id and d.status = 'sending')
  limit :most
 
 -- name: verify_gate_time
--- Only reads. A gate is looked at no later than its first delivery is due and its rate allows.
+-- Only reads. A gate is due no later than its first delivery, as far as its rate allows.
 select 'gate ' || g.id from todoku_gate g
  where g.ready_at > todoku_now() + interval '1 second' and (g.tat is null or g.ready_at > g.tat + interval '1 second')
    and exists (select from todoku_delivery d where d.gate = g.id and d.status in ('pending', 'failed') and d.lost = 0
@@ -140,7 +145,7 @@ select 'gate ' || g.id from todoku_gate g
  limit :most
 
 -- name: verify_tried
--- Only reads. What was written before attempts knew their message knows none.
+-- Only reads. Attempts written before the column existed have no message.
 select 'delivery ' || d.id || ' epoch ' || a.epoch from todoku_attempt a join todoku_delivery d on d.id = a.delivery_id
  where a.message_seq <> d.message_seq limit :most
 
@@ -150,6 +155,6 @@ select 'endpoint ' || e.url from todoku_endpoint e
  where e.group_name is not null and not exists (select from todoku_group g where g.name = e.group_name) limit :most
 
 -- name: verify_clock
--- Only reads. I12: the database's clock decided, so nothing was changed in the future.
+-- Only reads. I12: times come from the database's clock, so no row was changed in the future.
 select 'delivery ' || id from todoku_delivery
  where updated_at > todoku_now() + interval '5 seconds' limit :most

@@ -1,8 +1,9 @@
 -- Lanes.
 
 -- name: skips
--- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
--- By `offset 0` the destination is looked up by its name, and never are all that skip read into a hash first.
+-- A fragment: dead letters do not block the lane, because its destination is set so, or is a host, where a queue
+-- always continues. With `offset 0` the destination is looked up by its name; without it the planner could first read
+-- all skipping destinations into a hash.
 (strpos(l.destination, '://') > 0
     or exists (select from todoku_destination b where b.name = l.destination and b.on_abort = 'skip' offset 0))
 
@@ -25,9 +26,10 @@ update todoku_lane set worker_id = :worker, epoch = epoch + 1
 returning id, failures
 
 -- name: claim_lane_rows
--- The lanes are ours. Rows are taken in id order up to the first that may not run yet: it blocks the rest (I10).
--- What somebody else is changing counts as such a row: it is neither overtaken nor waited for, since its cancellation
--- may be waiting for this lane (H11). A row whose owner died comes alone, once it has waited longest (H6).
+-- The lanes are owned by this worker. Rows are taken in id order up to the first that may not run yet: it blocks the
+-- rest (I10). A row that another transaction is changing counts as such: it is neither overtaken nor waited for,
+-- because its cancellation may be waiting for this lane (H11). A row whose owner died is claimed alone, once it is the
+-- oldest (H6).
 with head as materialized (
     select s.lane, d.id, h.lost, h.next_run_at, coalesce(h.runs, false) as runs
       from json_each_text(:mosts::json) as s(lane, most)
@@ -50,13 +52,15 @@ with head as materialized (
 select {claimed}
 
 -- name: lock_lanes
--- A statement of its own: the next one sees what people did to these lanes before it had the locks. Sorted (H11).
+-- A separate statement: the next one sees what operators did to these lanes before this one got the locks. Sorted
+-- (H11).
 select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 
 -- name: settle_lanes
--- The lanes are ours until this statement gives them back, which it does once nothing of theirs is in flight.
--- The next row's time is the lane's; without one it is looked at again in 20 ms, or dropped by the next statement.
--- What is in flight is read once, from the small index of owned rows: a lane may have a hundred thousand followers.
+-- The worker owns the lanes until this statement releases them, which it does once none of their deliveries is in
+-- flight. A lane is due when its next row is; without one it is checked again in 20 ms, or dropped by the next
+-- statement. Deliveries in flight are read once, from the small index of owned rows: a lane may have a hundred
+-- thousand followers.
 with flying as materialized (
     select distinct lane from (
         select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0) owned
@@ -77,13 +81,13 @@ update todoku_lane l
 returning l.id, l.destination, head.next_run_at is null and not l.parked and not busy
 
 -- name: try_lock_lanes
--- Tries, never waits: a lock not had is a publisher in flight, and the lane stays (§4 Order).
+-- Tries, never waits: if a publisher holds the lock, the lane stays.
 select lane::bigint from json_each_text(:locks::json) as s(lane, destination_lock)
  where pg_try_advisory_xact_lock_shared(destination_lock::bigint)
    and pg_try_advisory_xact_lock(lane::bigint)
 
 -- name: drop_empty_lanes
--- The lanes' locks are held and this statement's snapshot is younger than they are: no row can come in between.
+-- The lanes' locks are held and this statement's snapshot is younger than they are: no row can be added meanwhile.
 with empty as materialized (
     select l.id from unnest(:lanes::bigint[]) as s(lane)
      cross join lateral (select id, worker_id, parked from todoku_lane where id = s.lane limit 1 for update) l
@@ -93,7 +97,8 @@ with empty as materialized (
 delete from todoku_lane where id = any (array(select id from empty))
 
 -- name: refresh_lanes
--- Their next row, and so their time, may be another one now. If a worker owns the lane, its settle looks again.
+-- The next row of the lanes, and so their due time, may have changed. If a worker owns the lane, its settle computes
+-- both again.
 update todoku_lane l
    set parked = l.parked and not :unpark,
        ready_at = coalesce((select next_run_at from todoku_delivery d

@@ -6,14 +6,14 @@ insert into todoku_worker (id, name, started_at, expires_at)
 values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease))
 
 -- name: renew
--- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
--- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+-- An ended lease is never renewed (H1): 0 rows means that every held delivery is lost. The state is not written: the
+-- claimer writes it, and a heartbeat with an older value would undo "idle", so publishers would not notify.
 update todoku_worker set expires_at = todoku_now() + make_interval(secs => :lease)
  where id = :worker and expires_at > todoku_now()
 returning id
 
 -- name: set_state
--- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+-- Records the state of a live worker; its lease is not touched, so an ended lease stays ended (H1).
 update todoku_worker set state = :state where id = :worker and expires_at > todoku_now()
 
 -- name: owned
@@ -21,8 +21,8 @@ update todoku_worker set state = :state where id = :worker and expires_at > todo
 select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: end_expired_leases
--- The row's lock decides against a renewal (H1). Who holds his own row, stopped in the middle of a renewal or a claim, is
--- passed over and buried in a later round: nobody waits for a dead worker to bury another.
+-- The row lock decides against a renewal (H1). The row of a worker that is stopped in the middle of a renewal or a
+-- claim is locked: it is skipped and ended in a later round, so that no process waits for a dead worker.
 delete from todoku_worker
  where id = any (array(select id from todoku_worker where expires_at <= todoku_now() for update skip locked))
 returning id
@@ -32,7 +32,7 @@ returning id
 delete from todoku_worker where id = :worker returning id
 
 -- name: lock_owned
--- Waits: a claim that saw these rows free may have locked them in passing, and free_orphans passes over locked rows.
+-- Waits: a claim that saw these rows free may hold locks on them, and free_orphans skips locked rows.
 select from todoku_delivery where worker_id = :worker and status = 'sending' for update
 
 -- name: lock_owned_lanes
@@ -40,11 +40,10 @@ select from todoku_delivery where worker_id = :worker and status = 'sending' for
 select from todoku_lane where worker_id = :worker for update
 
 -- name: free_orphans
--- An anti-join: rows whose owner has no worker row at all are found too (H2). Aborted, at the limit or because it was
--- cancelled, only if the ledger does not know of a success (H13). The attempt is given back, the loss is counted
--- apart (H6). In no order: it
--- never waits for a lock, and an order would make the planner walk the whole table by id. Locked only if the epoch
--- is still the one seen: since then somebody else may have freed the row and a live worker claimed it (H7).
+-- An anti-join: rows whose owner has no worker row at all are found, too (H2). A row at its limit, or cancelled, is
+-- aborted only if the ledger has no success (H13). The attempt is not counted; the loss is counted separately (H6).
+-- Unordered: it never waits for a lock, and an order would make the planner scan the whole table by id. Locked only if
+-- the epoch is still the one seen: meanwhile the row may have been freed and claimed by a live worker (H7).
 with orphan as materialized (
     select d.id, d.epoch, d.cancel_requested as asked,
            (d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
@@ -73,7 +72,7 @@ returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,
           case when d.reason = 'CANCELLED' then null else d.lane end, d.gate
 
 -- name: record_lost
--- Append-only; one row per owner that died under a delivery.
+-- Append-only; one row for each owner that died during a delivery.
 insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
 select delivery_id, replay, number, epoch, todoku_now(), 'WORKER_LOST', 'its worker died',
        (select d.message_seq from todoku_delivery d where d.id = s.delivery_id)
@@ -100,7 +99,7 @@ update todoku_lane l set parked = true
    and not {skips}
 
 -- name: workers
--- Only reads; what each holds is counted in the small index of rows in flight.
+-- Only reads; the deliveries each holds are counted in the small index of rows in flight.
 select id, name, state, date_part('epoch', started_at), date_part('epoch', expires_at),
        (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
   from todoku_worker w order by started_at, id

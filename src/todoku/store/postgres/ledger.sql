@@ -1,7 +1,8 @@
 -- The ledger and the inbox.
 
 -- name: publish_reserve
--- Losers of a race wait for the winner and insert nothing; sorted, so that two publishers cannot deadlock.
+-- A second publisher waits for the first one's commit and inserts nothing; sorted, so that two publishers cannot
+-- deadlock.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at)
 select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now()
   from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, digest text, id uuid)
@@ -9,7 +10,7 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now()
     on conflict (scope, key_hash) do nothing
 
 -- name: publish_reserve_for
--- As publish_reserve, but an entry whose time is over is taken over: of two that try, the second finds it renewed.
+-- As publish_reserve, but an expired entry is replaced: of two that try, the second finds it renewed.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
 select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todoku_now() + lasts * interval '1 second'
   from json_to_recordset(cast(cast(:entries as text) as json))
@@ -22,8 +23,8 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todo
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14). A caller's repeatable
--- read may see two rows of a key, its own and one that was pruned since it began: its own goes first.
+-- A separate statement: it sees the row of the first publisher, which the snapshot of the insert did not (H14). Under
+-- repeatable read a caller may see two rows of a key, its own and one pruned since it began: its own goes first.
 select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coalesce(m.created_at, l.created_at)),
        m.payload::text
   from json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, id uuid)
@@ -33,18 +34,18 @@ select l.scope, l.key_hash, l.digest, l.message_id::text, date_part('epoch', coa
   left join lateral (select payload, created_at from todoku_message where id = l.message_id limit 1) m on true
 
 -- name: publish_unreserve
--- Only what this very publish reserved: the message id is its own.
+-- Only entries that this publish reserved: they have its message id.
 delete from todoku_ledger l
  using json_to_recordset(cast(cast(:entries as text) as json)) as s(scope text, key_hash text, id uuid)
  where l.scope = s.scope and l.key_hash = s.key_hash and l.message_id = s.id
 
 -- name: once_found
--- A statement of its own: it sees the winner's row, which the snapshot of the insert did not (H14).
+-- A separate statement: it sees the row of the first caller, which the snapshot of the insert did not (H14).
 select digest, state, message_id::text, http_status, response::text, date_part('epoch', created_at)
   from todoku_ledger where scope = cast(:scope as text) and key_hash = cast(:key_hash as text)
 
 -- name: once_record
--- Only by whoever reserved the key: the token is his own.
+-- Only for the caller that reserved the key: the token is its own.
 update todoku_ledger
    set state = cast(:state as text), http_status = cast(cast(:status as text) as integer),
        response = cast(cast(:response as text) as json), updated_at = todoku_now(),
@@ -54,7 +55,7 @@ update todoku_ledger
 returning 1
 
 -- name: once_conclude
--- Only what waits for its end: what has succeeded or failed stays as it is, and of two that tell, one does.
+-- Only an open entry: one that has succeeded or failed stays as it is, and of two concurrent callers one succeeds.
 update todoku_ledger
    set state = cast(:state as text), http_status = cast(cast(:status as text) as integer),
        response = cast(cast(:response as text) as json), updated_at = todoku_now(),
@@ -63,14 +64,14 @@ update todoku_ledger
 returning 1
 
 -- name: inbox_once
--- The primary key decides; whoever comes second waits for the first one's commit and inserts nothing.
+-- The primary key decides; a second caller waits for the first one's commit and inserts nothing.
 insert into todoku_inbox (consumer, message_id, seen_at)
 values (cast(:consumer as text), cast(cast(:message_id as text) as uuid), todoku_now())
     on conflict do nothing
 returning 1
 
 -- name: inbox_newer
--- The row's lock puts those of one key in a row; each compares with what the one before it has left.
+-- The row lock serializes callers of one key; each compares with the value of the one before it.
 insert into todoku_inbox_sequence as s (consumer, key, sequence, seen_at)
 values (cast(:consumer as text), cast(:key as text), cast(cast(:sequence as text) as bigint), todoku_now())
     on conflict (consumer, key) do update set sequence = excluded.sequence, seen_at = excluded.seen_at
@@ -78,8 +79,8 @@ values (cast(:consumer as text), cast(:key as text), cast(cast(:sequence as text
 returning 1
 
 -- name: mark_inbox
--- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
--- the fenced settle behind it is the proof; seen twice is seen.
+-- Written in the transaction of the handler's own writes, right before the settle: it never waits long (H21). The
+-- fenced settle after it decides; a message that was already seen stays seen.
 insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :message_id::uuid, todoku_now())
     on conflict do nothing
 

@@ -1,8 +1,8 @@
 -- Limits and breakers of queues and destinations.
 
 -- name: rooms
--- Only reads: how many more the limits in force let start, by their rate and at once. What is in flight is counted in
--- its small index, no further than the limit.
+-- Only reads: how many more deliveries the limits in force allow, by rate and at once. Deliveries in flight are
+-- counted in their small index, no further than the limit.
 select 'queue', name, {allowed}, most - (select count(*) from (
            select from todoku_delivery d where d.status = 'sending' and d.queue = l.name limit l.most) f)
   from (select name, "limit" as most, rate, tat from todoku_queue
@@ -14,18 +14,18 @@ select 'destination', name, {allowed}, most - (select count(*) from (
          where name = any (:destinations::text[]) and {counts}) l
 
 -- name: allowed
--- A fragment: how many a rate lets start now. What was not used is kept for a moment, so that a poll that comes late
--- loses nothing.
+-- A fragment: how many starts a rate allows now. Unused starts are retained for a moment, so that a late poll loses
+-- none.
 case when rate is null then null when tat > todoku_now() then 0
      else 1 + floor(least(date_part('epoch', todoku_now() - {credit}) * rate, 1e6))::int end
 
 -- name: credit
--- A fragment: from when on starts that were not used are kept.
+-- A fragment: the time from which unused starts are retained.
 greatest(tat, todoku_now() - interval '100 milliseconds')
 
 -- name: lock_limits
--- A statement of its own: the next one counts what others committed before it had these locks, and until the commit
--- nobody else counts. Queues before destinations, each sorted: no deadlock (H11).
+-- A separate statement: the next one counts what others committed before this one got the locks, and no other
+-- transaction counts until the commit. Queues before destinations, each sorted: no deadlock (H11).
 with q as materialized (
     select name from todoku_queue where name = any (:queues::text[]) order by name for update
 ), d as materialized (
@@ -34,7 +34,7 @@ with q as materialized (
 select (select count(*) from q), (select count(*) from d)
 
 -- name: spend_rates
--- The rows are locked by this transaction, which has claimed so many of each.
+-- The rows are locked by this transaction. Counts the deliveries it has claimed of each.
 with q as (
     update todoku_queue l set tat = {credit} + make_interval(secs => s.number::float8 / l.rate)
       from json_each_text(:queues::json) as s(name, number) where l.name = s.name and l.rate is not null
@@ -43,7 +43,7 @@ update todoku_destination l set tat = {credit} + make_interval(secs => s.number:
   from json_each_text(:destinations::json) as s(name, number) where l.name = s.name and l.rate is not null
 
 -- name: limit_queue
--- One row; running workers read it every second or so (`limits`). A new rate begins anew.
+-- One row; running workers read it about every second (`limits`). A new rate starts without credit or debt.
 insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
 values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), todoku_now())
     on conflict (name) do update
@@ -51,7 +51,7 @@ values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts)
            updated_at = excluded.updated_at
 
 -- name: limit_destination
--- As limit_queue. A destination nobody has announced yet is not announced by this: it was never seen.
+-- As limit_queue. This does not announce the destination: in a new row `seen_at` is "never".
 insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
 values (:name, :concurrency, :rate, todoku_now() + make_interval(secs => :lasts), '-infinity')
     on conflict (name) do update
@@ -64,9 +64,9 @@ values (:name, todoku_now() + make_interval(secs => :open_for), :failures, todok
     on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
 
 -- name: limits
--- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
--- because every worker asks every second. A limit whose time is over says nothing. Each part repeats the condition of a
--- partial index (todoku_queue_held, todoku_destination_held), so that the others are not walked.
+-- Only reads: one row for each queue and destination with a setting, and for each live lease. A few rows, in one
+-- statement, because every worker reads them every second. An expired limit is not returned. Each part repeats the
+-- condition of a partial index (todoku_queue_held, todoku_destination_held), so that other rows are not read.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0::float8, 0
   from todoku_queue
  where paused or {counts}

@@ -12,7 +12,7 @@ select date_part('epoch', at), by, action, target, why from todoku_audit
  where target = any (:targets::text[]) order by id
 
 -- name: previews
--- Only reads; a payload too large to be shown stays where it is.
+-- Only reads; a payload too large to show is not returned.
 select id, case when octet_length(payload::text) <= :largest then payload::text end,
        coalesce(octet_length(payload::text), octet_length(payload_bytes)), content_type
   from todoku_message where id = any (:ids::text[]::uuid[])

@@ -1,4 +1,4 @@
-"""Waiting for NOTIFY, on a connection of its own. A notice that is missed costs time, never a message."""
+"""Waits for NOTIFY on a separate connection. A missed notice delays a message, and never loses it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 import psycopg
 
 CHANNEL: Final = "todoku"
-_LOOK: Final = 0.5
-_LONGEST: Final = 5.0
-_PATIENCE: Final = 2.0
+_CHECK_EVERY: Final = 0.5
+_RECONNECT_MAX: Final = 5.0
+_START_TIMEOUT: Final = 2.0
 
 
 class PostgresListener:
-    """A thread that listens. Behind PgBouncer in transaction mode it hears nothing, and polling is enough."""
+    """A thread that listens for notices. Behind PgBouncer in transaction mode there are none, and workers poll."""
 
     announces = True
 
@@ -27,10 +27,10 @@ class PostgresListener:
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="todoku listener", daemon=True)
         self._thread.start()
-        self._listening.wait(_PATIENCE)  # what is published from here on is heard, if the server answers
+        self._listening.wait(_START_TIMEOUT)  # from now on every publish is noticed, if the server answers
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stops listening."""
         self._closed.set()
         self._thread.join()
 
@@ -44,14 +44,14 @@ class PostgresListener:
                     connection.execute(f"listen {CHANNEL}")
                     pause = 0.1
                     self._listening.set()
-                    self._hear(connection)
-            except psycopg.Error:  # the server is gone; the heartbeat says so, and polling goes on
+                    self._wait_for_notices(connection)
+            except psycopg.Error:  # the server is gone; the heartbeat reports it, and workers poll
                 self._closed.wait(pause)
-                pause = min(pause * 2, _LONGEST)
+                pause = min(pause * 2, _RECONNECT_MAX)
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> None:
-        # psycopg's own wait would wake this thread ten times a second, and select() takes no descriptor above 1023.
+    def _wait_for_notices(self, connection: psycopg.Connection[Any]) -> None:
+        # psycopg's own wait wakes this thread ten times a second, and select() supports no descriptor above 1023.
         while not self._closed.is_set():
             for _ in connection.notifies(timeout=0):
                 self._notice()
-            wait([connection.fileno()], timeout=_LOOK)
+            wait([connection.fileno()], timeout=_CHECK_EVERY)

@@ -2,19 +2,19 @@
 -- These run on the caller's connection, with any driver and codecs: each parameter is text, cast as text first.
 
 -- name: publish_lock_destinations
--- Taken before any lane's lock, in key order. Shared: keeps out only a publisher of very many lanes.
+-- Taken before the locks of lanes, in key order. Shared: excludes only a publisher of very many lanes.
 select pg_advisory_xact_lock_shared(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lock_destinations_whole
--- Instead of one lock per lane, of which there are too many for the lock table.
+-- Instead of one lock for each lane: there are too many for the lock table.
 select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lock_lanes
--- Held until the caller commits, and ids are drawn after it: so ids of a lane follow commit order (I10).
+-- Held until the caller commits, and ids are assigned after it: so ids of a lane follow commit order (I10).
 select pg_advisory_xact_lock(lock) from unnest(cast(cast(:locks as text) as bigint[])) as s(lock)
 
 -- name: publish_lanes
--- The lane's own lock is held: nobody deletes the lane between this insert and the commit.
+-- The lane's lock is held: no settle deletes the lane between this insert and the commit.
 insert into todoku_lane (id, queue, destination, ready_at)
 select distinct on (lane) lane, queue, destination, todoku_now()
   from json_to_recordset(cast(cast(:lanes as text) as json)) as s(lane bigint, queue text, destination text)
@@ -22,13 +22,14 @@ select distinct on (lane) lane, queue, destination, todoku_now()
     on conflict (id) do nothing
 
 -- name: publish_gate_calls
--- Only appends: no publisher waits for another or for a claim, nor they for him. Who claims heeds what was committed.
+-- Only appends: publishers and claims never wait for each other. Claims process the committed calls.
 insert into todoku_gate_call (queue, destination, gate, key)
 select queue, destination, gate, key
   from json_to_recordset(cast(cast(:gates as text) as json)) as s(gate bigint, queue text, destination text, key text)
 
 -- name: publish
--- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19).
+-- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19). NOTIFY takes a
+-- lock of the whole server at commit, so it is sent only while a worker is recorded as idle.
 with draft as materialized (
     select s.*, nextval('todoku_message_seq_seq') as seq
       from json_to_recordset(cast(cast(:messages as text) as json))
@@ -60,7 +61,7 @@ select date_part('epoch', todoku_now()),
                  where cast(:notify as boolean) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
 
 -- name: publish_reopen
--- Only what is `aborted` changes, under its row lock: of two publishers one reopens, with its audit row (H15).
+-- Only `aborted` rows change, under the row lock: of two publishers one reopens, with its audit row (H15).
 with dead as materialized (
     select d.id, d.destination, d.lane, d.gate, d.queue, m.key, m.key_hash, m.digest
       from todoku_message m join todoku_delivery d on d.message_seq = m.seq
@@ -89,8 +90,8 @@ insert into todoku_audit (at, by, action, target, why)
 select todoku_now(), 'publisher', 'replay', 'delivery:' || id, 'published again with the same key' from reopened
 
 -- name: publish_data_keys
--- With the message sealed by it, in the caller's transaction. No unique key, so nobody waits for somebody's commit; a
--- key that is committed is not stored again.
+-- Together with the messages it encrypts, in the caller's transaction. There is no unique key, so no publisher waits
+-- for another's commit; a committed key is not stored again.
 insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
 select id, day, master_key_id, decode(wrapped, 'base64'), todoku_now()
   from json_to_recordset(cast(cast(:keys as text) as json))

@@ -1,12 +1,12 @@
 -- Queues and flow control keys.
 
 -- name: set_queue
--- One row; claim reads it in its own statement, so a pause holds from the commit on.
+-- One row; claim reads it in its own statement, so a pause is effective from the commit.
 insert into todoku_queue (name, paused, updated_at) values (:name, :paused, todoku_now())
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
 
 -- name: queue_columns
--- A fragment: a queue with what is in force, and the time it is.
+-- A fragment: a queue with the values in force, and the database's clock.
 name, paused, case when {counts} then "limit" end, case when {counts} then rate end, spec::text,
        date_part('epoch', created_at), date_part('epoch', updated_at), date_part('epoch', tat),
        date_part('epoch', todoku_now())
@@ -17,7 +17,7 @@ select {queue_columns}
   from todoku_queue where name = :name
 
 -- name: http_queues
--- Only reads: there are few.
+-- Only reads; the names of a kind are adjacent in the primary key.
 select {queue_columns}
   from todoku_queue
  where starts_with(name, :kind) and created_at is not null
@@ -25,16 +25,16 @@ select {queue_columns}
  order by name limit :most
 
 -- name: lock_queue
--- Locks the row: nobody changes it before this transaction ends.
+-- Locks the row: it does not change before this transaction ends.
 select {queue_columns}
   from todoku_queue where name = :name for update
 
 -- name: make_queue
--- One row, if it is not there; what it says is written by put_queue in this transaction.
+-- One row, if it does not exist; put_queue writes its values in this transaction.
 insert into todoku_queue (name, updated_at) values (:name, todoku_now()) on conflict (name) do nothing
 
 -- name: put_queue
--- One row, locked by this transaction. A rate that is another one now begins anew.
+-- One row, locked by this transaction. A changed rate starts without credit or debt.
 update todoku_queue
    set paused = :paused, "limit" = :concurrency, rate = :rate, spec = :spec::json, limit_until = null,
        tat = case when rate is not distinct from :rate::float8 then tat end,
@@ -42,7 +42,7 @@ update todoku_queue
  where name = :name
 
 -- name: remove_queue
--- One row; deliveries carry the name of their queue, and need no row of it.
+-- One row; deliveries contain the name of their queue, and need no row of it.
 delete from todoku_queue where name = :name and created_at is not null returning name
 
 -- name: reset_rate
@@ -51,7 +51,8 @@ update todoku_queue set tat = null, updated_at = todoku_now() where name = :name
 returning name
 
 -- name: queue_loads
--- Only reads: what waits is counted in the indexes that claim reads, up to a number; what runs in its small one.
+-- Only reads: waiting deliveries are counted in the indexes that claim reads, up to a limit; running ones in their
+-- small index.
 select p.name,
        (select count(*) from (select from todoku_delivery d
                                where d.queue = p.name and d.status in ('pending', 'failed')
@@ -66,6 +67,6 @@ select p.name,
   from json_to_recordset(:places::json) as p(name text, lane bigint)
 
 -- name: http_running
--- Only reads: what runs is in a small index, and so are the live leases.
+-- Only reads: running deliveries and live leases have small indexes.
 select (select count(*) from todoku_delivery d where d.status = 'sending' and {is_http}),
        (select count(*) from todoku_worker where expires_at > todoku_now())

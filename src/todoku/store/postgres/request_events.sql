@@ -1,14 +1,14 @@
--- What happened to HTTP requests. A row that the filter does not match is returned all the same: it says how far was read.
+-- Events of HTTP requests. Rows that the filter does not match are returned, too: they show how far was read.
 
 -- name: created_requests
--- Only reads, down the index of requests from a position on: ids begin with their time.
+-- Only reads, down the index of requests from a position: ids begin with their time.
 select m.id, date_part('epoch', m.created_at), {request_matching}
   from todoku_message m
  where {http_topics} and m.id <= :before and m.id >= :since
  order by m.id desc limit :most
 
 -- name: sending_requests
--- Only reads: what is in flight has a small index.
+-- Only reads: deliveries in flight have a small index.
 select {delivery_columns}, {request_matching}
   from (select * from todoku_delivery
          where status = 'sending' and {is_http} and claimed_at >= :since and (claimed_at, id) <= (:before, :before_id)
@@ -18,7 +18,7 @@ select {delivery_columns}, {request_matching}
  order by d.claimed_at desc, d.id desc
 
 -- name: dead_requests
--- Only reads, down the index of dead requests from a position on; cancelled ones are among them.
+-- Only reads, down the index of dead requests from a position; includes cancelled ones.
 select {delivery_columns}, {request_matching}
   from (select * from todoku_delivery
          where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
@@ -28,7 +28,8 @@ select {delivery_columns}, {request_matching}
  order by d.updated_at desc, d.id desc
 
 -- name: tried_requests
--- Only reads, down the index of ends from a position on; so many rows, those that are of no request too.
+-- Only reads, down the index of end times from a position; a fixed number of rows, including those that are not
+-- requests.
 select {attempt_columns}, m.id is not null and {http_topics} and {request_matching}
   from (select * from todoku_attempt
          where ended_at >= :since and ended_at <= :before
@@ -38,7 +39,7 @@ select {attempt_columns}, m.id is not null and {http_topics} and {request_matchi
  order by a.ended_at desc, a.delivery_id desc, a.epoch desc
 
 -- name: delivered_requests
--- Only reads, down the index of delivered requests from a position on.
+-- Only reads, down the index of delivered requests from a position.
 select {finished_columns}, m.id is not null and {request_matching}
   from (select * from todoku_history
          where {is_http} and finished_at >= :since and (finished_at, delivery_id) <= (:before, :before_id)

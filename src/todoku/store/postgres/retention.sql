@@ -1,7 +1,7 @@
 -- Expiry and pruning.
 
 -- name: expire
--- Only rows that wait; a running one is past its expiry only for its owner. In no order, as free_orphans.
+-- Only waiting rows; a running one is left to its owner. Unordered, as free_orphans.
 with late as materialized (
     select id from todoku_delivery
      where status in ('pending', 'failed') and expires_at <= todoku_now() and expires_at < 'infinity'
@@ -14,11 +14,11 @@ update todoku_delivery
 returning id, lane, gate
 
 -- name: announced
--- Only reads: destinations that some worker has announced lately.
+-- Only reads: destinations that a worker has announced recently.
 select name from todoku_destination where seen_at > todoku_now() - make_interval(secs => :after)
 
 -- name: abort_unknown
--- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
+-- Only rows that have waited that long themselves, so a rolling deployment loses nothing.
 with stray as materialized (
     select id from todoku_delivery
      where queue = :queue and destination = :destination and status in ('pending', 'failed')
@@ -32,19 +32,20 @@ update todoku_delivery
 returning id, lane, gate
 
 -- name: prune_batches
--- Only what is over: a batch that still waits for something, a replay too, stays as long as that takes.
+-- Only finished batches: one that still waits, for a replay, too, stays.
 delete from todoku_batch where id = any (array(
     select id from todoku_batch
      where done_at is not null and done_at < todoku_now() - make_interval(secs => :ttl) limit :most))
 returning 1
 
 -- name: prune_hooks
--- Those that `hooks` passes over anyway.
+-- Only hooks that `hooks` does not return any more.
 delete from todoku_hook
  where seen_at <= (select max(seen_at) from ({announcements}) a) - make_interval(secs => :forgotten_after)
 
 -- name: prune_messages
--- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
+-- A message is removed only when it has no delivery left (I1), and deliveries are created with their message, never
+-- later.
 with chunk as materialized (
     select seq, created_at < todoku_now() - make_interval(secs => :ttl) as old
       from todoku_message where seq > :after order by seq limit :most
@@ -57,7 +58,7 @@ with chunk as materialized (
 select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
 
 -- name: prune_ledger
--- Never while a delivery with the key is there, dead letters included (H16).
+-- Never while a delivery with the key exists, dead letters included (H16).
 with old as materialized (
     select ctid from todoku_ledger l
      where expires_at <= todoku_now() and expires_at < 'infinity'
@@ -69,7 +70,7 @@ delete from todoku_ledger where ctid = any (array(select ctid from old))
 returning 1
 
 -- name: prune_attempts
--- Only of deliveries that are gone.
+-- Only of deliveries that no longer exist.
 delete from todoku_attempt a where a.ctid = any (array(
     select ctid from todoku_attempt o
      where o.ended_at < todoku_now() - make_interval(secs => :ttl)
@@ -77,7 +78,7 @@ delete from todoku_attempt a where a.ctid = any (array(
 returning 1
 
 -- name: prune_results
--- By age alone: a result is kept as long as the history of its delivery.
+-- By age alone: a result is retained as long as the history of its delivery.
 delete from todoku_result where delivery_id = any (array(
     select delivery_id from todoku_result
      where created_at < todoku_now() - make_interval(secs => :ttl) limit :most))
@@ -90,26 +91,26 @@ delete from todoku_inbox i where i.ctid = any (array(
 returning 1
 
 -- name: prune_history
--- Whole partitions, none of which a settle writes to any more.
+-- Drops whole partitions that no settle writes to any more.
 select todoku_history_drop(todoku_now() - make_interval(secs => :ttl))
 
 -- name: prepare_history
--- Makes what is missing; two at once are kept apart by the lock.
+-- Creates missing partitions; the lock serializes two callers.
 select todoku_history_ahead(:days::int) from pg_advisory_xact_lock(hashtext('todoku_history_ahead'))
 
 -- name: stray_history
--- Only reads: rows that found no partition of their day, which is an alarm (H27).
+-- Only reads: rows outside the partitions of their days, which is an alarm (H27).
 select count(*) from (select from todoku_history_default limit 1000) stray
 
 -- name: prune_secrets
--- By time alone: what has ended is not read any more.
+-- By time alone: expired secrets are not read any more.
 delete from todoku_secret where id = any (array(
     select id from todoku_secret where expires_at <= todoku_now() limit :most))
 returning 1
 
 -- name: prune_cancelled
--- Requests that somebody cancelled, with an audit row that stays, when delivered ones would go too: nobody replays them.
--- One that somebody is changing is left alone.
+-- Cancelled requests, after the retention of delivered ones; their audit rows stay. Rows locked by another transaction
+-- are skipped.
 with old as materialized (
     select id from todoku_delivery
      where status = 'aborted' and {is_http} and updated_at < todoku_now() - make_interval(secs => :ttl)
@@ -119,7 +120,7 @@ delete from todoku_delivery where id = any (array(select id from old))
 returning 1
 
 -- name: prune_queues
--- Only what came into being by use: nobody has used it for long, nothing of it is left, and the next use makes it anew.
+-- Only queues created by use: unused for long, and without deliveries. The next use creates them again.
 delete from todoku_queue where name = any (array(
     select q.name from todoku_queue q
      where q.created_at is not null and not q.paused and q.spec ->> 'implicit' = 'true'

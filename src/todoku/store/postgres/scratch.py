@@ -1,21 +1,21 @@
-"""What tests do to a database of their own: stop its clock, empty it, drop its schema."""
+"""SQL for test databases: stop the clock, empty the tables, drop the schema."""
 
 from __future__ import annotations
 
 from todoku.core.errors import StoreError
-from todoku.store.sql import qualified, quoted
+from todoku.store.sql import qualify, quote
 
 
-def stopped(at: float | None, schema: str | None) -> str:
-    """The clock stands still at a moment; None: it goes again."""
+def stop_clock_sql(at: float | None, schema: str | None) -> str:
+    """Stops the database's clock at a moment (unix seconds); None: lets it run again."""
     now = "statement_timestamp()" if at is None else f"timestamptz 'epoch' + interval '{at * 1e6:.0f} microseconds'"
     define = "create or replace function todoku_now() returns timestamptz language sql stable parallel safe"
-    return qualified(f"{define} as $$ select {now} $$", schema)
+    return qualify(f"{define} as $$ select {now} $$", schema)
 
 
-def emptied(schema: str | None) -> str:
-    """Nothing is left but the schema itself, the audit, which is append-only, and keys that a process may remember."""
-    return qualified(
+def truncate_sql(schema: str | None) -> str:
+    """Empties all tables but the migrations, the append-only audit, and the data keys, which processes cache."""
+    return qualify(
         """do $$ declare names text; begin
             select string_agg(format('%I.%I', schemaname, tablename), ', ') into names from pg_tables
                 where schemaname::regnamespace = (
@@ -27,8 +27,8 @@ def emptied(schema: str | None) -> str:
     )
 
 
-def dropped(schema: str | None) -> str:
-    """The schema is gone, with everything in it."""
+def drop_schema_sql(schema: str | None) -> str:
+    """Drops the schema with everything in it."""
     if schema is None:
-        raise StoreError("this schema is not todoku's own", hint="only one that was named is removed: schema=…")
-    return f"drop schema if exists {quoted(schema)} cascade"
+        raise StoreError("the default schema is never removed", hint="only a schema configured by schema=… is")
+    return f"drop schema if exists {quote(schema)} cascade"

@@ -1,11 +1,12 @@
 -- Stored secrets.
 
 -- name: lock_secrets
--- A statement of its own: the next one sees what whoever had the lock before has committed. It ends with the transaction.
+-- A separate statement: the next one sees what the previous holder of the lock committed. The lock ends with the
+-- transaction.
 select pg_advisory_xact_lock(hashtext('todoku secrets'))
 
 -- name: secrets
--- Only reads: those of a name or of its family (null: all) that have not ended.
+-- Only reads: those of a name or of its family (null: all) that have not expired.
 select id, name, value, master_key_id, date_part('epoch', created_at),
        case when expires_at < 'infinity' then date_part('epoch', expires_at) end, date_part('epoch', todoku_now())
   from todoku_secret
@@ -13,7 +14,7 @@ select id, name, value, master_key_id, date_part('epoch', created_at),
  order by created_at, id
 
 -- name: put_secret
--- What there is was read in this transaction, under lock_secrets.
+-- The present secrets were read in this transaction, under lock_secrets.
 insert into todoku_secret (id, name, value, master_key_id, created_at, expires_at)
 values (:id, :name, :value, :master_key_id, todoku_now(),
         coalesce(todoku_now() + make_interval(secs => :lasts), 'infinity'))

@@ -8,10 +8,10 @@ select s.id, l.state, l.digest
                       where scope = s.scope and key_hash = s.key_hash limit 1) l
 
 -- name: settle_effects
--- A true success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and
--- lives 48 hours after the last (H16); another digest never overwrites it (I5), but a success does overwrite what is
--- none, whosever it is: it must be in the ledger. Sorted by key: no deadlock (H11). The row of a failure is locked, so
--- that nobody frees it between this and its own change.
+-- A real success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and is
+-- retained for 48 hours after the last (H16); another digest never overwrites it (I5), but a success overwrites any
+-- entry that is not one, of any caller: it must be in the ledger. Sorted by key: no deadlock (H11). The row of a
+-- failure is locked, so that no reclaim frees it between this statement and its settlement.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select distinct on (s.scope, s.key_hash)
@@ -40,8 +40,8 @@ select distinct on (s.scope, s.key_hash)
            else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
 
 -- name: settle_reservations
--- The publish entry lives as long after its last success as the effect entry (H16). Locked in key order. Each row is
--- there, so each insert is an update: found by its key, where the join of an update could walk the whole ledger.
+-- The publish entry is retained as long after its last success as the effect entry (H16). Locked in key order. Each
+-- row exists, so each insert is an update: found by its key, where the join of an update could scan the whole ledger.
 insert into todoku_ledger
 select l.* from (
     select distinct scope, key_hash from json_to_recordset(:entries::json) as s(scope text, key_hash text)
@@ -52,9 +52,9 @@ select l.* from (
 
 -- name: settle_done
 -- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. The delete
--- is the lock: it walks the primary key by id, so rows are locked in order, and looks at what it waited for again.
--- Ids are sorted and none comes twice, so an id has its epoch at its place among them. Returns the tokens that were
--- not ours.
+-- is the lock: it follows the primary key by id, so rows are locked in order, and checks rows it waited for again. Ids
+-- are sorted and unique, so the epoch of an id has the same place in its array. Returns the tokens the worker does not
+-- own.
 with token as materialized (
     select id::bigint, epoch::bigint from json_each_text(:tokens::json) as s(id, epoch) order by 1
 ), gone as (
@@ -70,8 +70,9 @@ with token as materialized (
 select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
 -- name: settle_rest
--- Fenced like settle_done. The failed attempt is written with its epoch in the statement (H4), and the max_attempts that
--- the worker went by. Returns the tokens that were not ours, and what would run again but was cancelled meanwhile.
+-- Fenced as settle_done. The failed attempt is written with its epoch in the same statement (H4), and with the
+-- max_attempts the worker used. Returns the tokens the worker does not own, and the rows that would be retried but
+-- were cancelled meanwhile.
 with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
@@ -102,11 +103,11 @@ union all
 select id, true from held where cancel_requested and status <> 'aborted'
 
 -- name: cancelled
--- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
+-- A fragment: a cancellation stays valid if the owner did not see it, or died before it could obey (H22).
 'cancelled while it ran'
 
 -- name: settle_results
--- The delivery was settled by us in this transaction.
+-- The delivery was settled by this worker in this transaction.
 insert into todoku_result (delivery_id, message_seq, result, created_at)
 select delivery_id, message_seq, result::json, todoku_now()
   from json_to_recordset(:rows::json) as s(delivery_id bigint, message_seq bigint, result text)
@@ -123,7 +124,7 @@ select a.delivery_id, a.epoch from unnest(:ids::bigint[]) as s(id)
                       where delivery_id = s.id and worker_id = :worker offset 0) a
 
 -- name: release
--- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
+-- Fenced; the attempt never started, so it is not counted (I4). A token works once: a repetition changes nothing.
 with held as materialized (
     select d.id from json_each_text(:tokens::json) as s(id, epoch)
      cross join lateral (

@@ -1,7 +1,7 @@
 -- Why a delivery waits.
 
 -- name: situation
--- Only reads; what is in flight is counted in its small index.
+-- Only reads; deliveries in flight are counted in their small index.
 select case when d.expires_at < 'infinity' then date_part('epoch', d.expires_at) end, date_part('epoch', d.claimed_at),
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination), d.gate
@@ -17,11 +17,11 @@ select key, "limit", rate, running, case when rate is not null then date_part('e
 select date_part('epoch', ready_at), worker_id, failures, parked from todoku_lane where id = :lane
 
 -- name: lane_head
--- Only reads: the first row of a lane that is not over, which is the next to run (I10).
+-- Only reads: the first unfinished row of a lane, which is the next to run (I10).
 select id from todoku_delivery where lane = :lane and status <> 'aborted' order by id limit 1
 
 -- name: lane_blocker
--- Only reads: the dead letters of a lane that can have parked it.
+-- Only reads: the dead letters of a lane that may have parked it.
 select id from todoku_delivery
  where lane = :lane and status = 'aborted' and coalesce(reason, '') <> all (:gone::text[])
  order by id limit 1

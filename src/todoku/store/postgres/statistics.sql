@@ -1,29 +1,29 @@
--- Numbers.
+-- Statistics.
 
 -- name: size
--- Only reads, at most so many rows: enough to know whether counting is cheap.
+-- Only reads a limited number of rows: enough to know whether counting is cheap.
 select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
   from (select from todoku_delivery limit :most) d
 
 -- name: count_deliveries
--- Only reads. There are at most so many; saying so gives the planner a way through the primary key.
+-- Only reads. The limit is above the number of rows, and lets the planner use the primary key.
 select status, destination, coalesce(reason, ''), count(*)
   from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
 
 -- name: count_dead
--- Only reads, at most so many rows, by the index of dead letters.
+-- Only reads a limited number of rows, by the index of dead letters.
 select destination, coalesce(reason, ''), count(*)
   from (select destination, reason from todoku_delivery where status = 'aborted' order by id limit :most) d
  group by 1, 2
 
 -- name: edges
--- Only reads: of each part of the id range the first and the last id in it, by two probes of the primary key.
+-- Only reads: the first and the last id of each part of the id range, by two probes of the primary key.
 select low.id, high.id from json_to_recordset(:parts::json) as s(low bigint, high bigint)
  cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id limit 1) low
  cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id desc limit 1) high
 
 -- name: count_sample
--- Only reads: windows of the id range; each row stands for as many as its window goes into its piece.
+-- Only reads: windows of the id range; each row counts for the ratio of its part to its window.
 select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
   from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
  cross join lateral (select status, destination, reason from todoku_delivery
@@ -31,7 +31,7 @@ select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
  group by 1, 2, 3
 
 -- name: lag_due
--- Only reads. Of each place at most so many rows, from the index alone, oldest first.
+-- Only reads a limited number of rows of each place, from the index alone, oldest first.
 select due.number, due.age, due.number
   from json_to_recordset(:places::json) as s(queue text, destination text, priority smallint)
  cross join lateral (
@@ -43,8 +43,8 @@ select due.number, due.age, due.number
          order by next_run_at, id limit :most) d) due
 
 -- name: lag_apart
--- Only reads: what is not in the due index. Lanes by theirs, in its order, so that no other row is walked; suspects,
--- which are few; gates by theirs. At most so many rows of each are looked at.
+-- Only reads: deliveries that are not in the due index. Lanes by their index, in its order, so that no other row is
+-- read; suspects, which are few; gates by their index. A limited number of rows of each.
 select count(*) filter (where due),
        coalesce(date_part('epoch', todoku_now() - min(next_run_at) filter (where due)), 0), count(*)
   from (select next_run_at, status in ('pending', 'failed') and next_run_at <= todoku_now()
@@ -64,7 +64,7 @@ select count(*) filter (where due),
          order by gate, priority, next_run_at, id limit :most) d
 
 -- name: lag_held
--- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
+-- Only reads: deliveries in flight by their small index, and a limited number of dead letters by theirs.
 select count(*),
        count(*) filter (where claimed_at < todoku_now() - make_interval(secs => :stuck_after)
                            or not exists (select from todoku_worker w
@@ -73,7 +73,7 @@ select count(*),
   from todoku_delivery d where status = 'sending'
 
 -- name: lag_sample
--- Only reads: as count_sample, of what is due and of dead letters.
+-- Only reads: as count_sample, of due deliveries and of dead letters.
 select sum(s.weight) filter (where d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()
                                and d.expires_at > todoku_now()),
        sum(s.weight) filter (where d.status = 'aborted')
@@ -82,8 +82,8 @@ select sum(s.weight) filter (where d.status in ('pending', 'failed') and d.next_
                       where id >= s.start and id < s.start + s.width) d
 
 -- name: count_history
--- Only reads: exactly while there are few; then the planner's own estimate, scaled to the pages there are now, because
--- counting would read every partition. A partition without statistics is taken at 100 bytes a row.
+-- Only reads: exact for small numbers; otherwise the planner's estimate, scaled to the present number of pages,
+-- because counting would read every partition. A partition without statistics is estimated at 100 bytes a row.
 select case when few <= 100000 then few else (
            select coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
                                     then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
@@ -93,7 +93,7 @@ select case when few <= 100000 then few else (
   from (select count(*) as few from (select from todoku_history limit 100001) h) f
 
 -- name: dead_groups
--- Only reads, at most so many rows, by the index of dead letters. The newest of each group is its example.
+-- Only reads a limited number of rows, by the index of dead letters. The newest of each group is its example.
 select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error
   from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
                max(updated_at) as until, max(id) as newest
@@ -104,7 +104,8 @@ select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part
  order by g.number desc, 1, 2
 
 -- name: full_gates
--- Only reads: gates at their limit with something behind it, found by what runs. No more is counted than is shown.
+-- Only reads: gates at their limit at which deliveries wait, found by their running deliveries. No more are counted
+-- than are returned.
 select g.queue, g.destination, g.key, g."limit", g.rate, g.running, w.number
   from (select distinct gate from todoku_delivery where status = 'sending' and gate is not null) d
  cross join lateral (select * from todoku_gate where id = d.gate and running >= "limit" limit 1) g
@@ -115,7 +116,7 @@ select g.queue, g.destination, g.key, g."limit", g.rate, g.running, w.number
  order by w.number desc, g.destination, g.key limit :most
 
 -- name: series_size
--- Only reads: about how many rows a span has, by the planner's own numbers of its days; nothing is counted.
+-- Only reads: the approximate number of rows of a span, by the planner's statistics of its days; nothing is counted.
 select (coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
                           then c.reltuples / c.relpages * (pg_relation_size(c.oid) / 8192)
                           else pg_relation_size(c.oid) / 100 end), 0)
@@ -128,14 +129,14 @@ select (coalesce(sum(case when c.reltuples > 0 and c.relpages > 0
                                    and to_char(:until::timestamptz at time zone 'UTC', 'YYYYMMDD'))
 
 -- name: series
--- Only reads: the blocks of the span alone, by an index of a few pages.
+-- Only reads the blocks of the span, by an index of a few pages.
 select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*)
   from todoku_history
  where finished_at >= :since::timestamptz and finished_at < :until::timestamptz
  group by 1
 
 -- name: series_sampled
--- Only reads: one block in :step, each of its rows standing for as many; the same blocks every time.
+-- Only reads: one block in :step, each of its rows counted :step times; always the same blocks.
 select floor(date_part('epoch', finished_at) / :width)::bigint * :width, count(*) * :step
   from todoku_history tablesample system (100.0 / :step) repeatable (0)
  where finished_at >= :since::timestamptz and finished_at < :until::timestamptz

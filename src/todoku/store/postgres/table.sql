@@ -1,7 +1,7 @@
 -- Whole tables, for copies.
 
 -- name: tables
--- Only reads: every table of todoku with its columns, their types, and their place in the primary key (0: none).
+-- Only reads: every table of todoku with its columns, their types, and their position in the primary key (0: none).
 select c.relname, a.attname, format_type(a.atttypid, null),
        coalesce(array_position(string_to_array(i.indkey::text, ' '), a.attnum::text), 0)
   from pg_class c
@@ -12,15 +12,15 @@ select c.relname, a.attname, format_type(a.atttypid, null),
  order by c.relname, a.attnum
 
 -- name: leases
--- Only reads: who may be running something now.
+-- Only reads: the workers that may be running deliveries now.
 select name from todoku_worker where expires_at > todoku_now() order by name
 
 -- name: migrated_at
--- Only reads. Microseconds: two databases are hardly ever made in the same one.
+-- Only reads. Microseconds: two databases are hardly ever created in the same one.
 select (extract(epoch from applied_at) * 1000000)::bigint from todoku_migration order by version
 
 -- name: identities
--- Only reads: the last id given away, of rows that are gone too.
+-- Only reads: the last assigned ids, even of deleted rows.
 select c.relname, coalesce(pg_sequence_last_value(pg_get_serial_sequence(c.oid::regclass::text, a.attname)), 0)
   from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> ''
  where c.relnamespace = (select relnamespace from pg_class where oid = 'todoku_migration'::regclass)
@@ -28,23 +28,23 @@ select c.relname, coalesce(pg_sequence_last_value(pg_get_serial_sequence(c.oid::
  order by c.relname
 
 -- name: set_identity
--- Only raised, by its caller: an id that was given away never comes again.
+-- The caller only raises it: an assigned id is never assigned again.
 select setval(pg_get_serial_sequence(c.oid::regclass::text, a.attname), :last)
   from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attidentity <> ''
  where c.relnamespace = (select relnamespace from pg_class where oid = 'todoku_migration'::regclass)
    and c.relname = :name
 
 -- name: history_days
--- Only reads: days since 1970. What lies in the future has no day.
+-- Only reads: days since 1970, without days in the future.
 select distinct floor(extract(epoch from finished_at) / 86400)::bigint
   from todoku_history where finished_at <= todoku_now() and isfinite(finished_at) order by 1 desc limit :most
 
 -- name: copy_begun
--- Only reads: the table is there as long as a copy into this database is not finished.
+-- Only reads: the table exists while a copy into this database is unfinished.
 select count(to_regclass('todoku_copy'))
 
 -- name: copy_begin
--- In the transaction that found the database empty, so two copies do not both begin.
+-- In the transaction that found the database empty, so that two copies cannot both begin.
 create table todoku_copy (name text primary key, done bigint not null, origin text not null)
 
 -- name: copy_stand
@@ -52,7 +52,7 @@ create table todoku_copy (name text primary key, done bigint not null, origin te
 select name, done, origin from todoku_copy order by name
 
 -- name: copy_note
--- In the transaction that writes the rows it counts: both are there, or neither.
+-- In the transaction that writes the counted rows: both commit, or neither.
 insert into todoku_copy (name, done, origin) values (:name, :rows, :origin)
     on conflict (name) do update set done = excluded.done
 
@@ -61,7 +61,8 @@ insert into todoku_copy (name, done, origin) values (:name, :rows, :origin)
 drop table todoku_copy
 
 -- name: place
--- Only reads. The server, the database and the table, whatever they are called; an empty database has no table yet.
+-- Only reads: identifies the server, the database and the table, regardless of their names; an empty database has no
+-- table yet.
 select system_identifier::text || '/' || (select oid from pg_database where datname = current_database()) || '/' ||
        coalesce(to_regclass('todoku_migration')::oid::text, '')
   from pg_control_system()

@@ -1,15 +1,15 @@
 -- Acts of operators on deliveries.
 
 -- name: pick
--- The write lock is held: what it returns cannot change before the act is done.
+-- The write lock is held: the returned rows cannot change before the act is done.
 select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among is null or d.status in (select value from json_each(:among))) and d.id > :after
  order by d.id limit :most
 
 -- name: replay
--- The rows are `aborted`; attempts start at 0, the epoch goes on rising (I4, I9). What killed its workers stays a
--- suspect: it still comes alone (H6).
+-- The rows are `aborted`; attempts start at 0, the epoch keeps rising (I4, I9). A row whose workers died stays a
+-- suspect: it is still claimed alone (H6).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
@@ -18,14 +18,15 @@ update todoku_delivery
 returning id
 
 -- name: replay_ledger
--- What is running again is not failed any more: a repeat must not be answered with the old failure (H15).
+-- A replayed delivery has not failed any more: a repeated request must not get the old failure (H15).
 update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
  where state = 'failed' and (scope, key_hash, digest) in (
     select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest')
       from json_each(:entries))
 
 -- name: once_reopen
--- As replay_ledger, for whoever accepted the work under the name of its destination. Only what failed: a success stays.
+-- As replay_ledger, for entries of `once` in the scope of the destination. Only failed entries change: a success
+-- stays.
 update todoku_ledger set state = 'accepted', updated_at = :now
  where state = 'failed' and (scope, key_hash) in (
     select json_extract(value, '$.scope'), json_extract(value, '$.key_hash') from json_each(:entries))
@@ -38,7 +39,7 @@ select json_extract(value, '$.lane'), json_extract(value, '$.queue'), json_extra
     on conflict (id) do update set ready_at = excluded.ready_at
 
 -- name: cancel
--- What waits is aborted, what runs is asked (H22). A finished one is gone.
+-- Aborts waiting rows and marks running ones for their owner (H22). A finished delivery has no row.
 update todoku_delivery
    set status = case status when 'sending' then 'sending' else 'aborted' end,
        epoch = epoch + case status when 'sending' then 0 else 1 end,
@@ -57,7 +58,7 @@ returning delivery_id;
 delete from todoku_delivery where id in (select value from json_each(:ids)) and status <> 'sending'
 
 -- name: settle_by_hand_result
--- Before the row goes, in its transaction. The rows do not run.
+-- Before the delivery is removed, in the same transaction. The rows do not run.
 insert into todoku_result (delivery_id, message_seq, result, created_at)
 select id, message_seq, :result, :now from todoku_delivery
  where id in (select value from json_each(:ids)) and status <> 'sending'
@@ -71,7 +72,7 @@ update todoku_delivery
 returning id
 
 -- name: settle_by_hand_ledger
--- As settle_effects: the first success stays; another digest's failure is left alone (I5).
+-- As settle_effects: the first success stays; a failure of another digest is not changed (I5).
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_extract(value, '$.digest'), :state,
@@ -90,7 +91,8 @@ select json_extract(value, '$.scope'), json_extract(value, '$.key_hash'), json_e
 delete from todoku_delivery where id in (select value from json_each(:ids)) and status = 'aborted' returning id
 
 -- name: history_chunk
--- Only reads: the next rows of the history in their order, and whether each is meant. So many a time, meant or not.
+-- Only reads: the next rows of the history in order, and whether each matches the filter. Reads a fixed number of
+-- rows, matching or not.
 select h.delivery_id, h.message_seq,
        coalesce(:topic is null or m.topic = :topic, 0) and (:until is null or h.finished_at < :until)
   from (select delivery_id, message_seq, finished_at from todoku_history
@@ -100,17 +102,17 @@ select h.delivery_id, h.message_seq,
  order by h.message_seq, h.delivery_id
 
 -- name: clear_history
--- What succeeded is over: nobody writes to it any more.
+-- Succeeded deliveries have ended: no worker writes to them.
 delete from todoku_history
  where message_seq in (select value from json_each(:seqs)) and delivery_id in (select value from json_each(:ids))
 returning delivery_id
 
 -- name: clear_attempts
--- Their deliveries went in this transaction.
+-- Their deliveries were removed in this transaction.
 delete from todoku_attempt where delivery_id in (select value from json_each(:ids))
 
 -- name: clear_results
--- Their deliveries went in this transaction.
+-- Their deliveries were removed in this transaction.
 delete from todoku_result where delivery_id in (select value from json_each(:ids))
 
 -- name: clear_messages

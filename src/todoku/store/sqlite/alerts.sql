@@ -6,13 +6,13 @@ select name, sink, since / 1e6, seen_at / 1e6, next_at / 1e6, told_at / 1e6, end
   from todoku_alert order by name, sink
 
 -- name: begin_alert
--- The primary key decides: an alert that is known is left as it is.
+-- The primary key decides: a known alert is not changed.
 insert into todoku_alert (name, sink, since, seen_at, next_at, told_at, ended, tries, value, threshold)
 values (:name, :sink, :since, :seen_at, :next_at, :told_at, :ended, :tries, :value, :threshold)
     on conflict (name, sink) do nothing
 
 -- name: lock_alerts
--- This transaction holds the write lock: what a daemon decides by these rows holds until it commits.
+-- This transaction holds the write lock: the rows do not change before the daemon's decision commits.
 select name, sink, since / 1e6, seen_at / 1e6, next_at / 1e6, told_at / 1e6, ended, tries, value, threshold, :now / 1e6
   from todoku_alert order by name, sink
 
@@ -24,7 +24,7 @@ update todoku_alert
  where name = :name and sink = :sink
 
 -- name: told_alert
--- Fenced by tries: whoever lost its lease to another changes nothing.
+-- Fenced by tries: a daemon that lost its lease to another changes nothing.
 update todoku_alert set told_at = :now, next_at = :now + cast(:remind * 1000000 as integer)
  where name = :name and sink = :sink and tries = :tries
 
@@ -33,7 +33,8 @@ update todoku_alert set told_at = :now, next_at = :now + cast(:remind * 1000000 
 delete from todoku_alert where name = :name and sink = :sink and tries = :tries
 
 -- name: unwanted_dead
--- Only reads: of so many dead letters at both ends of their index, those that nobody wanted dead.
+-- Only reads a limited number of dead letters at both ends of their index: those that no operator cancelled or settled
+-- by hand.
 select count(*), (:now - min(updated_at)) / 1e6
   from (select * from (select id, updated_at, reason from todoku_delivery indexed by todoku_delivery_dead
                         where status = 'aborted' order by id limit :most)

@@ -6,12 +6,12 @@ not exists (select 1 from todoku_attempt b
              where b.delivery_id = a.delivery_id and b.epoch > a.epoch and b.replay = a.replay)
 
 -- name: killed
--- A fragment: the end of this attempt made the delivery a dead letter: nothing has changed it since.
+-- A fragment: this attempt made the delivery a dead letter, and nothing has changed it since.
 (d.status = 'aborted' and d.epoch = a.epoch + 1)
 
 -- name: attempt_columns
--- A fragment: a failed attempt, whether the delivery was given up with it, whether it is why the delivery is dead now,
--- and its message.
+-- A fragment: a failed attempt, whether it made the delivery a dead letter, whether the delivery is dead now because
+-- of it, and its message.
 a.delivery_id, a.replay, a.number, a.epoch, a.started_at / 1e6, a.ended_at / 1e6, a.reason, a.error,
        a.worker_id, a.response,
        {is_last_try} and case when d.id is not null then d.replay_count > a.replay or {killed}
@@ -21,7 +21,7 @@ a.delivery_id, a.replay, a.number, a.epoch, a.started_at / 1e6, a.ended_at / 1e6
        m.id
 
 -- name: of_attempt
--- A fragment: the delivery and the message of an attempt, each by its key, as far as they are there.
+-- A fragment: the delivery and the message of an attempt, each by its key, if they still exist.
 left join todoku_delivery d on d.id = a.delivery_id
   left join todoku_message m on m.seq = coalesce(a.message_seq, d.message_seq)
 
@@ -40,8 +40,8 @@ select {attempt_columns}
    and a.epoch = (select max(b.epoch) from todoku_attempt b where b.delivery_id = a.delivery_id)
 
 -- name: tail
--- Only reads, of each kind at most so many of the latest, so that it costs the same however much there is. What one
--- transaction wrote has one time: there `turn` tells what came first.
+-- Only reads: a limited number of the latest rows of each kind, so that the cost does not depend on the size of the
+-- tables. Rows of one transaction have the same time: `turn` orders them.
 select at / 1e6, what, delivery_id, message_id, topic, destination, told, mark from (
     select * from (
         select created_at as at, 'published' as what, null as delivery_id, id as message_id, topic,

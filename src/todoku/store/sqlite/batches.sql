@@ -1,12 +1,12 @@
 -- Batches.
 
 -- name: publish_batch
--- Its members are published in the same transaction. Without members there is nothing to wait for.
+-- Its members are published in the same transaction. A batch without members is complete at once.
 insert into todoku_batch (id, total, open, "on", next, created_at, done_at)
 values (:id, :total, :total, :on, :next, :now, case :total when 0 then :now end)
 
 -- name: complete
--- A fragment: nothing is left to wait for, and what follows is not published yet.
+-- A fragment: the batch waits for no member any more, and its next batch is not published yet.
 (done_at is null and open = 0 and ("on" = 'finished' or aborted = 0))
 
 -- name: lock_batches
@@ -14,7 +14,7 @@ values (:id, :total, :total, :on, :next, :now, case :total when 0 then :now end)
 select 0
 
 -- name: count_batches
--- Of each batch once. Only an end that happened in this transaction is counted, and a token ends once (I3).
+-- Updates each batch once. Only ends of this transaction are counted, and a token ends once (I3).
 update todoku_batch as b
    set open = b.open - json_extract(s.value, '$.ended'), succeeded = b.succeeded + json_extract(s.value, '$.succeeded'),
        aborted = b.aborted + json_extract(s.value, '$.aborted')

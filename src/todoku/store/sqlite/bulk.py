@@ -1,4 +1,4 @@
-"""Whole tables on SQLite, where a row travels as it is."""
+"""Reads and writes whole tables on SQLite; rows are copied as they are stored."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.sql import quoted
-from todoku.store.sqlite.writer import connect, patiently
+from todoku.store.sql import quote
+from todoku.store.sqlite.writer import connect, execute_waiting
 from todoku.store.statements import Row
 from todoku.store.table import Table
 
 
 class SqliteBulk:
-    """`Bulk` on a connection of its own."""
+    """`Bulk` on a separate connection."""
 
     dialect: DialectName = "sqlite"
 
     def __init__(
-        self, connection: sqlite3.Connection, path: str, made: Callable[[sqlite3.Connection], Tx], timeout: float
+        self, connection: sqlite3.Connection, path: str, make_tx: Callable[[sqlite3.Connection], Tx], timeout: float
     ) -> None:
         self._connection = connection
         self._path = path
-        self._made = made
+        self._make_tx = make_tx
         self._timeout = timeout
 
     def place(self) -> str:
@@ -35,23 +35,23 @@ class SqliteBulk:
         return f"{file.st_dev}/{file.st_ino}"
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """As `Bulk.frozen`."""
-        # The write lock of the file, and no write: who else wants it waits, and is told that it is locked.
-        patiently(self._connection, "begin immediate", timeout=self._timeout)
+    def freeze(self) -> Iterator[None]:
+        """As `Bulk.freeze`."""
+        # Takes the write lock of the file without writing: other writers wait, then get DatabaseBusy.
+        execute_waiting(self._connection, "begin immediate", timeout=self._timeout)
         try:
             yield
         finally:
             self._connection.execute("rollback")
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """As `Bulk.writing`."""
-        patiently(self._connection, "begin immediate", timeout=self._timeout)
+    def write(self) -> Iterator[None]:
+        """As `Bulk.write`."""
+        execute_waiting(self._connection, "begin immediate", timeout=self._timeout)
         try:
             yield
             reach("copy.before_commit")
-            patiently(self._connection, "commit", timeout=self._timeout)
+            execute_waiting(self._connection, "commit", timeout=self._timeout)
             reach("copy.after_commit")
         finally:
             if self._connection.in_transaction:
@@ -59,7 +59,7 @@ class SqliteBulk:
 
     def rows(self, query: str, /, **values: Bound) -> list[Row]:
         """As `Bulk.rows`."""
-        return self._made(self._connection).rows(query, **values)
+        return self._make_tx(self._connection).rows(query, **values)
 
     def run(self, statement: str) -> list[Row]:
         """As `Bulk.run`."""
@@ -71,19 +71,19 @@ class SqliteBulk:
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         """As `Bulk.insert`."""
-        names = ", ".join(quoted(column.name) for column in table.columns)
+        names = ", ".join(quote(column.name) for column in table.columns)
         places = ", ".join("?" for _ in table.columns)
         self._connection.executemany(f"insert into {table.name} ({names}) values ({places})", rows)
 
-    def make_room(self, days: Sequence[date]) -> None:
-        """There are no partitions."""
+    def add_history_days(self, days: Sequence[date]) -> None:
+        """Does nothing: SQLite has no partitions."""
 
 
 @contextmanager
-def bulk(path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float) -> Iterator[SqliteBulk]:
-    """A connection for whole tables."""
+def bulk(path: str, make_tx: Callable[[sqlite3.Connection], Tx], *, timeout: float) -> Iterator[SqliteBulk]:
+    """Opens a connection for whole tables."""
     connection = connect(path, timeout=timeout)
     try:
-        yield SqliteBulk(connection, path, made, timeout)
+        yield SqliteBulk(connection, path, make_tx, timeout)
     finally:
         connection.close()

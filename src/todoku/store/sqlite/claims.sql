@@ -1,7 +1,7 @@
--- Claims: where work waits, and taking it.
+-- Claims: finding the places where deliveries wait, and taking them.
 
 -- name: claimed
--- A fragment: what every claim returns, as it will be once taken.
+-- A fragment: the columns every claim returns, with their values after the claim.
 select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payload_bytes, m.content_type,
        m.headers, t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
        t.replay_count, t.next_run_at / 1e6, m.created_at / 1e6,
@@ -9,7 +9,7 @@ select t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.payload, m.payl
        m.key_hash, m.digest, e.state, e.digest
 
 -- name: open
--- A fragment: the place is not paused and its breaker not open; asked once for each place.
+-- A fragment: the place is not paused and its breaker is not open; checked once for each place.
 not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$.queue') and q.paused = 1)
    and not exists (select 1 from todoku_destination b
                     where b.name = json_extract(p.value, '$.destination') and b.open_until > :now)
@@ -19,8 +19,9 @@ not exists (select 1 from todoku_queue q where q.name = json_extract(p.value, '$
 exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :now)
 
 -- name: due
--- A fragment: the due rows of one slice, in order. The index is named: no statistics can talk SQLite out of it. What
--- holds for the whole slice is asked before the search, not row by row: a million paused rows are not walked (H24).
+-- A fragment: the due rows of one slice, in order. The index is named, so that statistics cannot change the plan.
+-- Conditions on the whole slice are checked before the search, not row by row: a million paused rows are not read
+-- (H24).
  where t.queue = (select :queue where {live}
                      and not exists (select 1 from todoku_queue q where q.name = :queue and q.paused = 1)
                      and not exists (select 1 from todoku_destination b
@@ -32,13 +33,14 @@ exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :n
  order by t.next_run_at, t.id limit :most
 
 -- name: served
--- A fragment: somebody who serves these destinations (null: all) serves this one; a scheme stands for every host.
+-- A fragment: a worker that serves these destinations (null: all) serves this one; a scheme stands for every host.
 (:destinations is null or destination in (select value from json_each(:destinations))
     or substr(destination, 1, instr(destination || '://', '://') + 2) in (select value from json_each(:destinations)))
 
 -- name: waiting
--- Only reads. Hops from one (queue, destination, priority) to the next in the index, however many rows each has: to
--- SQLite `>` on a row value begins at `=`, so the hop goes to the end of time; `+` keeps a type from hiding the index.
+-- Only reads. Skips from one (queue, destination, priority) to the next in the index, however many rows each has: for
+-- SQLite `>` on a row value starts at `=`, so the skip goes to the maximal time; `+` keeps type affinity from
+-- disabling the index.
 with recursive groups(queue, destination, priority) as (
     select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
       where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
@@ -76,24 +78,25 @@ select queue, destination from groups
  where {served}
 
 -- name: take
--- A fragment: what a claim does to its rows.
+-- A fragment: the columns a claim sets.
 update todoku_delivery
    set status = 'sending', worker_id = :worker, claimed_at = :now, updated_at = :now,
        attempts = attempts + 1, epoch = epoch + 1
 
 -- name: claim
--- Only reads; claim_taken takes what was read, and nobody else writes between the two. All rows come as one text: for
--- each row that sqlite3 fetches the interpreter's lock goes to and fro, which beside a busy event loop takes 100 µs.
+-- Only reads; claim_taken takes the rows, and no other connection writes between the two. All rows are returned as one
+-- text: for each fetched row sqlite3 releases and takes the interpreter's lock, which costs 100 µs beside a busy event
+-- loop.
 select '[' || coalesce(group_concat(row), '') || ']' from (
     select {packed} as row from todoku_delivery t indexed by todoku_delivery_due {claimed_from} {due})
 
 -- name: claim_taken
--- Rows of all slices at once, read in this transaction by a worker that lives.
+-- Takes the rows of all slices at once. They were read in this transaction, and the worker's lease is live.
 {take} where id in (select value from json_each(:ids))
 
 -- name: packed
--- A fragment: what `claimed` returns as a JSON array, times in microseconds, bytes as hexadecimal digits. What is large
--- is left out, and says so at the end: no text may grow without bound.
+-- A fragment: the columns of `claimed` as a JSON array, times in microseconds, bytes as hexadecimal digits. Large
+-- messages are left out, and the last item says so: the text must not grow without bound.
 json_array(t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key,
            case when {small} then m.payload end,
            case when {small} and m.payload_bytes is not null then hex(m.payload_bytes) end,
@@ -108,7 +111,7 @@ json_array(t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key,
 coalesce(length(m.payload), 0) + coalesce(length(m.payload_bytes), 0) + coalesce(length(m.headers), 0) <= 16384
 
 -- name: claim_large
--- Only reads, in the transaction of the claim: what was too large to be packed, by primary key.
+-- Only reads, in the transaction of the claim: the messages that were too large to be packed, by primary key.
 select m.seq, m.payload, m.payload_bytes, m.headers from todoku_message m
  where m.seq in (select value from json_each(:seqs))
 

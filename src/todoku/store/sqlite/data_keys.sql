@@ -1,12 +1,12 @@
 -- Data keys.
 
 -- name: data_keys
--- Only reads, by the index of ids: a key was stored before, or with, the message that needs it.
+-- Only reads, by the index of ids: a key is stored before, or together with, the message that needs it.
 select id, day, master_key_id, wrapped from todoku_data_key
  where id in (select value from json_each(:ids)) order by seq
 
 -- name: data_key_days
--- Only reads; there are few: one a process and day.
+-- Only reads; keys are few: one for each process and day.
 select day, master_key_id, count(distinct id), min(created_at) / 1e6
   from todoku_data_key group by day, master_key_id order by day, master_key_id
 
@@ -24,8 +24,8 @@ update todoku_data_key set master_key_id = :master_key_id, wrapped = :wrapped wh
 select count(distinct id) from todoku_data_key where day >= :since and day < :before
 
 -- name: stranded
--- Only reads: what is not succeeded and sealed by a key of these days, whose id is in the sealed bytes; of a request
--- with secret headers in those, too, in front.
+-- Only reads: deliveries that have not succeeded and are encrypted by a key of these days. The id of the key is in the
+-- encrypted bytes, and for a request with secret headers also at the start of those.
 select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted'), 0)
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where (m.content_type like :kind
@@ -36,14 +36,15 @@ select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted
             select id from todoku_data_key where day >= :since and day < :before))
 
 -- name: blank_data_keys
--- Only what the next statement deletes; of the same length, so that the bytes are overwritten where they are.
+-- Only the rows that the next statement deletes; the new value has the same length, so that the bytes are overwritten
+-- in place.
 update todoku_data_key set wrapped = zeroblob(length(wrapped)) where day >= :since and day < :before
 
 -- name: delete_data_keys
--- Days that are over: no process seals with their keys any more, and what they sealed cannot be read again by anybody.
+-- Past days only: no process encrypts with their keys any more. Data encrypted by them becomes unreadable.
 delete from todoku_data_key where day >= :since and day < :before returning id, day
 
 -- name: newest_messages
--- Only reads, so many rows from the end; a payload that is sealed, not JSON or large stays where it is.
+-- Only reads, a limited number of rows from the end; payloads that are encrypted, not JSON or large are not read.
 select topic, case when length(cast(payload as blob)) <= :largest then payload end, content_type
   from todoku_message order by seq desc limit :most

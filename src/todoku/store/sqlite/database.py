@@ -1,4 +1,4 @@
-"""SQLite through the process's own sqlite3: one writer thread, one reader, one file."""
+"""SQLite through the standard library's sqlite3: one file, one writer thread and one reader connection."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from todoku.core.settings import Settings
 from todoku.store.columns import EPOCH
 from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
 from todoku.store.migrate import checked_plan, migrations
-from todoku.store.private_files import shared
+from todoku.store.private_files import find_shared
 from todoku.store.sql import load
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.file_watch import SqliteListener
-from todoku.store.sqlite.handler_transaction import opened
+from todoku.store.sqlite.handler_transaction import open_transaction
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.many_rows import execute_all
-from todoku.store.sqlite.packed_rows import unpacked
+from todoku.store.sqlite.packed_rows import unpack
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
     connect,
-    patiently,
+    execute_waiting,
     release_writer,
     transaction_lock,
 )
@@ -55,7 +55,7 @@ _SEPARATOR = re.compile(r";\s*\n")
 _MICROSECOND = timedelta(microseconds=1)
 _FULL = 2
 _NOT_DURABLE = (
-    "a connection handed in as tx= has `pragma synchronous` below FULL: what it commits, your rows and the message, "
+    "a connection handed in as tx= has `pragma synchronous` below FULL: its commits, your rows and the message, "
     "can be lost when the power fails (execute `pragma synchronous = full` on it, or ignore this warning)"
 )
 
@@ -63,20 +63,20 @@ MIGRATION_TABLE = """create table if not exists todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict"""
 
 
-_stopped: dict[str, int] = {}
-"""Files whose clock a test has stopped, and where."""
+_stopped_clocks: dict[str, int] = {}
+"""The clocks that tests have stopped: file to microseconds."""
 
-_parents: list[object] = []
-"""Connections of the process this one was forked from, kept for ever: dropping one would close it."""
+_parent_connections: list[object] = []
+"""Connections of the parent process before a fork. Referenced forever: garbage collection would close them."""
 
 
 def wall_clock() -> int:
-    """Microseconds since 1970. SQLite lives in this process, so this is the database's clock (I12)."""
+    """Microseconds since 1970. SQLite runs in this process, so this is the database's clock (I12)."""
     return time.time_ns() // 1000
 
 
 class SqliteTx:
-    """A transaction on a connection. A named query may be several statements, of which one returns rows."""
+    """A transaction on a connection. A named query may have several statements, of which one returns rows."""
 
     def __init__(self, connection: sqlite3.Connection, queries: Mapping[str, Sequence[str]], now: int) -> None:
         self._connection = connection
@@ -84,7 +84,7 @@ class SqliteTx:
         self._now = now
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        bound = {name: _adapted(value) for name, value in values.items()}
+        bound = {name: _adapt(value) for name, value in values.items()}
         bound["now"] = self._now
         rows: list[Any] = []
         for statement in self._queries[query]:
@@ -100,8 +100,8 @@ class SqliteTx:
         return []
 
 
-def _adapted(value: object) -> object:
-    """Lists and documents as JSON text, times as microseconds, ids as text."""
+def _adapt(value: object) -> object:
+    """Converts lists and documents to JSON text, times to microseconds, ids to text."""
     match value:
         case list() | tuple() | dict():
             return msgspec.json.encode(value).decode()
@@ -136,46 +136,46 @@ class SqliteDatabase:
         def with_queries(connection: sqlite3.Connection) -> T:
             return work(SqliteTx(connection, self._scripts, self._clock()))
 
-        with self._translated():
-            return self._opened().write(operation, with_queries)
+        with self._translate_errors():
+            return self._open_writer().write(operation, with_queries)
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
-        with self._translated():
-            self._opened()  # before the lock: a fork takes both, in this order
+        with self._translate_errors():
+            self._open_writer()  # before the lock: the fork handler takes both locks in this order
             with self._reading:
                 connection = self._reader = self._reader or connect(self.path, timeout=self._timeout)
                 connection.execute("begin")
                 try:
-                    # BEGIN takes no lock yet, and without WAL a commit keeps readers out: wait for it here.
-                    patiently(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
+                    # BEGIN takes no lock yet, and without WAL a commit blocks readers: wait here until it is done.
+                    execute_waiting(connection, "select 1 from sqlite_schema limit 1", timeout=self._timeout)
                     return work(SqliteTx(connection, self._scripts, self._clock()))
                 finally:
                     connection.execute("rollback")
 
     @contextmanager
-    def opened(self, limit: float) -> Iterator[HandlerTransaction]:
-        def made(connection: sqlite3.Connection) -> Tx:
+    def open_transaction(self, limit: float) -> Iterator[HandlerTransaction]:
+        def make_tx(connection: sqlite3.Connection) -> Tx:
             return SqliteTx(connection, self._scripts, self._clock())
 
-        with self._translated():
-            self._opened()
-            with opened(self.path, made, timeout=self._timeout, limit=limit) as one:
+        with self._translate_errors():
+            self._open_writer()
+            with open_transaction(self.path, make_tx, timeout=self._timeout, limit=limit) as one:
                 yield one
 
     @contextmanager
     def bulk(self) -> Iterator[Bulk]:
-        def made(connection: sqlite3.Connection) -> Tx:
+        def make_tx(connection: sqlite3.Connection) -> Tx:
             return SqliteTx(connection, self._scripts, self._clock())
 
-        with self._translated(), bulk(self.path, made, timeout=self._timeout) as one:
+        with self._translate_errors(), bulk(self.path, make_tx, timeout=self._timeout) as one:
             yield one
 
     def listen(self, notice: Callable[[], None]) -> Listener:
-        with self._translated():
+        with self._translate_errors():
             return SqliteListener(self.path, notice, timeout=self._timeout)
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
-        return self.read(work)  # a transaction of SQLite sees one moment
+        return self.read(work)  # every SQLite transaction reads one snapshot
 
     def now(self) -> int | None:
         return self._clock()
@@ -186,15 +186,15 @@ class SqliteDatabase:
         if not same_file(self.path, files["main"]):
             raise WrongDatabase(
                 f"tx= is a connection to {files['main'] or 'a database in memory'}, the App is on {self.path}",
-                hint="the message must be in the file of your own rows: give the App that file's URL",
+                hint="the message must be in the same file as your rows: give the App the URL of that file",
             )
         ((level,),) = yield Statement("pragma main.synchronous", {})
-        if cast("int", level) < _FULL:  # told from one place, so that the usual filter says it once
+        if cast("int", level) < _FULL:  # one location, so that the default filter shows it once
             warnings.warn(_NOT_DURABLE, DurabilityWarning, stacklevel=1)
 
     def describe(self) -> str:
-        with self._translated():
-            journal = self._opened().journal
+        with self._translate_errors():
+            journal = self._open_writer().journal
         note = "" if wal_is_safe() else " (WAL can lose acknowledged writes before SQLite 3.51.3)"
         return f"SQLite {sqlite3.sqlite_version}, journal {journal}{note}, synchronous full"
 
@@ -207,7 +207,7 @@ class SqliteDatabase:
             writable=os.access(self.path, os.W_OK) and os.access(folder, os.W_OK),
             wal_safe=wal_is_safe(),
             free_bytes=shutil.disk_usage(folder).free,
-            shared_files=shared(Path(f"{self.path}{ending}") for ending in _FILES),
+            shared_files=find_shared(Path(f"{self.path}{ending}") for ending in _FILES),
         )
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
@@ -225,14 +225,14 @@ class SqliteDatabase:
                 after_id=part.after_id,
                 most=min(part.most, limit - len(rows)),
             )
-            rows += unpacked(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
+            rows += unpack(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
         if rows:
             tx.rows("claim_taken", worker=worker, ids=[row[0] for row in rows])
         return rows
 
     def migrate(self) -> Migrated:
-        with self._translated():
-            return self._opened().write("migrate", self._migrate)
+        with self._translate_errors():
+            return self._open_writer().write("migrate", self._migrate)
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -244,9 +244,9 @@ class SqliteDatabase:
 
     def set_clock(self, at: float | None) -> None:
         if at is None:
-            _stopped.pop(self.path, None)
+            _stopped_clocks.pop(self.path, None)
         else:
-            _stopped[self.path] = round(at * 1e6)
+            _stopped_clocks[self.path] = round(at * 1e6)
 
     def empty(self) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -255,8 +255,8 @@ class SqliteDatabase:
                 if not name.endswith(("_migration", "_audit", "_data_key")):
                     connection.execute(f'delete from "{name}"')
 
-        with self._translated():
-            self._opened().write("migrate", work)
+        with self._translate_errors():
+            self._open_writer().write("migrate", work)
 
     def remove(self) -> None:
         self.close()
@@ -264,11 +264,11 @@ class SqliteDatabase:
             Path(f"{self.path}{end}").unlink(missing_ok=True)
 
     def _now(self) -> int:
-        return wall_clock() if not _stopped else _stopped.get(self.path) or wall_clock()
+        return wall_clock() if not _stopped_clocks else _stopped_clocks.get(self.path) or wall_clock()
 
-    def _opened(self) -> Writer:
-        if self._pid != os.getpid():  # a connection never crosses a fork; the parent's are not ours to close
-            _parents.append((self._reader, self._writer))
+    def _open_writer(self) -> Writer:
+        if self._pid != os.getpid():  # a connection must not be used or closed after a fork
+            _parent_connections.append((self._reader, self._writer))
             self._reader = self._writer = None
             self._pid = os.getpid()
         if self._writer is None:
@@ -276,8 +276,8 @@ class SqliteDatabase:
         return self._writer
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Whatever sqlite3 raises, as an error of todoku that says what to do."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises errors of sqlite3 as errors of todoku, with a hint."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -285,13 +285,15 @@ class SqliteDatabase:
             if "no such table" in text or "no such column" in text:
                 raise SchemaError(f"{self.path} is not migrated: {text}", hint="run `todoku migrate`") from error
             if "readonly" in text:
-                raise DatabaseUnavailable(f"{self.path} is read-only", hint="check who owns the file") from error
+                raise DatabaseUnavailable(
+                    f"{self.path} is read-only", hint="check the owner and the mode of the file"
+                ) from error
             if "unable to open" in text:
                 hint = f"does {Path(self.path).parent} exist, and may this user write there?"
                 raise DatabaseUnavailable(f"{self.path} cannot be opened", hint=hint) from error
             raise DatabaseUnavailable(f"SQLite: {text}", hint=f"is the disk of {self.path} full or gone?") from error
         except sqlite3.DatabaseError as error:
-            hint = f"is {self.path} a SQLite file? `pragma integrity_check` tells more"
+            hint = f"is {self.path} a SQLite file? `pragma integrity_check` checks it"
             raise StoreError(f"SQLite refused: {error}", hint=hint) from error
 
     # ------------------------------------------------------------------------------------- migrations
@@ -309,7 +311,7 @@ class SqliteDatabase:
             )
         return Migrated(tuple(step.version for step in plan), len(applied) + len(plan))
 
-    def printed(self) -> str:
+    def migration_script(self) -> str:
         now = "cast(strftime('%s', 'now') as integer) * 1000000"
         lines = ["begin immediate;", f"{MIGRATION_TABLE};"]
         for step in migrations(_PACKAGE):
@@ -322,7 +324,7 @@ class SqliteDatabase:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a migration; sqlite3's executescript would commit the transaction they must share."""
+    """Splits a migration into statements; executescript would commit the transaction they must share."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -332,14 +334,14 @@ def _statements(script: str) -> Iterator[str]:
 
 
 _FILES: Final = ("", "-wal", "-shm", "-journal")
-"""How the names of a database's files end."""
+"""The suffixes of a database's files."""
 
 
 def file_path(url: str) -> str:
-    """The file that a `sqlite:///…` URL names, as an absolute path."""
+    """Returns the file of a `sqlite:///…` URL as an absolute path."""
     rest = url.removeprefix("sqlite:///")
     if rest == url or rest in ("", ":memory:"):
         raise UnknownDatabase(
-            f"{url!r} names no SQLite file", hint="use sqlite:///name.db, or sqlite:////absolute/name.db"
+            f"{url!r} is not the URL of a SQLite file", hint="use sqlite:///name.db, or sqlite:////absolute/name.db"
         )
     return os.path.realpath(rest.split("?", 1)[0])

@@ -1,4 +1,4 @@
--- Deliveries as people look at them.
+-- Listing and filtering deliveries.
 
 -- name: delivery_columns
 -- A fragment: the fields of a Delivery, of one that has not succeeded.
@@ -43,7 +43,7 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
        and (:flow_keys is null or json_extract(request, '$.flow.key') in (select value from json_each(:flow_keys)))))
 
 -- name: matching
--- A fragment: the filter of find, replay, cancel and purge. An absent filter takes everything.
+-- A fragment: the filter of find, replay, cancel and purge. A filter that is null matches everything.
 (:ids is null or d.id in (select value from json_each(:ids)))
    and (:message_id is null or m.id = :message_id)
    and (:status is null or d.status = :status)
@@ -65,14 +65,14 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
    and {request_matching}
 
 -- name: find
--- Only reads. By id downwards from the cursor, so a page is as cheap as the first.
+-- Only reads. By id downwards from the cursor, so every page costs the same.
 select {delivery_columns}
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:before is null or d.id < :before)
  order by d.id desc limit :most
 
 -- name: find_history
--- Only reads. By (message, delivery) downwards; a message that was pruned already is still told of.
+-- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
 select {finished_columns}, h.message_seq
   from todoku_history h left join todoku_message m on m.seq = h.message_seq
  where (:message_id is null or m.id = :message_id)
@@ -95,7 +95,7 @@ select {finished_columns}, h.message_seq
 select result from todoku_result where delivery_id = :id
 
 -- name: standing
--- Only reads, in one statement: a delivery that is being settled is in one of the two, never in neither.
+-- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither.
 select d.id, d.status, d.reason, d.error, null
   from todoku_message m join todoku_delivery d on d.message_seq = m.seq
  where m.id = :message_id and d.destination = :destination
@@ -106,15 +106,16 @@ select h.delivery_id, 'succeeded', null, null,
  where m.id = :message_id and h.destination = :destination
 
 -- name: is_http
--- A fragment, word for word as in the indexes of requests: the delivery is one of a request.
+-- A fragment, identical to the condition of the indexes of requests: the delivery is one of a request.
 substr(queue || ':', 1, 5) in ('http:', 'flow:')
 
 -- name: http_topics
--- A fragment, word for word as in the index of requests: the message is one.
+-- A fragment, identical to the condition of the index of requests: the message is a request.
 m.topic in ('http.request', 'http.callback')
 
 -- name: requests_of
--- Only reads, by the unique index of ids, in one statement: what is being settled is in one of the two.
+-- Only reads, by the unique index of ids, in one statement: a delivery that is being settled is in one of the two
+-- tables, never in neither.
 select {delivery_columns}
   from todoku_message m join todoku_delivery d on d.message_seq = m.seq
  where m.id in (select value from json_each(:ids)) and {http_topics}
@@ -132,8 +133,7 @@ select {delivery_columns}
  order by d.updated_at desc, d.id desc
 
 -- name: find_dead_requests
--- Only reads, down the index of dead requests from a position on. Looks at `:look` of them and not at more, however few
--- match.
+-- Only reads, down the index of dead requests from a position. Reads at most `:look` of them, however few match.
 select {delivery_columns}
   from (select * from todoku_delivery indexed by todoku_delivery_died
          where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
@@ -144,7 +144,7 @@ select {delivery_columns}
  order by d.updated_at desc, d.id desc limit :most
 
 -- name: dead_request_position
--- Only reads: where `find_dead_requests` stopped looking, if there may be more behind it.
+-- Only reads: the position where `find_dead_requests` stopped, if there may be more.
 select updated_at / 1e6, id
   from (select * from todoku_delivery indexed by todoku_delivery_died
          where status = 'aborted' and {is_http} and updated_at >= :since and (updated_at, id) < (:before, :before_id)
@@ -152,8 +152,8 @@ select updated_at / 1e6, id
          order by updated_at desc, id desc limit 1 offset :skip) d
 
 -- name: find_waiting_requests
--- Only reads, up the ids from a position on, as find_dead_requests. An act that follows looks at each row again, under
--- its lock.
+-- Only reads, up the ids from a position, as find_dead_requests. The act that follows checks each row again, under its
+-- lock.
 select {delivery_columns}
   from (select * from todoku_delivery not indexed
          where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
@@ -163,7 +163,7 @@ select {delivery_columns}
  order by d.id limit :most
 
 -- name: waiting_request_position
--- Only reads: where `find_waiting_requests` stopped looking, if there may be more behind it.
+-- Only reads: the position where `find_waiting_requests` stopped, if there may be more.
 select id
   from (select * from todoku_delivery not indexed
          where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}

@@ -6,12 +6,12 @@ insert into todoku_destination (name, on_abort, seen_at) values (:name, :on_abor
     on conflict (name) do update set on_abort = excluded.on_abort
 
 -- name: announce
--- Says that somebody here knows these destinations.
+-- Records that a worker serves these destinations.
 insert into todoku_destination (name, seen_at) select value, :now from json_each(:destinations) where true
     on conflict (name) do update set seen_at = excluded.seen_at
 
 -- name: known
--- Only reads: every queue and destination somebody has said something about, and when a worker last announced it.
+-- Only reads: every queue and destination that has a row, and when a worker last announced it.
 select 'queue', name, null from todoku_queue
 union all
 select 'destination', name, case when seen_at > 0 then seen_at / 1e6 end from todoku_destination

@@ -1,7 +1,7 @@
 -- The application's table of failed events.
 
 -- name: failed_events_there
--- Only reads: the table is the application's, which may have made it itself.
+-- Only reads: the application may have created the table itself.
 select 1 from sqlite_schema where type = 'table' and name = :bare
 
 -- name: failed_events_lock
@@ -9,7 +9,7 @@ select 1 from sqlite_schema where type = 'table' and name = :bare
 select 1
 
 -- name: failed_events_create
--- Changes nothing where the table is there already.
+-- Changes nothing if the table exists.
 create table if not exists failed_webhook_events (
     event_id text primary key,
     payload text not null,
@@ -23,13 +23,13 @@ create table if not exists failed_webhook_events (
     rerun_why text) strict
 
 -- name: failed_events_now
--- Only reads the clock that the other queries on this table write.
+-- Only reads the clock that the other queries on this table use.
 select strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 
 -- name: failed_event_add
--- The event id decides: seen twice is seen. One that was sent again and is among the dead letters at a later look has
--- died again, and is open again. The dead letters of one message are numbered: a hook that was told of an earlier death
--- and runs late leaves the later one.
+-- The event id decides: an event is stored once. If it was sent again and is a dead letter at a later `looked_at`, it
+-- has failed again, and its row is reopened. The dead letters of one message are numbered: a late hook of an earlier
+-- one does not overwrite a later one.
 insert into failed_webhook_events as f (event_id, payload, error, created_at, message_id, dlq_id, request)
 values (:event_id, :payload, :error, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :message_id, :dlq_id, :request)
     on conflict (event_id) do update
@@ -46,8 +46,8 @@ select event_id, payload, error, created_at, message_id, dlq_id, request, rerun_
   from failed_webhook_events where event_id = :event_id
 
 -- name: failed_event_rerun
--- Says who sent it again, after it was; who does so twice overwrites the first. One that died anew meanwhile is
--- another dead letter, and stays open.
+-- Records who sent the event again, after it was sent; a second rerun overwrites the first. An event that failed again
+-- meanwhile has another dlq_id, and stays open.
 update failed_webhook_events
    set rerun_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), rerun_by = :rerun_by, rerun_why = :rerun_why
  where event_id = :event_id and dlq_id = :dlq_id

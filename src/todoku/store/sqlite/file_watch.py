@@ -1,4 +1,4 @@
-"""Noticing that another connection has written: `pragma data_version`, looked at every few milliseconds."""
+"""Detects writes of other connections: reads `pragma data_version` every few milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST: Final = 0.005
 
 
 class SqliteListener:
-    """A thread that looks whether the file changed. Looking costs microseconds and takes no lock that lasts."""
+    """A thread that checks whether the file has changed. A check costs microseconds and holds no lock afterwards."""
 
     announces = False
 
@@ -26,7 +26,7 @@ class SqliteListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stops the thread."""
         self._closed.set()
         self._thread.join()
         self._connection.close()
@@ -43,6 +43,6 @@ class SqliteListener:
     def _version(self) -> int | None:
         try:
             ((version,),) = self._connection.execute("pragma data_version").fetchall()
-        except sqlite3.Error:  # a writer commits this very moment, or the file is gone: polling tells
+        except sqlite3.Error:  # a commit is in progress, or the file is gone: the worker's polling reports it
             return None
         return int(version)

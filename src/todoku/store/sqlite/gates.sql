@@ -1,8 +1,8 @@
 -- Gates: the limits of one key.
 
 -- name: waiting_gates
--- Only reads; as `waiting`, over gates that are not full and over calls nobody has heeded yet. With the seconds until
--- the first gate of each place is to be looked at.
+-- Only reads; as `waiting`, over gates that are not full and over calls that no claim has processed yet. Returns the
+-- seconds until the first gate of each place is due.
 with recursive groups(queue, destination, ready_at) as (
     select * from (select queue, destination, ready_at from todoku_gate indexed by todoku_gate_due
       where {able} order by queue, destination, ready_at limit 1)
@@ -38,7 +38,7 @@ select d.id from json_each(:places) p cross join todoku_delivery d indexed by to
  limit 1
 
 -- name: claim_suspect
--- As claim, for one row: alone, so that if it kills this worker too it takes nobody along (H6).
+-- As claim, for one row: alone, so that if it kills this worker, too, no other delivery is lost with it (H6).
 {claimed} from todoku_delivery t {claimed_from} where t.id in ({suspect});
 {take} where id in ({suspect})
 
@@ -49,13 +49,13 @@ select c.id from json_each(:places) p cross join todoku_gate_call c indexed by t
  limit :most
 
 -- name: heed_calls
--- A call is committed with its delivery: whoever looks at the gate after this sees it.
+-- A call is committed with its delivery: a transaction that reads the gate after this sees the delivery.
 select gate, queue, destination, key from todoku_gate_call
  where id in (select max(id) from todoku_gate_call where id in ({heeded}) group by gate) order by gate;
 delete from todoku_gate_call where id in ({heeded})
 
 -- name: open_gates
--- Those there are not are made; what is waiting is looked at next.
+-- Creates missing gates; gates with waiting deliveries become due.
 insert into todoku_gate (id, queue, destination, key, ready_at)
 select json_extract(value, '$.gate'), json_extract(value, '$.queue'), json_extract(value, '$.destination'),
        json_extract(value, '$.key'), :now
@@ -68,15 +68,16 @@ select id, ("limit" is null or running < "limit") and (rate is null or tat is nu
   from todoku_gate where id in (select value from json_each(:gates)) order by id
 
 -- name: priorities
--- A fragment: one probe of the index for each, so that what is due is found past any number that is not.
+-- A fragment: one index probe for each priority, so that due rows are found behind any number of rows that are not
+-- due.
 json_each('[15,14,13,12,11,10,9,8,7,6,5,4,3,2,1,0]')
 
 -- name: able
--- A fragment: the gate is not full, and something of it waits.
+-- A fragment: the gate is not full, and deliveries wait at it.
 ("limit" is null or running < "limit") and ready_at < 9223372036854775807
 
 -- name: due_gates
--- A fragment: gates of these places that may let something start.
+-- A fragment: gates of these places that may let a delivery start.
 select g.id, g.running, g.tat, json_extract(p.value, '$.concurrency') as concurrency,
        json_extract(p.value, '$.rate') as rate
   from json_each(:places) p cross join todoku_gate g indexed by todoku_gate_due
@@ -86,14 +87,14 @@ select g.id, g.running, g.tat, json_extract(p.value, '$.concurrency') as concurr
  limit :gates
 
 -- name: take_gates
--- As PostgreSQL: full gates and those where nothing waits are not in the index; the limit is that of who claims. What
--- is taken goes to the end of the line.
+-- As PostgreSQL: full gates and those where nothing waits are not in the index; the claiming worker's limit applies. A
+-- taken gate goes to the end of the queue.
 select id, rate, min(coalesce(concurrency - running, 1000000), coalesce({allowed}, 1000000)) from ({due_gates});
 update todoku_gate as g set "limit" = d.concurrency, rate = d.rate, ready_at = :now
   from ({due_gates}) d where g.id = d.id
 
 -- name: gate_rows
--- A fragment: of each gate as many due rows as its limit leaves, larger priorities first.
+-- A fragment: of each gate as many due rows as its limit allows, larger priorities first.
 select id from (
     select d.id, s.value as most,
            row_number() over (partition by s.key order by d.priority desc, d.next_run_at, d.id) as place
@@ -120,12 +121,13 @@ select distinct d.gate from json_each(:places) p cross join todoku_delivery d in
  limit 100
 
 -- name: spend_gates
--- This transaction has claimed so many of each.
+-- `:spent`: the number of deliveries this transaction has claimed of each gate.
 update todoku_gate as g set tat = {credit} + cast(s.value * 1000000 / g.rate as integer)
   from json_each(:spent) s where g.id = cast(s.key as integer) and g.rate is not null
 
 -- name: refresh_gates
--- As PostgreSQL: what runs is counted; what is due keeps the gate's place in the line; a rate keeps it waiting.
+-- As PostgreSQL: running deliveries are counted; a gate with due deliveries keeps its place in the queue; a rate
+-- delays it.
 update todoku_gate as g set running = (
     select count(*) from todoku_delivery d indexed by todoku_delivery_gate_running
      where d.gate = g.id and d.gate is not null and d.status = 'sending')
@@ -148,7 +150,7 @@ update todoku_gate as g
 select id, running = 0 and ready_at = 9223372036854775807 from todoku_gate where id in (select value from json_each(:gates))
 
 -- name: drop_gates
--- Nothing runs and nothing waits; what is published later comes with a call, and the call makes the gate again.
+-- Nothing runs and nothing waits; a later publish adds a call, and the call creates the gate again.
 delete from todoku_gate
  where id in (select value from json_each(:gates)) and running = 0 and ready_at = 9223372036854775807
    and not exists (select 1 from todoku_delivery d indexed by todoku_delivery_gate

@@ -1,4 +1,4 @@
-"""A handler's own transaction on SQLite: it holds the only write lock, so its time is short."""
+"""The transaction of a transactional handler on SQLite: it holds the only write lock, so its time is limited."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from contextlib import contextmanager, suppress
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import HANDLER, Tx, ended_by_handler
 from todoku.store.failpoint import reach
-from todoku.store.sqlite.writer import connect, patiently, transaction_lock
+from todoku.store.sqlite.writer import connect, execute_waiting, transaction_lock
 
 
 class SqliteHandlerConnection(sqlite3.Connection):
-    """A connection whose transaction is todoku's to end. `lent`: SQLAlchemy has it, and may believe it does."""
+    """A connection on which only todoku ends the transaction: commit and rollback raise.
+
+    `lent`: SQLAlchemy uses it; then both do nothing.
+    """
 
     lent = False
 
@@ -27,8 +30,8 @@ class SqliteHandlerConnection(sqlite3.Connection):
             raise ended_by_handler()
 
 
-class SqliteOpened:
-    """An open transaction on a connection of its own."""
+class SqliteHandlerTransaction:
+    """An open transaction on a separate connection."""
 
     def __init__(self, connection: sqlite3.Connection, tx: Tx, timeout: float) -> None:
         self.connection = connection
@@ -46,36 +49,36 @@ class SqliteOpened:
 
     def commit(self) -> None:
         reach("transact.before_commit")
-        patiently(self.connection, "commit", timeout=self._timeout)
+        execute_waiting(self.connection, "commit", timeout=self._timeout)
         self.committed = True
         reach("transact.after_commit")
 
 
 @contextmanager
-def opened(
-    path: str, made: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
-) -> Iterator[SqliteOpened]:
-    """Begin a transaction that writes; past `limit` it is taken away, because nobody else can write meanwhile."""
+def open_transaction(
+    path: str, make_tx: Callable[[sqlite3.Connection], Tx], *, timeout: float, limit: float
+) -> Iterator[SqliteHandlerTransaction]:
+    """Begins a write transaction. After `limit` seconds it is rolled back, because it blocks all other writers."""
     connection = connect(path, timeout=timeout, factory=SqliteHandlerConnection)
     lock, over, ended, ending = transaction_lock(), threading.Event(), threading.Event(), threading.Lock()
 
-    def take_away() -> None:
-        with ending:  # a timer that has gone off cannot be cancelled: the connection may be closed by now
+    def roll_back_now() -> None:
+        with ending:  # a timer that has fired cannot be cancelled: the connection may be closed
             if not ended.is_set():
                 over.set()
-                connection.set_authorizer(_deny)  # every statement from here on fails, also one prepared before
+                connection.set_authorizer(_deny)  # every further statement fails, even if prepared before
                 connection.interrupt()
-                with suppress(sqlite3.OperationalError):  # there is nothing to roll back: it has just been committed
-                    connection.execute("rollback")  # at once, and not when a handler that thinks comes back
+                with suppress(sqlite3.OperationalError):  # nothing to roll back: it was just committed
+                    connection.execute("rollback")  # now: a handler that computes may return much later
 
-    timer = threading.Timer(limit, take_away)
+    timer = threading.Timer(limit, roll_back_now)
     timer.daemon = True
     try:
         with lock:
-            patiently(connection, "begin immediate", timeout=timeout)
+            execute_waiting(connection, "begin immediate", timeout=timeout)
             connection.execute(f"savepoint {HANDLER}")
             timer.start()
-            one = SqliteOpened(connection, made(connection), timeout)
+            one = SqliteHandlerTransaction(connection, make_tx(connection), timeout)
             try:
                 yield one
             except sqlite3.Error as error:
@@ -102,5 +105,5 @@ def _deny(action: int, what: str | None, *_: object) -> int:
 def _too_long(limit: float) -> DatabaseBusy:
     return DatabaseBusy(
         f"a transactional handler held the only write lock for {limit:g} s",
-        hint="let it do less, or raise lease_sec: a handler may hold it for a quarter of the lease",
+        hint="shorten the handler, or raise lease_sec: a handler may hold the lock for a quarter of the lease",
     )

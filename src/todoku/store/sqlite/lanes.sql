@@ -1,7 +1,8 @@
 -- Lanes.
 
 -- name: skips
--- A fragment: dead letters do not block the lane: its destination says so, or is a host, where a queue always goes on.
+-- A fragment: dead letters do not block the lane, because its destination is set so, or is a host, where a queue
+-- always continues.
 (instr(l.destination, '://') > 0
     or exists (select 1 from todoku_destination b where b.name = l.destination and b.on_abort = 'skip'))
 
@@ -14,7 +15,7 @@ select l.id from json_each(:places) p cross join todoku_lane l indexed by todoku
  limit :lanes
 
 -- name: take_lanes
--- Reads and takes the same lanes: nobody else writes between the two statements.
+-- Reads and takes the same lanes: no other connection writes between the two statements.
 select id, failures from todoku_lane where id in ({due_lanes});
 update todoku_lane set worker_id = :worker, epoch = epoch + 1 where id in ({due_lanes})
 
@@ -32,14 +33,14 @@ select id, lost, next_run_at from (
  where runs and place <= most and (place = 1 or lost = 0)
 
 -- name: next_lane_rows
--- A fragment: of those, all but the ones whose owner died; or one such row alone, once it has waited longest (H6).
+-- A fragment: of those, all except rows whose owner died; or one such row alone, once it is the oldest (H6).
 with next as materialized ({lane_rows})
 select id from next
  where case when (select lost > 0 from next order by next_run_at, id limit 1)
             then id = (select id from next order by next_run_at, id limit 1) else lost = 0 end
 
 -- name: claim_lane_rows
--- The lanes are ours. Reads and takes the same rows.
+-- The lanes are owned by this worker. Reads and takes the same rows.
 {claimed} from todoku_delivery t {claimed_from} where t.id in ({next_lane_rows}) order by t.lane, t.id;
 {take} where id in ({next_lane_rows})
 
@@ -48,7 +49,7 @@ select id from next
 select 0
 
 -- name: settle_lanes
--- As PostgreSQL: the lanes are ours until nothing of theirs is in flight.
+-- As PostgreSQL: the worker owns the lanes until none of their deliveries is in flight.
 select l.id, l.destination, not ({busy}) and not ({parks}) and not exists (
            select 1 from todoku_delivery d where d.lane = l.id and d.lane is not null and d.status <> 'aborted')
   from todoku_lane l where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker;
@@ -64,7 +65,7 @@ update todoku_lane as l
  where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker
 
 -- name: busy
--- A fragment: something of the lane is in flight.
+-- A fragment: a delivery of the lane is in flight.
 l.id in (select d.lane from todoku_delivery d indexed by todoku_delivery_owner
          where d.worker_id = :worker and d.status = 'sending' and d.lane is not null)
 
@@ -77,14 +78,15 @@ l.id in (select d.lane from todoku_delivery d indexed by todoku_delivery_owner
 select cast(key as integer) from json_each(:locks)
 
 -- name: drop_empty_lanes
--- In the transaction that emptied it, so no publisher can have come in between.
+-- In the transaction that emptied the lane, so no publisher can have added a row meanwhile.
 delete from todoku_lane
  where id in (select value from json_each(:lanes)) and worker_id is null and parked = 0
    and not exists (select 1 from todoku_delivery d
                     where d.lane = todoku_lane.id and d.lane is not null and d.status <> 'aborted')
 
 -- name: refresh_lanes
--- Their next row, and so their time, may be another one now. If a worker owns the lane, its settle looks again.
+-- The next row of the lanes, and so their due time, may have changed. If a worker owns the lane, its settle computes
+-- both again.
 update todoku_lane as l
    set parked = l.parked and not :unpark,
        ready_at = coalesce((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_lane

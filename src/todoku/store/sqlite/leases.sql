@@ -6,14 +6,14 @@ insert into todoku_worker (id, name, started_at, expires_at)
 values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
 
 -- name: renew
--- A lease that ended is never renewed (H1): 0 rows means everything held is lost. The state is left alone: the claimer
--- writes it, and a heartbeat that wrote what it had read before would undo "idle", so publishers would give no notice.
+-- An ended lease is never renewed (H1): 0 rows means that every held delivery is lost. The state is not written: the
+-- claimer writes it, and a heartbeat with an older value would undo "idle", so publishers would not notify.
 update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer)
  where id = :worker and expires_at > :now
 returning id
 
 -- name: set_state
--- Says what a live worker does; its lease is not touched, so a lease that ended stays ended (H1).
+-- Records the state of a live worker; its lease is not touched, so an ended lease stays ended (H1).
 update todoku_worker set state = :state where id = :worker and expires_at > :now
 
 -- name: owned
@@ -21,7 +21,7 @@ update todoku_worker set state = :state where id = :worker and expires_at > :now
 select id, epoch, cancel_requested, lane, gate from todoku_delivery where worker_id = :worker and status = 'sending'
 
 -- name: end_expired_leases
--- Renewals and claims are other transactions of the one writer: before or after, never between.
+-- Renewals and claims are other transactions of the one writer: they run before or after, never between.
 delete from todoku_worker where expires_at <= :now returning id
 
 -- name: end_lease
@@ -37,7 +37,7 @@ select 0
 select 0
 
 -- name: free_orphans
--- As PostgreSQL: an anti-join (H2), the ledger asked before giving up (H13), the attempt given back (H6).
+-- As PostgreSQL: an anti-join (H2), the ledger is read before an abort (H13), the attempt is not counted (H6).
 select d.id, case when {doomed} then 'aborted' else 'pending' end, d.epoch, d.attempts, d.replay_count,
        case when d.cancel_requested then null else d.lane end, d.gate
   from todoku_delivery d indexed by todoku_delivery_owner where {orphan} order by d.id limit :most;
@@ -57,14 +57,14 @@ d.status = 'sending' and not exists (select 1 from todoku_worker w where w.id = 
    and (:worker is null or d.worker_id = :worker)
 
 -- name: doomed
--- A fragment: cancelled or lost for the last time, and the ledger does not know of a success.
+-- A fragment: cancelled, or lost for the last allowed time, and the ledger has no success.
 ((d.cancel_requested or d.lost + :lost >= :max_lost) and not exists (
     select 1 from todoku_message m join todoku_ledger l
         on l.scope = 'effect:' || d.destination and l.key_hash = m.key_hash
      where m.seq = d.message_seq and l.state = 'succeeded' and l.digest = m.digest))
 
 -- name: record_lost
--- Append-only; one row per owner that died under a delivery.
+-- Append-only; one row for each owner that died during a delivery.
 insert into todoku_attempt (delivery_id, replay, number, epoch, ended_at, reason, error, message_seq)
 select json_extract(value, '$.delivery_id'), json_extract(value, '$.replay'), json_extract(value, '$.number'),
        json_extract(value, '$.epoch'), :now, 'WORKER_LOST', 'its worker died',
@@ -84,7 +84,7 @@ update todoku_lane as l set parked = 1
  where l.id in (select value from json_each(:lanes)) and not {skips}
 
 -- name: workers
--- Only reads; what each holds is counted in the small index of rows in flight.
+-- Only reads; the deliveries each holds are counted in the small index of rows in flight.
 select id, name, state, started_at / 1e6, expires_at / 1e6,
        (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
   from todoku_worker w order by started_at, id

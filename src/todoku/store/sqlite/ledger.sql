@@ -1,13 +1,13 @@
 -- The ledger and the inbox.
 
 -- name: publish_reserve
--- The unique key decides; whoever comes second inserts nothing.
+-- The unique key decides; a second publisher inserts nothing.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at)
 values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now)
     on conflict (scope, key_hash) do nothing
 
 -- name: publish_reserve_for
--- As publish_reserve, but an entry whose time is over is taken over: its key is free again.
+-- As publish_reserve, but an expired entry is replaced: its key is free again.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
 values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:lasts * 1000000 as integer))
     on conflict (scope, key_hash) do update
@@ -17,9 +17,9 @@ values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:la
      where todoku_ledger.expires_at <= excluded.created_at
 
 -- name: publish_reserved
--- This transaction holds the write lock: the entries cannot change any more. All of them come as one text: for each
--- row that sqlite3 fetches the interpreter's lock goes to and fro, which beside a busy event loop takes 100 µs. Times
--- in microseconds: of a fraction this JSON keeps fifteen digits.
+-- This transaction holds the write lock: the entries cannot change any more. All of them are returned as one text: for
+-- each fetched row sqlite3 releases and takes the interpreter's lock, which costs 100 µs beside a busy event loop.
+-- Times are in microseconds: this JSON has only fifteen digits for a fraction.
 select json_group_array(json_array(l.scope, l.key_hash, l.digest, l.message_id,
                                    coalesce(m.created_at, l.created_at), m.payload))
   from json_each(:entries) e
@@ -28,7 +28,7 @@ select json_group_array(json_array(l.scope, l.key_hash, l.digest, l.message_id,
   left join todoku_message m on m.id = l.message_id
 
 -- name: publish_unreserve
--- Only what this very publish reserved: the message id is its own.
+-- Only entries that this publish reserved: they have its message id.
 delete from todoku_ledger where scope = :scope and key_hash = :key_hash and message_id = :id
 
 -- name: once_found
@@ -37,7 +37,7 @@ select digest, state, message_id, http_status, response, created_at / 1e6
   from todoku_ledger where scope = :scope and key_hash = :key_hash
 
 -- name: once_record
--- Only by whoever reserved the key: the token is his own.
+-- Only for the caller that reserved the key: the token is its own.
 update todoku_ledger
    set state = :state, http_status = :status, response = :response, updated_at = :now,
        expires_at = :now + cast(:lasts * 1000000 as integer)
@@ -45,7 +45,7 @@ update todoku_ledger
 returning 1
 
 -- name: once_conclude
--- Only what waits for its end: what has succeeded or failed stays as it is, and of two that tell, one does.
+-- Only an open entry: one that has succeeded or failed stays as it is, and of two concurrent callers one succeeds.
 update todoku_ledger
    set state = :state, http_status = :status, response = :response, updated_at = :now,
        expires_at = :now + cast(:lasts * 1000000 as integer)
@@ -59,15 +59,15 @@ insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :mes
 returning 1
 
 -- name: inbox_newer
--- There is one writer at a time; each compares with what the one before it has left.
+-- There is one writer at a time; each compares with the value of the one before it.
 insert into todoku_inbox_sequence (consumer, key, sequence, seen_at) values (:consumer, :key, :sequence, :now)
     on conflict (consumer, key) do update set sequence = excluded.sequence, seen_at = excluded.seen_at
  where todoku_inbox_sequence.sequence < excluded.sequence
 returning 1
 
 -- name: mark_inbox
--- Written in the transaction of the handler's own writes, right before the settle: it never waits for long (H21), and
--- the fenced settle behind it is the proof; seen twice is seen.
+-- Written in the transaction of the handler's own writes, right before the settle: it never waits long (H21). The
+-- fenced settle after it decides; a message that was already seen stays seen.
 insert into todoku_inbox (consumer, message_id, seen_at) values (:consumer, :message_id, :now)
     on conflict do nothing
 

@@ -1,8 +1,8 @@
-"""One process, one SQLite library per file.
+"""Makes sure that only one SQLite library of this process opens a file.
 
-POSIX locks do not exclude two libraries in one process: a second one on the same file loses acknowledged rows, and
-integrity_check finds nothing wrong (H26). So todoku uses the standard library's sqlite3, as user code does, and
-refuses a file that another library in this process holds.
+POSIX locks do not work between two libraries in one process: with both on the same file, acknowledged rows are lost,
+and integrity_check finds nothing wrong (H26). So todoku uses the standard library's sqlite3, as user code does, and
+refuses a file that another library of this process has open.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _OTHER_LIBRARIES = ("apsw", "pysqlite3", "sqlcipher3", "pysqlcipher3", "libsql",
 
 _WAL_SAFE_FROM = (3, 51, 3)
 _WAL_SAFE_LINES = ((3, 50, 7), (3, 44, 6))
-"""Older builds lose acknowledged writes when two connections write and checkpoint at once; these lines had the
-fix brought back."""
+"""Other builds lose acknowledged writes when two connections write and checkpoint at once; the fix was backported to
+these release lines."""
 
 
 def wal_is_safe(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
@@ -29,7 +29,7 @@ def wal_is_safe(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> 
 
 
 def refuse_other_libraries(path: str) -> None:
-    """Raise MixedSQLite if another SQLite library of this process has the file at `path` open."""
+    """Raises MixedSQLite if another SQLite library of this process has the file at `path` open."""
     for library in _OTHER_LIBRARIES:
         if library in sys.modules and any(same_file(path, other) for other in _open_files(library)):
             raise MixedSQLite(
@@ -51,7 +51,7 @@ def _open_files(library: str) -> Iterator[str]:
 
 
 def same_file(path: str, other: str) -> bool:
-    """Whether both paths lead to one file that exists."""
+    """Whether both paths are the same existing file."""
     try:
         return Path(path).samefile(other)
     except OSError:

@@ -1,8 +1,8 @@
 -- Limits and breakers of queues and destinations.
 
 -- name: rooms
--- Only reads: how many more the limits in force let start, by their rate and at once. What is in flight is counted in
--- its small index.
+-- Only reads: how many more deliveries the limits in force allow, by rate and at once. Deliveries in flight are
+-- counted in their small index.
 select 'queue', name, {allowed}, "limit" - (
            select count(*) from todoku_delivery d indexed by todoku_delivery_owner
             where d.status = 'sending' and d.queue = todoku_queue.name)
@@ -14,13 +14,13 @@ select 'destination', name, {allowed}, "limit" - (
   from todoku_destination where name in (select value from json_each(:destinations)) and {counts}
 
 -- name: allowed
--- A fragment: how many a rate lets start now. What was not used is kept for a moment, so that a poll that comes late
--- loses nothing.
+-- A fragment: how many starts a rate allows now. Unused starts are retained for a moment, so that a late poll loses
+-- none.
 case when rate is null then null when tat > :now then 0
      else 1 + cast(min((:now - {credit}) / 1e6 * rate, 1e6) as integer) end
 
 -- name: credit
--- A fragment: from when on starts that were not used are kept.
+-- A fragment: the time from which unused starts are retained.
 max(coalesce(tat, 0), :now - 100000)
 
 -- name: lock_limits
@@ -28,14 +28,14 @@ max(coalesce(tat, 0), :now - 100000)
 select 0
 
 -- name: spend_rates
--- This transaction has claimed so many of each; nobody else writes meanwhile.
+-- Counts the deliveries this transaction has claimed of each; no other connection writes meanwhile.
 update todoku_queue as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
   from json_each(:queues) s where l.name = s.key and l.rate is not null;
 update todoku_destination as l set tat = {credit} + cast(s.value * 1000000 / l.rate as integer)
   from json_each(:destinations) s where l.name = s.key and l.rate is not null
 
 -- name: limit_queue
--- One row; running workers read it every second or so (`limits`). A new rate begins anew.
+-- One row; running workers read it about every second (`limits`). A new rate starts without credit or debt.
 insert into todoku_queue (name, "limit", rate, limit_until, updated_at)
 values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :now)
     on conflict (name) do update
@@ -43,7 +43,7 @@ values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), :n
            updated_at = excluded.updated_at
 
 -- name: limit_destination
--- As limit_queue. A destination nobody has announced yet is not announced by this: it was never seen.
+-- As limit_queue. This does not announce the destination: in a new row `seen_at` is "never".
 insert into todoku_destination (name, "limit", rate, limit_until, seen_at)
 values (:name, :concurrency, :rate, :now + cast(:lasts * 1000000 as integer), 0)
     on conflict (name) do update
@@ -56,8 +56,8 @@ values (:name, :now + cast(:open_for * 1000000 as integer), :failures, :now)
     on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
 
 -- name: limits
--- Only reads: one row per queue and destination that says something, and per live lease. A few rows, in one statement,
--- because every worker asks every second. A limit whose time is over says nothing.
+-- Only reads: one row for each queue and destination with a setting, and for each live lease. A few rows, in one
+-- statement, because every worker reads them every second. An expired limit is not returned.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0.0, 0
   from todoku_queue
  where paused or {counts}

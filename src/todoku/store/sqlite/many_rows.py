@@ -1,6 +1,6 @@
-"""Many rows in one statement: its `values (…)` repeated.
+"""Inserts many rows by one statement: repeats its `values (…)`.
 
-That costs half of `executemany` (decision 17), and gives the interpreter's lock away once instead of for every row.
+This costs half of `executemany` (decision 17), and releases the interpreter's lock once instead of for every row.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 from todoku.store.statements import Value
 
 _SIZES: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""Rows of one statement: few sizes, because each is a statement that sqlite3 keeps prepared."""
+"""Row counts of the statements: few sizes, because sqlite3 caches a prepared statement for each."""
 
 _NAME: Final = re.compile(r"(?<!:):([a-z_]+)")
 _VALUES: Final = re.compile(r"\bvalues\s*\(")
 
 
-class _Repeated:
-    """A statement whose only bound names are in its `values (…)`."""
+class _RepeatedRow:
+    """A statement whose parameters are all in its `values (…)`."""
 
     def __init__(self, before: str, row: str, after: str) -> None:
         self.names = tuple(_NAME.findall(row))
@@ -30,8 +30,8 @@ class _Repeated:
 
 
 def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping[str, Value]]) -> None:
-    """Execute a statement for each row, in their order."""
-    repeated = _taken_apart(sql) if len(rows) > 1 else None
+    """Executes a statement for each row, in order."""
+    repeated = _split_values(sql) if len(rows) > 1 else None
     if repeated is None:
         connection.executemany(sql, rows)
         return
@@ -44,14 +44,14 @@ def execute_all(connection: sqlite3.Connection, sql: str, rows: Sequence[Mapping
 
 
 def spellings(sql: str) -> tuple[str, ...]:
-    """Every text in which `execute_all` may execute a statement."""
-    repeated = _taken_apart(sql)
+    """Every text that `execute_all` may execute for a statement."""
+    repeated = _split_values(sql)
     return (sql,) if repeated is None else (sql, *repeated.texts.values())
 
 
 @lru_cache(maxsize=256)
-def _taken_apart(sql: str) -> _Repeated | None:
-    """The statement in its parts; None: it is of another kind."""
+def _split_values(sql: str) -> _RepeatedRow | None:
+    """Splits a statement at its `values (…)`; None: it has none, or parameters elsewhere."""
     if (found := _VALUES.search(sql)) is None:
         return None
     begins = found.end() - 1
@@ -61,4 +61,4 @@ def _taken_apart(sql: str) -> _Repeated | None:
         if depth == 0:
             break
     before, row, after = sql[:begins], sql[begins : place + 1], sql[place + 1 :]
-    return None if _NAME.search(before) or _NAME.search(after) else _Repeated(before, row, after)
+    return None if _NAME.search(before) or _NAME.search(after) else _RepeatedRow(before, row, after)

@@ -11,7 +11,7 @@ select at / 1e6, by, action, target, why from todoku_audit
  where target in (select value from json_each(:targets)) order by id
 
 -- name: previews
--- Only reads; a payload too large to be shown stays where it is.
+-- Only reads; a payload too large to show is not returned.
 select id, case when length(cast(payload as blob)) <= :largest then payload end,
        coalesce(length(cast(payload as blob)), length(payload_bytes)), content_type
   from todoku_message where id in (select value from json_each(:ids))

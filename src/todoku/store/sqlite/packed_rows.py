@@ -1,4 +1,4 @@
-"""Claimed rows that come as one text: see the query `claim`."""
+"""Decodes claimed rows, which SQLite returns as one text: see the query `claim`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TIMES: Final = (_DUE, _FIELDS.index("created_at"), _FIELDS.index("expires_at"))
 _rows: Final = msgspec.json.Decoder(list[list[Any]])
 
 
-def unpacked(packed: str, large: Callable[[list[int]], Sequence[Any]]) -> list[list[Any]]:
-    """The rows as the other claims return them, in order. `large` is asked for what was left out, by seq."""
+def unpack(packed: str, large: Callable[[list[int]], Sequence[Any]]) -> list[list[Any]]:
+    """Returns the rows in the form of the other claims, in order. `large` reads the messages left out, by seq."""
     rows = _rows.decode(packed)
     missing = []
     for row in rows:
@@ -36,9 +36,9 @@ def unpacked(packed: str, large: Callable[[list[int]], Sequence[Any]]) -> list[l
         found = {seq: rest for seq, *rest in large([row[_SEQ] for row in missing])}
         for row in missing:
             row[_PAYLOAD], row[_BYTES], row[_HEADERS] = found[row[_SEQ]]
-    rows.sort(key=_in_order)
+    rows.sort(key=_due_order)
     return rows
 
 
-def _in_order(row: list[Any]) -> tuple[float, int]:
+def _due_order(row: list[Any]) -> tuple[float, int]:
     return row[_DUE], row[0]

@@ -13,7 +13,7 @@ insert into todoku_lane (id, queue, destination, ready_at) values (:lane, :queue
     on conflict (id) do nothing
 
 -- name: publish_gate_calls
--- Only appends, as PostgreSQL. Who claims heeds it.
+-- Only appends, as PostgreSQL. Claims process the calls.
 insert into todoku_gate_call (queue, destination, gate, key) values (:queue, :destination, :gate, :key)
 
 -- name: publish_delivery
@@ -25,14 +25,14 @@ values ((select seq from todoku_message where id = :id), :destination, :queue, :
         coalesce(:expires_at, 9223372036854775807), :now, :dead)
 
 -- name: publish_audit_reopen
--- Before the reopening it tells of, in the same transaction.
+-- Before the reopening it records, in the same transaction.
 insert into todoku_audit (at, by, action, target, why)
 select :now, 'publisher', 'replay', 'delivery:' || d.id, 'published again with the same key'
   from todoku_message m join todoku_delivery d on d.message_seq = m.seq
  where m.id = :message_id and d.status = 'aborted'
 
 -- name: publish_reopen_ledger
--- What is running again is not failed any more (H15).
+-- A reopened delivery has not failed any more (H15).
 update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
  where state = 'failed' and (scope, key_hash, digest) in (
     select 'effect:' || d.destination, m.key_hash, m.digest from todoku_message m
@@ -47,13 +47,13 @@ select distinct d.lane, d.queue, d.destination, :now from todoku_message m
     on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
 
 -- name: publish_reopen_gates
--- Before the reopening, in its transaction: whoever heeds the call sees the row waiting.
+-- Before the reopening, in its transaction: a claim that processes the call sees the row waiting.
 insert into todoku_gate_call (queue, destination, gate, key)
 select d.queue, d.destination, d.gate, m.key from todoku_message m join todoku_delivery d on d.message_seq = m.seq
  where m.id = :message_id and d.status = 'aborted' and d.gate is not null
 
 -- name: publish_reopen
--- Only what is `aborted` changes, under the write lock: of two publishers one reopens (H15).
+-- Only `aborted` rows change, under the write lock: of two publishers one reopens (H15).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
@@ -61,7 +61,7 @@ update todoku_delivery
  where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
 
 -- name: publish_data_keys
--- With the message sealed by it, in the caller's transaction; one that is there already is not stored again.
+-- Together with the messages it encrypts, in the caller's transaction; a stored key is not stored again.
 insert into todoku_data_key (id, day, master_key_id, wrapped, created_at)
 select :id, :day, :master_key_id, :wrapped, :now
  where not exists (select 1 from todoku_data_key where id = :id)

@@ -1,12 +1,12 @@
 -- Queues and flow control keys.
 
 -- name: set_queue
--- One row; claim reads it in its own statement, so a pause holds from the commit on.
+-- One row; claim reads it in its own statement, so a pause is effective from the commit.
 insert into todoku_queue (name, paused, updated_at) values (:name, :paused, :now)
     on conflict (name) do update set paused = excluded.paused, updated_at = excluded.updated_at
 
 -- name: queue_columns
--- A fragment: a queue with what is in force, and the time it is.
+-- A fragment: a queue with the values in force, and the database's clock.
 name, paused, case when {counts} then "limit" end, case when {counts} then rate end, spec, created_at / 1e6,
        updated_at / 1e6, tat / 1e6, :now / 1e6
 
@@ -16,7 +16,7 @@ select {queue_columns}
   from todoku_queue where name = :name
 
 -- name: http_queues
--- Only reads; the names of a kind lie side by side in the primary key.
+-- Only reads; the names of a kind are adjacent in the primary key.
 select {queue_columns}
   from todoku_queue
  where name >= :kind and name < substr(:kind, 1, 4) || ';' and created_at is not null
@@ -24,23 +24,23 @@ select {queue_columns}
  order by name limit :most
 
 -- name: lock_queue
--- There is one writer: nobody changes it before this transaction ends.
+-- There is one writer: the row does not change before this transaction ends.
 select {queue_columns}
   from todoku_queue where name = :name
 
 -- name: make_queue
--- One row, if it is not there; what it says is written by put_queue in this transaction.
+-- One row, if it does not exist; put_queue writes its values in this transaction.
 insert into todoku_queue (name, updated_at) values (:name, :now) on conflict (name) do nothing
 
 -- name: put_queue
--- One row, seen in this transaction. A rate that is another one now begins anew.
+-- One row, read in this transaction. A changed rate starts without credit or debt.
 update todoku_queue
    set paused = :paused, "limit" = :concurrency, rate = :rate, spec = :spec, limit_until = null,
        tat = case when rate is :rate then tat end, created_at = coalesce(created_at, :now), updated_at = :now
  where name = :name
 
 -- name: remove_queue
--- One row; deliveries carry the name of their queue, and need no row of it.
+-- One row; deliveries contain the name of their queue, and need no row of it.
 delete from todoku_queue where name = :name and created_at is not null returning name
 
 -- name: reset_rate
@@ -48,7 +48,8 @@ delete from todoku_queue where name = :name and created_at is not null returning
 update todoku_queue set tat = null, updated_at = :now where name = :name and created_at is not null returning name
 
 -- name: queue_loads
--- Only reads: what waits is counted in the indexes that claim reads, up to a number; what runs in its small one.
+-- Only reads: waiting deliveries are counted in the indexes that claim reads, up to a limit; running ones in their
+-- small index.
 select json_extract(p.value, '$.name'),
        (select count(*) from (select 1 from todoku_delivery d indexed by todoku_delivery_due
                                where d.queue = json_extract(p.value, '$.name') and d.status in ('pending', 'failed')
@@ -64,7 +65,7 @@ select json_extract(p.value, '$.name'),
   from json_each(:places) p
 
 -- name: http_running
--- Only reads: what runs is in a small index, and so are the live leases.
+-- Only reads: running deliveries and live leases have small indexes.
 select (select count(*) from todoku_delivery d indexed by todoku_delivery_owner
          where d.status = 'sending' and {is_http}),
        (select count(*) from todoku_worker where expires_at > :now)

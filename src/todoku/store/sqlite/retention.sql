@@ -6,7 +6,7 @@ select id from todoku_delivery indexed by todoku_delivery_expiring
  where status in ('pending', 'failed') and expires_at < 9223372036854775807 and expires_at <= :now limit :most
 
 -- name: expire
--- Only rows that wait; a running one is past its expiry only for its owner.
+-- Only waiting rows; a running one is left to its owner.
 select id, lane, gate from todoku_delivery where id in ({late});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
@@ -14,18 +14,18 @@ update todoku_delivery
  where id in ({late})
 
 -- name: announced
--- Only reads: destinations that some worker has announced lately.
+-- Only reads: destinations that a worker has announced recently.
 select name from todoku_destination where seen_at > :now - cast(:after * 1000000 as integer)
 
 -- name: stray
--- A fragment: waiting so long for a destination nobody knows.
+-- A fragment: has waited this long for a destination that no worker announces.
 select id from todoku_delivery
  where queue = :queue and destination = :destination and status in ('pending', 'failed')
    and next_run_at <= :now - cast(:after * 1000000 as integer)
  order by id limit :most
 
 -- name: abort_unknown
--- Only rows that have waited that long themselves, so a rolling deploy loses nothing.
+-- Only rows that have waited that long themselves, so a rolling deployment loses nothing.
 select id, lane, gate from todoku_delivery where id in ({stray});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
@@ -33,14 +33,14 @@ update todoku_delivery
  where id in ({stray})
 
 -- name: prune_batches
--- Only what is over: a batch that still waits for something, a replay too, stays as long as that takes.
+-- Only finished batches: one that still waits, for a replay, too, stays.
 delete from todoku_batch where id in (
     select id from todoku_batch indexed by todoku_batch_done
      where done_at is not null and done_at < :now - cast(:ttl * 1000000 as integer) limit :most)
 returning 1
 
 -- name: prune_hooks
--- Those that `hooks` passes over anyway.
+-- Only hooks that `hooks` does not return any more.
 delete from todoku_hook
  where seen_at <= (select max(seen_at) from ({announcements})) - cast(:forgotten_after * 1000000 as integer)
 
@@ -51,14 +51,15 @@ select seq from (select seq, created_at from todoku_message where seq > :after o
    and not exists (select 1 from todoku_delivery d where d.message_seq = c.seq)
 
 -- name: prune_messages
--- A message goes only when no delivery of it is left (I1), and deliveries are born with their message, never later.
+-- A message is removed only when it has no delivery left (I1), and deliveries are created with their message, never
+-- later.
 select (select count(*) from ({old_messages})), max(seq),
        count(*) = :most and min(created_at < :now - cast(:ttl * 1000000 as integer))
   from (select seq, created_at from todoku_message where seq > :after order by seq limit :most);
 delete from todoku_message where seq in ({old_messages})
 
 -- name: prune_ledger
--- Never while a delivery with the key is there, dead letters included (H16).
+-- Never while a delivery with the key exists, dead letters included (H16).
 delete from todoku_ledger where (scope, key_hash) in (
     select scope, key_hash from todoku_ledger l
      where expires_at <= :now and expires_at < 9223372036854775807
@@ -68,7 +69,7 @@ delete from todoku_ledger where (scope, key_hash) in (
 returning 1
 
 -- name: prune_attempts
--- Only of deliveries that are gone.
+-- Only of deliveries that no longer exist.
 delete from todoku_attempt where rowid in (
     select o.rowid from todoku_attempt o
      where o.ended_at < :now - cast(:ttl * 1000000 as integer)
@@ -76,7 +77,7 @@ delete from todoku_attempt where rowid in (
 returning 1
 
 -- name: prune_results
--- By age alone: a result is kept as long as the history of its delivery.
+-- By age alone: a result is retained as long as the history of its delivery.
 delete from todoku_result where delivery_id in (
     select delivery_id from todoku_result where created_at < :now - cast(:ttl * 1000000 as integer) limit :most)
 returning 1
@@ -98,21 +99,21 @@ select count(*) from ({old_history});
 delete from todoku_history where rowid in ({old_history})
 
 -- name: prepare_history
--- SQLite has no partitions to make.
+-- SQLite has no partitions to create.
 select 0
 
 -- name: stray_history
--- SQLite has no partitions to miss.
+-- SQLite has no partitions, so no stray rows.
 select 0
 
 -- name: prune_secrets
--- By time alone: what has ended is not read any more. Its bytes are written over first.
+-- By time alone: expired secrets are not read any more. The bytes are overwritten first.
 update todoku_secret set value = zeroblob(length(value)) where expires_at <= :now;
 delete from todoku_secret where id in (select id from todoku_secret where expires_at <= :now limit :most)
 returning 1
 
 -- name: prune_cancelled
--- Requests that somebody cancelled, with an audit row that stays, when delivered ones would go too: nobody replays them.
+-- Cancelled requests, after the retention of delivered ones; their audit rows stay.
 delete from todoku_delivery where id in (
     select id from todoku_delivery indexed by todoku_delivery_died
      where status = 'aborted' and {is_http} and updated_at < :now - cast(:ttl * 1000000 as integer)
@@ -120,7 +121,7 @@ delete from todoku_delivery where id in (
 returning 1
 
 -- name: prune_queues
--- Only what came into being by use: nobody has used it for long, nothing of it is left, and the next use makes it anew.
+-- Only queues created by use: unused for long, and without deliveries. The next use creates them again.
 delete from todoku_queue where name in (
     select q.name from todoku_queue q
      where q.created_at is not null and q.paused = 0 and json_extract(q.spec, '$.implicit')

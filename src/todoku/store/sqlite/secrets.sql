@@ -5,7 +5,7 @@
 select 0
 
 -- name: secrets
--- Only reads: those of a name or of its family (null: all) that have not ended.
+-- Only reads: those of a name or of its family (null: all) that have not expired.
 select id, name, value, master_key_id, created_at / 1e6,
        case when expires_at < 9223372036854775807 then expires_at / 1e6 end, :now / 1e6
   from todoku_secret
@@ -13,7 +13,7 @@ select id, name, value, master_key_id, created_at / 1e6,
  order by created_at, id
 
 -- name: put_secret
--- What there is was read in this transaction, under the one write lock.
+-- The present secrets were read in this transaction, under the one write lock.
 insert into todoku_secret (id, name, value, master_key_id, created_at, expires_at)
 values (:id, :name, :value, :master_key_id, :now,
         coalesce(:now + cast(:lasts * 1000000 as integer), 9223372036854775807))

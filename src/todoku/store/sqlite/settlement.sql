@@ -7,9 +7,9 @@ select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries)
    and l.key_hash = json_extract(s.value, '$.key_hash')
 
 -- name: settle_effects
--- As PostgreSQL: a true success is recorded even by a stale worker (I7), a failure only by the owner; the first
--- success stays and lives 48 hours after the last (H16), another digest never overwrites it (I5), but a success does
--- overwrite what is none, whosever it is.
+-- As PostgreSQL: a real success is recorded even by a stale worker (I7), a failure only by the owner. The first
+-- success stays, and is retained for 48 hours after the last (H16); another digest never overwrites it (I5), but a
+-- success overwrites any entry that is not one, of any caller.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
                            updated_at, expires_at)
 select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), json_extract(s.value, '$.digest'),
@@ -35,14 +35,14 @@ select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), js
            else todoku_ledger.digest = excluded.digest and todoku_ledger.state <> 'succeeded' end
 
 -- name: settle_reservations
--- The publish entry lives as long after its last success as the effect entry (H16).
+-- The publish entry is retained as long after its last success as the effect entry (H16).
 update todoku_ledger set expires_at = :now + cast(:ttl * 1000000 as integer)
  where (scope, key_hash) in (select json_extract(value, '$.scope'), json_extract(value, '$.key_hash')
                                from json_each(:entries))
 
 -- name: settle_done
--- Fenced by (id, epoch, worker), and the row leaves `delivery` and enters `history` under one write lock. Returns the
--- tokens that were not ours, which are looked for only if a row is missing.
+-- Fenced by (id, epoch, worker); the row is moved from `delivery` to `history` under one write lock. Returns the
+-- tokens the worker does not own, which are searched only if a row is missing.
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
                             replay_count, worker_id)
 select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
@@ -57,8 +57,9 @@ delete from todoku_delivery where id in (
         on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
 
 -- name: settle_rest
--- Fenced like settle_done; the failed attempt is written with its epoch before the row changes (H4), and the max_attempts
--- that the worker went by. Returns the tokens that were not ours, and what would run again but was cancelled meanwhile.
+-- Fenced as settle_done. The failed attempt is written with its epoch before the row changes (H4), and with the
+-- max_attempts the worker used. Returns the tokens the worker does not own, and the rows that would be retried but
+-- were cancelled meanwhile.
 select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
   left join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
@@ -87,11 +88,11 @@ update todoku_delivery as d
  where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
 
 -- name: cancelled
--- A fragment: a cancellation that its owner did not see, or did not live to obey, outlives it (H22).
+-- A fragment: a cancellation stays valid if the owner did not see it, or died before it could obey (H22).
 'cancelled while it ran'
 
 -- name: settle_results
--- The delivery was settled by us in this transaction.
+-- The delivery was settled by this worker in this transaction.
 insert into todoku_result (delivery_id, message_seq, result, created_at)
 select json_extract(value, '$.delivery_id'), json_extract(value, '$.message_seq'), json_extract(value, '$.result'), :now
   from json_each(:rows) where true
@@ -107,7 +108,7 @@ select a.delivery_id, a.epoch from todoku_attempt a
  where a.delivery_id in (select value from json_each(:ids)) and a.worker_id = :worker
 
 -- name: release
--- Fenced; the attempt never started, so it is given back (I4). A token works once: repeated, it changes nothing.
+-- Fenced; the attempt never started, so it is not counted (I4). A token works once: a repetition changes nothing.
 update todoku_delivery as d
    set status = case when cancel_requested then 'aborted' else 'pending' end,
        reason = case when cancel_requested then 'CANCELLED' else d.reason end,

@@ -1,7 +1,7 @@
 -- Why a delivery waits.
 
 -- name: situation
--- Only reads; what is in flight is counted in its small index.
+-- Only reads; deliveries in flight are counted in their small index.
 select case when d.expires_at < 9223372036854775807 then d.expires_at / 1e6 end, d.claimed_at / 1e6,
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.queue = d.queue),
        (select count(*) from todoku_delivery f where f.status = 'sending' and f.destination = d.destination), d.gate
@@ -16,12 +16,12 @@ select key, "limit", rate, running, case when rate is not null then tat / 1e6 en
 select ready_at / 1e6, worker_id, failures, parked from todoku_lane where id = :lane
 
 -- name: lane_head
--- Only reads: the first row of a lane that is not over, which is the next to run (I10).
+-- Only reads: the first unfinished row of a lane, which is the next to run (I10).
 select id from todoku_delivery indexed by todoku_delivery_lane
  where lane = :lane and lane is not null and status <> 'aborted' order by id limit 1
 
 -- name: lane_blocker
--- Only reads: the dead letters of a lane that can have parked it.
+-- Only reads: the dead letters of a lane that may have parked it.
 select id from todoku_delivery indexed by todoku_delivery_dead
  where lane = :lane and status = 'aborted' and coalesce(reason, '') not in (select value from json_each(:gone))
  order by id limit 1

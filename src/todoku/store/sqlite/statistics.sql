@@ -1,24 +1,24 @@
--- Numbers.
+-- Statistics.
 
 -- name: size
--- Only reads, at most so many rows: enough to know whether counting is cheap.
+-- Only reads a limited number of rows: enough to know whether counting is cheap.
 select (select count(*) from (select 1 from todoku_delivery limit :most)),
        (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
 
 -- name: count_deliveries
--- Only reads, at most so many rows.
+-- Only reads, a limited number of rows.
 select status, destination, coalesce(reason, ''), count(*)
   from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
 
 -- name: count_dead
--- Only reads, at most so many rows, by the index of dead letters.
+-- Only reads a limited number of rows, by the index of dead letters.
 select destination, coalesce(reason, ''), count(*)
   from (select destination, reason from todoku_delivery indexed by todoku_delivery_dead
          where status = 'aborted' order by id limit :most)
  group by 1, 2
 
 -- name: edges
--- Only reads: of each part of the id range the first and the last id in it, by two probes of the primary key.
+-- Only reads: the first and the last id of each part of the id range, by two probes of the primary key.
 select low, high from (
     select (select min(d.id) from todoku_delivery d where d.id >= json_extract(s.value, '$.low')
                and d.id <= json_extract(s.value, '$.high')) as low,
@@ -28,7 +28,7 @@ select low, high from (
  where low is not null
 
 -- name: count_sample
--- Only reads: windows of the id range; each row stands for as many as its window goes into its piece.
+-- Only reads: windows of the id range; each row counts for the ratio of its part to its window.
 select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value, '$.weight'))
   from json_each(:windows) s cross join todoku_delivery d
     on d.id >= json_extract(s.value, '$.start')
@@ -36,7 +36,7 @@ select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value
  group by 1, 2, 3
 
 -- name: lag_due
--- Only reads. Of each place at most so many rows, from the index alone, oldest first.
+-- Only reads a limited number of rows of each place, from the index alone, oldest first.
 select json_extract(found, '$[0]'), json_extract(found, '$[1]'), json_extract(found, '$[0]')
   from (select (select json_array(count(*), coalesce((:now - min(next_run_at)) / 1e6, 0)) from (
                     select d.next_run_at from todoku_delivery d indexed by todoku_delivery_due
@@ -49,8 +49,8 @@ select json_extract(found, '$[0]'), json_extract(found, '$[1]'), json_extract(fo
           from json_each(:places) s)
 
 -- name: lag_apart
--- Only reads: what is not in the due index. Lanes by theirs, so that no other row is walked; suspects, which are few;
--- gates by theirs. At most so many rows of each are looked at.
+-- Only reads: deliveries that are not in the due index. Lanes by their index, so that no other row is read; suspects,
+-- which are few; gates by their index. A limited number of rows of each.
 select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (where due)) / 1e6, 0), count(*)
   from (select next_run_at, status in ('pending', 'failed') and next_run_at <= :now and expires_at > :now as due
           from todoku_delivery indexed by todoku_delivery_lane
@@ -69,7 +69,7 @@ select count(*) filter (where due), coalesce((:now - min(next_run_at) filter (wh
          order by gate, priority, next_run_at, id limit :most)
 
 -- name: lag_held
--- Only reads: what is in flight by its small index, and at most so many dead letters by theirs.
+-- Only reads: deliveries in flight by their small index, and a limited number of dead letters by theirs.
 select count(*),
        count(*) filter (where d.claimed_at < :now - :stuck_after * 1e6
                            or not exists (select 1 from todoku_worker w
@@ -79,7 +79,7 @@ select count(*),
   from todoku_delivery d indexed by todoku_delivery_owner where d.status = 'sending'
 
 -- name: lag_sample
--- Only reads: as count_sample, of what is due and of dead letters.
+-- Only reads: as count_sample, of due deliveries and of dead letters.
 select sum(json_extract(s.value, '$.weight')) filter (where d.status in ('pending', 'failed')
                                                         and d.next_run_at <= :now and d.expires_at > :now),
        sum(json_extract(s.value, '$.weight')) filter (where d.status = 'aborted')
@@ -88,14 +88,14 @@ select sum(json_extract(s.value, '$.weight')) filter (where d.status in ('pendin
    and d.id < json_extract(s.value, '$.start') + json_extract(s.value, '$.width')
 
 -- name: count_history
--- Only reads: exactly while there are few; then both ends, whose distance is the number, because rows are appended and
--- pruned in order (but for what a person cleared).
+-- Only reads: exact for small numbers; otherwise the distance of the first and the last row, because rows are appended
+-- and pruned in order (except those an operator cleared).
 select case when few <= 100000 then few
             else (select max(rowid) from todoku_history) - (select min(rowid) from todoku_history) + 1 end
   from (select count(*) as few from (select 1 from todoku_history limit 100001))
 
 -- name: dead_groups
--- Only reads, at most so many rows, by the index of dead letters. The newest of each group is its example.
+-- Only reads a limited number of rows, by the index of dead letters. The newest of each group is its example.
 select g.reason, g.destination, g.number, g.since / 1e6, g.until / 1e6, g.newest,
        (select error from todoku_delivery where id = g.newest)
   from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
@@ -106,7 +106,8 @@ select g.reason, g.destination, g.number, g.since / 1e6, g.until / 1e6, g.newest
  order by g.number desc, 1, 2
 
 -- name: full_gates
--- Only reads: gates at their limit with something behind it, found by what runs. No more is counted than is shown.
+-- Only reads: gates at their limit at which deliveries wait, found by their running deliveries. No more are counted
+-- than are returned.
 select queue, destination, key, "limit", rate, running, number from (
     select g.queue, g.destination, g.key, g."limit", g.rate, g.running,
            (select count(*) from (select 1 from todoku_delivery w indexed by todoku_delivery_gate
@@ -119,19 +120,19 @@ select queue, destination, key, "limit", rate, running, number from (
  order by number desc, destination, key limit :most
 
 -- name: series_size
--- Only reads both ends of the span: rows are appended in order of time, so their distance is about the number.
+-- Only reads both ends of the span: rows are appended in order of time, so their distance is about their number.
 select coalesce((select rowid from todoku_history where finished_at < :until order by finished_at desc limit 1)
                 - (select rowid from todoku_history where finished_at >= :since order by finished_at limit 1) + 1, 0)
 
 -- name: series
--- Only reads: the span alone, from the index.
+-- Only reads the span, from the index.
 select finished_at / 1000000 / :width * :width, count(*)
   from todoku_history
  where finished_at >= :since and finished_at < :until
  group by 1
 
 -- name: series_sampled
--- Only reads: one row in :step, each standing for as many.
+-- Only reads: one row in :step, each counted :step times.
 with recursive
     picked(id, last) as (
         select (select rowid from todoku_history where finished_at >= :since order by finished_at limit 1),

@@ -1,7 +1,7 @@
 """The one thread of this process that writes to a SQLite file.
 
-SQLite has one write lock. Threads that fought for it would wait in turns of sleeping; queueing for a thread that
-holds it costs a hand-over and is fair. Other processes are met with BEGIN IMMEDIATE and jittered waits.
+SQLite has one write lock. Threads that compete for it would poll and sleep; a queue in front of one writer thread is
+fair and costs a hand-over. Against other processes, BEGIN IMMEDIATE is retried with random waits.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _transactions: WeakSet[threading.Lock] = WeakSet()
 
 
 def transaction_lock() -> threading.Lock:
-    """A lock for a connection, to be held during its transactions: a fork waits for it.
+    """Returns a lock that a connection must hold during its transactions: a fork waits for it.
 
-    SQLite remembers in memory what this process has locked. A child forked in a transaction inherits the memory but
-    not the lock, and would find the file locked for ever.
+    SQLite stores in memory which locks this process has. A child forked during a transaction inherits this memory but
+    not the locks, and would find the file locked forever.
     """
     lock = threading.Lock()
     with _writers_lock:
@@ -57,30 +57,30 @@ os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_c
 
 
 def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    """A connection that acknowledges only what is on disk, and waits for locks by our own rules.
+    """Opens a connection that acknowledges a commit only when it is on disk; `execute_waiting` waits for locks.
 
-    A file that is not there is made for its owner alone; SQLite gives its journals the same mode.
+    A missing file is created for its owner alone; SQLite gives its journals the same mode.
     """
     refuse_other_libraries(path)
-    with suppress(OSError):  # SQLite says what is wrong, in the words that callers know
+    with suppress(OSError):  # then sqlite3.connect raises the error that callers expect
         make_private(path)
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=factory
     )
     try:
-        for pragma in ("synchronous = full", "mmap_size = 0", "cache_size = -65536"):  # they read the schema: may wait
-            patiently(connection, f"pragma {pragma}", timeout=timeout)
+        for pragma in ("synchronous = full", "mmap_size = 0", "cache_size = -65536"):  # these read the schema
+            execute_waiting(connection, f"pragma {pragma}", timeout=timeout)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
-    """Execute `sql` (BEGIN, COMMIT, a pragma), waiting for other processes; DatabaseBusy when they take too long.
+def execute_waiting(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
+    """Executes `sql` (BEGIN, COMMIT, a pragma) and waits for other processes; DatabaseBusy after `timeout` seconds.
 
-    The waits are random: equal ones would make two processes that met once meet for ever. And they stay short: busy
-    callers take the lock again as soon as they let go of it, and who looks every 50 ms found it free after 5 to 9 s.
+    The waits are random: with equal waits two processes that collide once would collide again and again. They are
+    short: busy writers take the lock again at once, and a waiter that polled every 50 ms got it after 5 to 9 s.
     """
     deadline = time.monotonic() + timeout
     longest = 0.001
@@ -92,7 +92,7 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> li
                 raise
             if time.monotonic() >= deadline:
                 raise DatabaseBusy(
-                    f"another connection has kept the database locked for {timeout:.0f} s",
+                    f"another connection has held the database lock for {timeout:.0f} s",
                     hint="if this thread has a transaction open, pass tx= to join it; else end the long transaction",
                 ) from error
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - a wait, not a secret
@@ -100,16 +100,16 @@ def patiently(connection: sqlite3.Connection, sql: str, *, timeout: float) -> li
 
 
 def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
-    """Choose the journal by the build (or as `wal` insists) and return it; raise if the file keeps an unsafe one."""
+    """Sets the journal mode that is safe in this build (or as `wal` demands). UnsafeJournal: it stays unsafe."""
     wanted = "wal" if (wal_is_safe() if wal is None else wal) else "truncate"
-    ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
+    ((current,),) = execute_waiting(connection, "pragma journal_mode", timeout=timeout)
     if current != wanted:
         try:
-            patiently(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
+            execute_waiting(connection, f"pragma journal_mode = {wanted}", timeout=timeout)
         except DatabaseBusy:
-            if current != "wal":  # else another connection is open, and the file stays in it
+            if current != "wal":  # in WAL, another open connection prevents the change
                 raise
-        ((current,),) = patiently(connection, "pragma journal_mode", timeout=timeout)
+        ((current,),) = execute_waiting(connection, "pragma journal_mode", timeout=timeout)
     if current == "wal" and wanted != "wal":
         raise UnsafeJournal(
             f"the file is in WAL mode, in which SQLite {sqlite3.sqlite_version} can lose acknowledged writes",
@@ -119,7 +119,7 @@ def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: fl
 
 
 class Writer:
-    """Runs pieces of work one after the other, each in a transaction of its own."""
+    """Runs functions one after the other, each in its own transaction."""
 
     def __init__(self, path: str, *, wal: bool | None, timeout: float) -> None:
         self.users: set[object] = set()
@@ -137,13 +137,13 @@ class Writer:
         self._thread.start()
 
     def write(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a transaction and commit it; returns what it returned, raises what it raised."""
+        """Runs `work` in a transaction and commits it. Returns its result; raises its error."""
         future: Future[T] = Future()
         self._queue.put((operation, work, future))
         return future.result()
 
     def stop(self) -> None:
-        """Finish what is queued, then close the connection."""
+        """Finishes the queued work, then closes the connection."""
         self._queue.put(None)
         self._thread.join()
 
@@ -163,17 +163,17 @@ class Writer:
     def _transact(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
         refuse_other_libraries(self._path)
         connection = self._connection
-        patiently(connection, "begin immediate", timeout=self._timeout)
+        execute_waiting(connection, "begin immediate", timeout=self._timeout)
         try:
             result = work(connection)
             reach(f"{operation}.before_commit")
-            patiently(connection, "commit", timeout=self._timeout)
+            execute_waiting(connection, "commit", timeout=self._timeout)
             reach(f"{operation}.after_commit")
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("rollback")
             if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                # Opened while the file could not be written, a connection stays so for ever: the next one may write.
+                # A connection opened while the file was read-only stays read-only: a new one may write.
                 self._connection = connect(self._path, timeout=self._timeout)
                 connection.close()
             raise
@@ -181,9 +181,9 @@ class Writer:
 
 
 def acquire_writer(path: str, user: object, *, wal: bool | None, timeout: float) -> Writer:
-    """The writer of this process for the file: one, however many stores are open on it, and threads opening them."""
+    """Returns the writer of this process for the file: one, for all stores and threads."""
     with _writers_lock:
-        key = (os.getpid(), path)  # a thread does not survive a fork, so a child makes its own
+        key = (os.getpid(), path)  # a thread does not survive a fork, so a child starts its own
         if key not in _writers:
             _writers[key] = Writer(path, wal=wal, timeout=timeout)
         _writers[key].users.add(user)
@@ -191,7 +191,7 @@ def acquire_writer(path: str, user: object, *, wal: bool | None, timeout: float)
 
 
 def release_writer(path: str, user: object) -> None:
-    """Stop the file's writer when its last user is gone."""
+    """Stops the file's writer when its last user has released it."""
     with _writers_lock:
         writer = _writers.get((os.getpid(), path))
         if writer is None:
