@@ -26,7 +26,7 @@ from bench.bars import Bar, compared
 from bench.running import run
 from tests.support.postgres import fresh_database
 from todoku.app import App
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.sqlite.database import file_path
 
 TEXT = "x" * 180

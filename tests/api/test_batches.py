@@ -21,7 +21,7 @@ import todoku
 from tests.support.world import SOMEBODY, World
 from todoku.cli.main import cli
 from todoku.core.limit import Limit
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.testing import inline
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ import pytest
 
 import todoku
 from tests.support.world import SOMEBODY, World
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 def test_a_hook_is_told_of_every_end_it_asked_for(box: todoku.App, world: World) -> None:

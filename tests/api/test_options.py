@@ -11,7 +11,7 @@ import pytest
 import todoku
 from tests.support.world import World
 from todoku.core.http_request import SCHEMES
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 def standing(box: todoku.App, handle: todoku.Handle[Any]) -> tuple[str, str | None, str | None]:

@@ -207,7 +207,7 @@ from sqlalchemy import select
 from stripe import WebhookSignature
 from webhook import api, box
 from shop.db import Base, Payment, SessionLocal, engine
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 def posted(client, id, metadata):
     intent = {"id": "pi_1", "status": "succeeded", "metadata": metadata}

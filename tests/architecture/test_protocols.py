@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.architecture.test_layers import FILES, ROOT, parsed, place
 
 ONE_IMPLEMENTATION = {
-    "Watched": "the daemon, which has it, is a layer above the API, which asks for it",
+    "HealthSource": "the daemon, which has it, is a layer above the API, which asks for it",
     "ReferencedSecret": "the engine, which has it, is a layer above core, which names it",
     "ModelLike": "a model of pydantic, which users bring",
 }

@@ -17,7 +17,7 @@ from tests.cli.program import Run, misused, refused, rows, said
 from tests.daemon.running import ARMED
 from tests.support.crew import until
 from tests.support.world import World
-from todoku.store.copy import AT_ONCE
+from todoku.store.table import AT_ONCE
 
 pytestmark = pytest.mark.postgres
 LARGE = "x" * 900_000

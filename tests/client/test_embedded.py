@@ -20,7 +20,7 @@ from todoku.core.http_request import request_of
 from todoku.engine import operations
 from todoku.engine.http import url_groups
 from todoku.store.audit import Signed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.testing import frozen
 
 WORKER = "https://worker.example.com/x"

@@ -19,7 +19,7 @@ from tests.client.queue_server import TOKEN
 from tests.daemon.running import until
 from todoku.app import App
 from todoku.client import Queue, connect
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 WORKER = "https://worker.example.com/x"
 PUBLISHES = 200

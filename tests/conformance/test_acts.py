@@ -11,7 +11,7 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, NoSuchMessage
 from todoku.core.identity import key_hash
 from todoku.engine import operations
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
 DAY = 86_400.0

@@ -8,7 +8,7 @@ from threading import Barrier
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.alert import LEASE, DueAlert, Name, Raised
 from todoku.store.alerts import AlertStore
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 QUIET, REMIND = 60.0, 3600.0
 DEAD: dict[Name, Raised] = {"dead_letters": Raised("dead_letters", 3.0, 0.0)}

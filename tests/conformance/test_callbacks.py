@@ -20,7 +20,7 @@ from todoku.core.outcome import Response
 from todoku.core.status import Status
 from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import new_id
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.url_groups import NewEndpoint
 
 DONE = Callback(url="https://told.example/done", headers={"X-Own": "1"}, retries=1)

@@ -22,8 +22,8 @@ from todoku.engine.publish import encode
 from todoku.store import failpoint
 from todoku.store.batches import BatchStatus, begin
 from todoku.store.claims import Transacted
+from todoku.store.deliveries import Filter
 from todoku.store.endings import FORGOTTEN_AFTER
-from todoku.store.filter import Filter
 from todoku.store.publish import Publishing
 
 BOTH = (

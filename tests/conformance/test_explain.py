@@ -7,7 +7,7 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.limit import Limit
 from todoku.engine.diagnostics.explanation import Because, explain
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
 

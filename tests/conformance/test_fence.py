@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.world import SOMEBODY, World, aborted, failed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 def test_a_reclaimed_workers_late_settle_changes_nothing_and_is_told_lost(world: World) -> None:

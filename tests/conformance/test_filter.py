@@ -7,7 +7,7 @@ import pytest
 from tests.support.requesting import Requesting
 from tests.support.world import SOMEBODY, World
 from todoku.core.http_request import Flow
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 URL = "https://Shop.example:8443/a/b?c=d"
 

@@ -19,7 +19,7 @@ from todoku.core.identity import gate_id
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.limits import Counted
 

@@ -15,7 +15,7 @@ from todoku.engine.http import dead_letters
 from todoku.engine.http.dead_letters import Selection
 from todoku.store import deliveries
 from todoku.store.columns import moment
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 @pytest.fixture

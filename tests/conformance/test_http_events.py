@@ -13,7 +13,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.engine.http import request_events, requests
 from todoku.engine.http.request_events import EventFilter, HttpEvent
 from todoku.store.columns import moment
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from todoku.engine import operations
 from todoku.engine.http import dead_letters, requests
 from todoku.engine.http.dead_letters import Selection
 from todoku.engine.http.request_draft import Posting
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 pytestmark = pytest.mark.postgres
 

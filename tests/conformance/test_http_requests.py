@@ -14,7 +14,7 @@ from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.http_request import Flow
 from todoku.engine.http import requests
 from todoku.engine.http.request_draft import Posting
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 MASTERS = f"one:{base64.b64encode(b'n' * 32).decode()}"
 

@@ -24,7 +24,7 @@ from tests.support.ordering import Commits, Sent, order_problems
 from tests.support.world import SOMEBODY, World, aborted, failed, snoozed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
 
 STORIES = os.environ.get("TODOKU_TEST_LANE_STORIES")

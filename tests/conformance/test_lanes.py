@@ -23,7 +23,7 @@ from todoku.core.identity import lane_id
 from todoku.core.message import Claimed, Draft
 from todoku.store import acts, failpoint
 from todoku.store.claims import SettleReport
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.publish import LANE_LOCKS
 from todoku.store.store import Store

@@ -14,8 +14,8 @@ import pytest
 from tests.support.world import SOMEBODY, World, failed
 from todoku.core.decision import SUCCEEDED, decide_by_ledger
 from todoku.core.errors import DatabaseUnavailable
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.filter import Filter
 from todoku.store.leases import Reclaimed
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from todoku.core.identity import effect_scope, key_hash, publish_scope
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
 from todoku.store.claims import SettleReport
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.ledger import Entry
 

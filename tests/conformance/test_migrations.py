@@ -26,8 +26,8 @@ from tests.support.world import SOMEBODY, Backend, World, aborted
 from todoku.app import App
 from todoku.core.errors import DatabaseUnavailable, SchemaError
 from todoku.store.database import Migrated
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.filter import Filter
 from todoku.store.migrate import migrations
 from todoku.store.postgres.database import MIGRATION_TABLE as POSTGRES_MIGRATIONS
 from todoku.store.sqlite.database import MIGRATION_TABLE as SQLITE_MIGRATIONS

@@ -19,8 +19,7 @@ from todoku.store.acts import Acted
 from todoku.store.audit import Signed
 from todoku.store.claims import SettleReport
 from todoku.store.columns import moment
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 
 MAIKO = Signed("maiko", "the warehouse was closed")
 HOUR = 3600.0

@@ -29,8 +29,8 @@ from todoku.app import App
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Claimed
 from todoku.store.database import Migrated
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.filter import Filter
 from todoku.store.leases import Reclaimed
 
 pytestmark = [pytest.mark.pgbouncer, pytest.mark.postgres]

@@ -15,8 +15,8 @@ from todoku.core.errors import DatabaseBusy
 from todoku.core.message import Claimed
 from todoku.core.status import Status
 from todoku.store.claims import SettleReport
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed
-from todoku.store.filter import Filter
 from todoku.store.retention import Pruned
 
 HOUR = 3600.0

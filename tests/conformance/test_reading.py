@@ -15,8 +15,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.status import Status
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
 
 HOUR = 3600.0

@@ -33,8 +33,7 @@ from todoku.core.status import Status
 from todoku.store import failpoint
 from todoku.store.acts import Acted
 from todoku.store.claims import SettleReport
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.leases import Held
 
 T = TypeVar("T")

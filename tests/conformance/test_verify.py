@@ -15,7 +15,7 @@ from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.verification import CHECKS, verify
 from todoku.store.batches import begin
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.publish import Publishing
 
 HOUR = 3600.0

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.daemon.running import PATIENCE, Daemon, Shop, alive, until
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 pytestmark = pytest.mark.slow
 

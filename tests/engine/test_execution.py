@@ -15,7 +15,7 @@ from tests.support.world import SOMEBODY, World
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.registry import Outgoing
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 def reasons(world: World) -> list[tuple[str, str | None]]:

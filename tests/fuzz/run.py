@@ -21,7 +21,7 @@ from tests.fuzz.requests import SMUGGLED, any_request, storing_request
 from tests.fuzz.target import PATIENCE, Target, connect
 from tests.support.raw_http import RawConnection, request
 from todoku.core.http_request import HTTP
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 AT_ONCE = 32
 """Connections at the same time."""

@@ -25,7 +25,7 @@ from tests.support.world import World
 from todoku.api.ingest import ingest_app
 from todoku.engine.observability.log import LOGGER, LogEvent
 from todoku.store import failpoint
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.messages import Story
 
 DAY = 86_400.0

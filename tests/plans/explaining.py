@@ -19,10 +19,9 @@ from psycopg.adapt import PyFormat, Transformer
 from todoku.core.settings import read_settings
 from todoku.store.database import Tx
 from todoku.store.postgres.database import PostgresDatabase, PostgresTx
-from todoku.store.sql import restyle
+from todoku.store.sql import Steps, restyle
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
-from todoku.store.sqlite.many_rows import spellings
-from todoku.store.statements import Steps
+from todoku.store.sqlite.packed_rows import spellings
 
 T = TypeVar("T")
 Plan = dict[str, Any]

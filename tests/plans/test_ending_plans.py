@@ -13,7 +13,7 @@ from todoku.app import new_id
 from todoku.core.decision import SUCCEEDED
 from todoku.core.ending import Following, NewBatch, add_to_batch
 from todoku.store.batches import begin
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.publish import Publishing
 from todoku.store.sqlite.database import file_path
 from todoku.store.store import Store

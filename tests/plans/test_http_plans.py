@@ -14,7 +14,7 @@ from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, 
 from todoku.core.http_request import HttpRequest, encode_request
 from todoku.engine.publish import encode
 from todoku.store.columns import moment
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.request_events import HIGHEST, Kind
 from todoku.store.sqlite.database import file_path
 from todoku.store.store import Store

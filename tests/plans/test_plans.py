@@ -24,7 +24,7 @@ from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
 from todoku.store.database import Database, Slice
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.limits import Counted, Gated
 from todoku.store.publish import Publishing, publish
 from todoku.store.store import Store

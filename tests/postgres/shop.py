@@ -14,7 +14,7 @@ from tests.transactions.callers import Asyncpg, Caller, Psycopg
 from todoku import App, Context, Limit, Message, table
 from todoku.core.status import Status
 from todoku.engine.diagnostics.doctor import Finding, examine
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 TEXT: Final = "届く — €, \\ and '"
 """What a wrong encoding, or a wrong idea of backslashes and quotes, would change."""

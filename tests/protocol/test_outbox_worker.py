@@ -13,7 +13,7 @@ from todoku.core.outcome import Abort, Retry
 from todoku.core.status import Status
 from todoku.engine.context import Context
 from todoku.store.claims import SettleReport
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 def test_W_101_pending_becomes_sending_becomes_succeeded(world: World, crew: Crew) -> None:

@@ -13,7 +13,7 @@ from tests.ingest.signers import KINDS, event
 from tests.support.raw_http import Answer, RawConnection, request
 from tests.support.serving import Server, serving_events
 from todoku.api.http_limits import LARGEST_HEAD
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 STRIPE = KINDS[0]
 UPGRADE = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}

@@ -18,7 +18,7 @@ from tests.support.world import SOMEBODY, World, aborted
 from todoku import App
 from todoku.core.errors import DatabaseBusy
 from todoku.store.database import Tx
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 OTHERS: set[threading.Thread] = set()
 """Threads of stores that other tests have not closed yet."""

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from tests.support.world import World
 from todoku.store.columns import EPOCH
-from todoku.store.copy import NOT_COPIED
-from todoku.store.table import MINUS_INFINITY, NEVER, Column, Table
+from todoku.store.table import MINUS_INFINITY, NEVER, NOT_COPIED, Column, Table
 
 MOMENT = 1_799_999_999_123_457
 """A time whose microseconds would not survive a float."""

@@ -15,10 +15,9 @@ from todoku.core.errors import InvalidAct, SchemaError, StoreError
 from todoku.engine.copy import Copied, CopyProgress, copy, plan
 from todoku.store.claims import Waiting
 from todoku.store.columns import EPOCH
-from todoku.store.copy import AT_ONCE, NOT_COPIED, batches, select_tables
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
-from todoku.store.filter import Filter
-from todoku.store.table import Table, measure, tables
+from todoku.store.table import AT_ONCE, NOT_COPIED, Table, batches, measure, select_tables, tables
 
 pytestmark = pytest.mark.postgres
 

@@ -27,8 +27,8 @@ from todoku.engine.http.url_groups import EndpointName
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batches import begin
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, stop
-from todoku.store.filter import Filter
 from todoku.store.publish import Publishing
 from todoku.store.schedules import Firing
 from todoku.testing.armed import _ACTIONS, arm_from

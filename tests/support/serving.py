@@ -18,8 +18,7 @@ from todoku.core.scope import Scope
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
 
 SOMEBODY = Signed("somebody", "a test")

@@ -25,8 +25,7 @@ from todoku.engine.publish import MessageOptions, draft
 from todoku.store.audit import Signed
 from todoku.store.claims import SettleReport
 from todoku.store.database import Database, Slice
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.limits import UNCOUNTED, Counted, Gated
 from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.publish import Publishing, publish

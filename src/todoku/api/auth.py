@@ -9,9 +9,9 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from inspect import iscoroutinefunction
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,6 +25,7 @@ from todoku.api.connections import network_of
 from todoku.api.problem import Refused
 from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
+from todoku.engine.http.api_tokens import Token, TokenChecker
 from todoku.engine.observability.metrics import Metrics
 
 _MOST_BUCKETS: Final = 10_000
@@ -98,32 +99,6 @@ _CALLER: Final = "todoku_caller"
 _IN_QUERY: Final = "qstash_token"
 
 
-class Bearer(Protocol):
-    """The holder of a token."""
-
-    @property
-    def name(self) -> str:
-        """The name of the token, recorded in the audit."""
-
-    @property
-    def prefix(self) -> str:
-        """The first characters of the token, which distinguish tokens of the same name."""
-
-    @property
-    def scopes(self) -> Collection[str]:
-        """The scopes of the token."""
-
-
-class TokenLookup(Protocol):
-    """Checks tokens; implemented by `engine.http.api_tokens.TokenChecker`."""
-
-    def check(self, text: str) -> Bearer | None:
-        """Returns the holder of the token; None if it is not valid. May query the database."""
-
-    def recall(self, text: str) -> tuple[bool, Bearer | None]:
-        """Returns (True, the result of `check`) if that needs no query now, else (False, …)."""
-
-
 class Gate:
     """Admits requests, or raises Refused: 401 without a valid token, 403 without the scope, 429 over the rate.
 
@@ -133,7 +108,7 @@ class Gate:
 
     def __init__(
         self,
-        tokens: TokenLookup,
+        tokens: TokenChecker,
         *,
         rate: float,
         clock: Callable[[], float] = time.monotonic,
@@ -149,7 +124,7 @@ class Gate:
         self._lookups = asyncio.Semaphore(_LOOKUPS)
         self._suspect_lookups = asyncio.Semaphore(_SUSPECT_LOOKUPS)
 
-    async def admit(self, request: Request, needed: Scope) -> Bearer:
+    async def admit(self, request: Request, needed: Scope) -> Token:
         """Returns the holder of the request's token, or raises Refused."""
         caller = self._caller(request)
         setattr(request.state, _CALLER, caller)
@@ -167,7 +142,7 @@ class Gate:
             raise self._note_failure(refused, address)
         return bearer
 
-    async def _check(self, plain: str, address: str) -> Bearer:
+    async def _check(self, plain: str, address: str) -> Token:
         # Only digests are stored in memory, so that a memory dump contains no token.
         digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()
         is_cached, bearer = self._tokens.recall(plain)
@@ -182,7 +157,7 @@ class Gate:
         self._right[digest] = True
         return bearer
 
-    async def _look_up(self, plain: str, address: str) -> Bearer | None:
+    async def _look_up(self, plain: str, address: str) -> Token | None:
         """Returns the holder of a token that was not verified before.
 
         Such lookups share a small limit, and those from addresses with too many wrong tokens a smaller one, so that
@@ -235,9 +210,9 @@ class GuardedRoute(Route):
         self.methods = set(methods)  # Starlette would add HEAD to GET
 
 
-def bearer_of(request: Request) -> Bearer:
+def bearer_of(request: Request) -> Token:
     """Returns the holder of the token with which this request was admitted."""
-    found: Bearer = getattr(request.state, _BEARER)
+    found: Token = getattr(request.state, _BEARER)
     return found
 
 

@@ -21,8 +21,7 @@ from todoku.core.status import Status
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked, masked_headers
 from todoku.store.attempts import Event
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.messages import Story
 from todoku.store.statistics import Counts
 

@@ -22,7 +22,7 @@ from todoku.cli.options import (
 )
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operations
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 Ids = tuple[UUID | int, ...]
 

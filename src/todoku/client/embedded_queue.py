@@ -25,8 +25,7 @@ from todoku.engine.http.request_draft import DEDUPLICATED_FOR, Posting
 from todoku.engine.publish import Encoded, MessageOptions, directed
 from todoku.engine.twins import off_loop
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.messages import StoredMessage, Story
 
 _JSON: Final = "application/json"

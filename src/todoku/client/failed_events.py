@@ -28,7 +28,7 @@ from todoku.store import failed_event_table
 from todoku.store.failed_event_table import TABLE, FailedEvent, checked_table
 from todoku.store.join import run
 from todoku.store.publish import Publishing
-from todoku.store.statements import Steps
+from todoku.store.sql import Steps
 
 EventId = Callable[[DeadLetter], str]
 """Returns the id of the event that a dead letter carries."""

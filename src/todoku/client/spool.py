@@ -32,7 +32,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import Registry, Target
 from todoku.engine.worker.worker import Worker
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 from todoku.store.private_files import make_private
 
 TOPIC: Final = "spool.posted"

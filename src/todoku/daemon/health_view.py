@@ -10,8 +10,7 @@ from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
 
 _STALLED: Final = 10.0

@@ -13,10 +13,10 @@ from typing import Final, Literal
 import msgspec
 
 from todoku.core.errors import InvalidAct, SchemaError, StoreError
-from todoku.store import copy as kept
+from todoku.store import table as kept
 from todoku.store import table as whole
 from todoku.store.database import Database
-from todoku.store.statements import Row
+from todoku.store.sql import Row
 from todoku.store.table import Bulk, Measure, Table
 
 _TICK: Final = 5_000

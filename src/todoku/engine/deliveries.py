@@ -15,8 +15,7 @@ from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
 from todoku.engine.twins import asynchronous, blocking, in_thread
-from todoku.store.deliveries import Delivery, Page
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter, Page
 
 R = TypeVar("R")
 

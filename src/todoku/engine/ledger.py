@@ -18,10 +18,10 @@ from todoku.core.outcome import Duration, seconds
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import check_text, encode
 from todoku.engine.twins import asynchronous, blocking, later, now
+from todoku.store.join import Savepoint
 from todoku.store.ledger import Entry, Found, Reservation, conclude, forget, record, record_newer, record_seen, reserve
 from todoku.store.publish import Publishing
-from todoku.store.savepoint import Savepoint
-from todoku.store.statements import Steps
+from todoku.store.sql import Steps
 
 # ------------------------------------------------------------
 # A block inside a transaction: `with` and `async with` over one implementation.

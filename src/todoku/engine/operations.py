@@ -20,8 +20,7 @@ from todoku.core.http_request import served_as
 from todoku.store.acts import Acted
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.store import Store
 
 BATCH: Final = 500

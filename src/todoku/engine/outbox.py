@@ -30,10 +30,9 @@ from todoku.engine.publish import Encoded, MessageOptions, draft, encode
 from todoku.engine.twins import Step, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
-from todoku.store.join import run, run_async
+from todoku.store.join import Savepoint, run, run_async
 from todoku.store.publish import Publishing, publish
-from todoku.store.savepoint import Savepoint
-from todoku.store.statements import Steps
+from todoku.store.sql import Steps
 from todoku.store.store import Store
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.store import gates
 from todoku.store.audit import Signed
 from todoku.store.database import Database, Tx
+from todoku.store.deliveries import Filter, parameters
 from todoku.store.ended_delivery import load_as_succeeded, load_ended
 from todoku.store.endings import Endings
-from todoku.store.filter import Filter, parameters
 from todoku.store.lanes import REMOVED
 
 

@@ -15,7 +15,7 @@ from todoku.store.columns import moment, moment_or_none
 from todoku.store.database import Tx
 from todoku.store.ended_delivery import EndedDelivery
 from todoku.store.publish import Publishing, publish, store_data_keys
-from todoku.store.statements import Steps, Value
+from todoku.store.sql import Steps, Value
 
 
 class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):

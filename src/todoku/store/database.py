@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import StoreError
-from todoku.store.statements import Row, Statement, Steps
+from todoku.store.sql import Row, Statement, Steps
 from todoku.store.table import Bulk
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.store.publish import Publishing
-from todoku.store.statements import Statement, Steps, Value
+from todoku.store.sql import Statement, Steps, Value
 
 TABLE: Final = "failed_webhook_events"
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -16,7 +16,7 @@ import msgspec
 from todoku.store.columns import moment, uuid_or_none
 from todoku.store.database import Database
 from todoku.store.publish import Publishing
-from todoku.store.statements import Statement, Steps, Value
+from todoku.store.sql import Statement, Steps, Value
 
 
 class Entry(msgspec.Struct, frozen=True):

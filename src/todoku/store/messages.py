@@ -12,8 +12,7 @@ from todoku.store.attempts import Attempt, attempt
 from todoku.store.audit import AuditRow
 from todoku.store.columns import build, moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Delivery, find, find_history
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter, find, find_history
 
 
 class StoredMessage(msgspec.Struct, frozen=True):

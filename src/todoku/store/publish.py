@@ -20,7 +20,7 @@ from todoku.core.identity import destination_lock, differing_fields
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.store.columns import EPOCH, moment
 from todoku.store.database import DialectName
-from todoku.store.statements import Statement, Steps, Value
+from todoku.store.sql import Statement, Steps, Value
 
 LANE_LOCKS: Final = 256
 """Above this number of lanes, their destinations are locked instead: the lock table of PostgreSQL is small."""

@@ -16,8 +16,7 @@ from todoku.core.identity import uuid7
 from todoku.store.attempts import Attempt, attempt
 from todoku.store.columns import moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Delivery, delivery
-from todoku.store.filter import Filter, request_parameters
+from todoku.store.deliveries import Delivery, Filter, delivery, request_parameters
 
 Kind = Literal["created", "sending", "tried", "died", "delivered"]
 Position = tuple[int, int, int]

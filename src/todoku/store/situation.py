@@ -9,9 +9,8 @@ import msgspec
 
 from todoku.store.columns import uuid_or_none
 from todoku.store.database import Tx
-from todoku.store.deliveries import Delivery, find
+from todoku.store.deliveries import Delivery, Filter, find
 from todoku.store.destinations import Known, read_known
-from todoku.store.filter import Filter
 from todoku.store.lanes import REMOVED
 from todoku.store.leases import WorkerRow, read_workers
 from todoku.store.limits import Limits, read_limits

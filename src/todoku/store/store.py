@@ -33,7 +33,7 @@ from todoku.store.retention import Retention
 from todoku.store.schedules import ScheduleStore
 from todoku.store.secrets import SecretStore
 from todoku.store.situation import Situation, read_situation
-from todoku.store.statements import Steps
+from todoku.store.sql import Steps
 from todoku.store.statistics import Statistics
 from todoku.store.tokens import TokenStore
 from todoku.store.url_groups import UrlGroupStore

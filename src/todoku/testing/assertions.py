@@ -18,8 +18,7 @@ from todoku.core.identity import digest
 from todoku.engine.jobs.job import Job
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.store import Store
 
 # ------------------------------------------------------------

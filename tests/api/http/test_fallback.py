@@ -18,7 +18,7 @@ from tests.support.serving import Server, serving_events
 from todoku.api.http_limits import LARGEST_HEAD, BoundedProtocol
 from todoku.api.ingest_fast_path import ServedApp, protocol_options
 from todoku.api.uvicorn_protocol import is_tested
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 STRIPE = KINDS[0]
 ROOT = Path(__file__).resolve().parents[3]

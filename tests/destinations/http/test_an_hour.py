@@ -13,7 +13,7 @@ from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.engine import operations
 from todoku.store.audit import Signed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 NUMBER = 20
 RETRIES = 3

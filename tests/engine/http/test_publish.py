@@ -17,7 +17,7 @@ from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest, RequestPublisher
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.http.url_groups import EndpointName
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 URL = "https://shop.example/hook"
 

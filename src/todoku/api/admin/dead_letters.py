@@ -13,8 +13,7 @@ from todoku.api.request_context import RequestContext
 from todoku.core.errors import NotThere
 from todoku.engine import operations
 from todoku.engine.operations import ActResult, Replayed
-from todoku.store.deliveries import Page
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter, Page
 from todoku.store.statistics import DeadGroup
 
 

@@ -23,8 +23,7 @@ from todoku.core.errors import NotThere
 from todoku.engine import operations
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.operations import ActResult
-from todoku.store.deliveries import Delivery, Page
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter, Page
 
 
 class DeliveryQuery(Listing, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from todoku.api.problem import Refused
 from todoku.store.audit import Signed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 Text = Annotated[str, Meta(min_length=1, max_length=2048, pattern=r"^[^\x00]*$")]
 Why = Annotated[

@@ -17,7 +17,7 @@ from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
 from todoku.api.qstash.parsing import LARGEST, Query
 from todoku.engine.http.dead_letters import Selection
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 OF_MESSAGES: Final = (
     "messageId", "messageIds", "url", "host", "path", "topicName", "urlGroup", "queueName", "scheduleId",

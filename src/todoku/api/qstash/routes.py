@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from todoku.api.auth import Access, Endpoint, GuardedRoute
+from todoku.api.qstash.answers import json
 from todoku.api.qstash.dlq import DeadLetterEndpoints
 from todoku.api.qstash.events import EventEndpoints
 from todoku.api.qstash.flows import FlowEndpoints
 from todoku.api.qstash.groups import GroupEndpoints
-from todoku.api.qstash.keys import KeyEndpoints
 from todoku.api.qstash.messages import MessageEndpoints
+from todoku.api.qstash.parsing import signed
 from todoku.api.qstash.publish import PublishEndpoints
 from todoku.api.qstash.queues import QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
 from todoku.api.request_context import RequestContext
+from todoku.core.signature import SigningKeys
 from todoku.engine.http.publish_requests import RequestPublisher
+from todoku.engine.http.signing_keys import rotate, signing_keys
+
+# ------------------------------------------------------------
+# `/v2/keys`: the signing keys of deliveries.
+
+
+class KeyEndpoints:
+    """The endpoints of signing keys."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._store, self._settings = context.store, context.settings
+
+    def get(self, _: Request) -> Response:
+        """Returns both keys: receivers try the current one, then the next."""
+        return _body(signing_keys(self._store, self._settings))
+
+    def rotate(self, request: Request) -> Response:
+        """Makes the next key current and creates a new next one."""
+        return _body(rotate(self._store, self._settings, signed(request, "rotate")))
+
+
+def _body(keys: SigningKeys) -> Response:
+    return json({"current": keys.current, "next": keys.next})
+
 
 Row = tuple[str, str, Endpoint, Access]
 """Methods, path, endpoint, scope."""

@@ -17,8 +17,7 @@ from todoku.engine import operations
 from todoku.engine.http.requests import CANCELLED, RequestView, view, visible_response
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Delivery, Page
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter, Page
 from todoku.store.store import Store
 
 

@@ -20,8 +20,7 @@ from todoku.core.redaction import redact_request
 from todoku.engine.http.requests import visible_response
 from todoku.engine.outbox import Outbox
 from todoku.store.attempts import Attempt
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.messages import StoredRequest
 from todoku.store.request_events import HIGHEST, Kind, Past, Position, created_at, micros, past_attempt, past_delivery
 from todoku.store.store import Store

@@ -16,8 +16,7 @@ from todoku.core.redaction import redact_body, redact_request, redact_response_h
 from todoku.engine import operations
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
-from todoku.store.deliveries import Delivery
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Delivery, Filter
 from todoku.store.messages import StoredRequest
 from todoku.store.store import Store
 

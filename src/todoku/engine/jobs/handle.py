@@ -15,8 +15,7 @@ from todoku.core.status import Status
 from todoku.engine import operations
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.twins import Pause, asynchronous, blocking, in_thread
-from todoku.store.deliveries import Standing
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter, Standing
 from todoku.store.store import Store
 
 R_co = TypeVar("R_co", covariant=True)

@@ -17,7 +17,7 @@ from todoku.engine import operations
 from todoku.integrations.django.models import DeadLetter, Delivery
 from todoku.integrations.django.project import get_box
 from todoku.store.audit import Signed
-from todoku.store.filter import Filter
+from todoku.store.deliveries import Filter
 
 
 class WhyForm(ActionForm):

@@ -16,8 +16,7 @@ from psycopg.pq import Format, TransactionStatus
 from todoku.core.errors import InvalidAct
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.sql import qualify, quote
-from todoku.store.statements import Row
+from todoku.store.sql import Row, qualify, quote
 from todoku.store.table import MINUS_INFINITY, NEVER, Table, tables
 
 _EPOCH: Final = 946_684_800_000_000

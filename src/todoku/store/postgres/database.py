@@ -29,8 +29,7 @@ from todoku.store.postgres.error_translation import refuse_encoding, translate_e
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
-from todoku.store.sql import load, quote, restyle
-from todoku.store.statements import Row, Statement, Steps
+from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
 
 T = TypeVar("T")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from todoku.store.database import Bound, DialectName, Tx
 from todoku.store.failpoint import reach
-from todoku.store.sql import quote
+from todoku.store.sql import Row, quote
 from todoku.store.sqlite.writer import connect, execute_waiting
-from todoku.store.statements import Row
 from todoku.store.table import Table
 
 

@@ -30,13 +30,12 @@ from todoku.store.columns import EPOCH
 from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.private_files import find_shared
-from todoku.store.sql import load
+from todoku.store.sql import Row, Statement, Steps, load
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.file_watch import SqliteListener
 from todoku.store.sqlite.handler_transaction import open_transaction
 from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
-from todoku.store.sqlite.many_rows import execute_all
-from todoku.store.sqlite.packed_rows import unpack
+from todoku.store.sqlite.packed_rows import execute_all, unpack
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
@@ -45,7 +44,6 @@ from todoku.store.sqlite.writer import (
     release_writer,
     transaction_lock,
 )
-from todoku.store.statements import Row, Statement, Steps
 from todoku.store.table import Bulk
 
 T = TypeVar("T")
