@@ -141,7 +141,8 @@ class App:
         settings = msgspec.structs.replace(self.settings, database=database, schema=schema)
         opened = open_database(settings)
         self.store.close()
-        self._database = self.store.database = opened
+        self._database = opened
+        self.store.connect(opened)
         self.outbox.connect(opened, settings)
 
     def close(self) -> None:

@@ -333,23 +333,24 @@ class Clock:
 
 class Costly:
     """A store in which looking where work waits, as each full scan does, takes a while of the test's clock: it works,
-    or it waits for a lock."""
+    or it waits for a lock. It is its own `claims`."""
 
     def __init__(self, store: Store, clock: Clock, cost: float, lock: float) -> None:
         self._store = store
         self._clock = clock
         self._cost = cost
         self._lock = lock
-        self.claiming_seconds = 0.0
+        self.seconds = 0.0
         self.looks = 0
+        self.claims = self
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
         self.looks += 1
         self._clock.now += self._cost + self._lock
-        self.claiming_seconds += self._cost
+        self.seconds += self._cost
         return self._store.claims.waiting(destinations)
 
-    def claim(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted) -> list[Claimed]:
+    def take(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted) -> list[Claimed]:
         return self._store.claims.take(worker, slices, limit=limit, counted=counted)
 
 
@@ -457,7 +458,7 @@ def test_MEND_2_a_store_counts_what_claims_work_and_not_what_they_wait(world: Wo
     patient = world.another_store(lock_timeout_sec=60.0)
     slices, claims = [Slice("warehouse", "warehouse", 0)], list[Claimed]()
     claim = threading.Thread(
-        target=lambda: claims.extend(patient.claim(worker, slices, limit=5, counted=counted)), daemon=True
+        target=lambda: claims.extend(patient.claims.take(worker, slices, limit=5, counted=counted)), daemon=True
     )
     holder = world.connect()
     try:
@@ -473,7 +474,7 @@ def test_MEND_2_a_store_counts_what_claims_work_and_not_what_they_wait(world: Wo
         holder.close()
     claim.join(60)
     assert len(claims) == 2
-    assert 0 < patient.claiming_seconds < held
+    assert 0 < patient.claims.seconds < held
 
 
 def test_places_of_one_priority_take_turns(world: World) -> None:

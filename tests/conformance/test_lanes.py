@@ -428,7 +428,7 @@ def test_a_head_dealt_with_while_its_followers_are_in_flight_leaves_no_parked_la
     head, follower = world.claim_lanes(worker)
     world.settle([head], aborted())
     how = {"succeeded": True} if act == "settle_by_hand" else {}
-    assert getattr(world.store, act)(Filter(ids=(head.id,)), SOMEBODY, **how).changed == (head.id,)
+    assert getattr(world.store.acts, act)(Filter(ids=(head.id,)), SOMEBODY, **how).changed == (head.id,)
     assert world.claim_lanes(world.worker()) == []
     world.store.claims.release([follower])
     assert finish(world, worker) == ([0, 1] if act == "replay" else [1])
@@ -446,7 +446,7 @@ def test_only_the_dead_letter_that_parks_a_lane_unparks_it(world: World, act: st
     world.settle([head], aborted())
     world.store.claims.release([follower])
     how = {"succeeded": True} if act == "settle_by_hand" else {}
-    assert getattr(world.store, act)(Filter(ids=(last,)), SOMEBODY, **how).changed == (last,)
+    assert getattr(world.store.acts, act)(Filter(ids=(last,)), SOMEBODY, **how).changed == (last,)
     assert world.claim_lanes(worker) == []
     world.store.acts.replay(Filter(ids=(head.id,)), SOMEBODY)
     assert finish(world, worker) == ([0, 1, 2] if act == "replay" else [0, 1])

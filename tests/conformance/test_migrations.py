@@ -70,9 +70,10 @@ def empty(backend: Backend, empty_url: str) -> Iterator[World]:
 
 
 def todoku(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The program, in a process of its own."""
+    """The program, in a process of its own; with failpoints, the one that obeys them."""
+    program = "todoku.testing.armed" if "TODOKU_FAILPOINTS" in environ else "todoku"
     return subprocess.run(
-        [sys.executable, "-m", "todoku", *arguments],
+        [sys.executable, "-m", program, *arguments],
         env={**os.environ, **environ}, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 

@@ -161,7 +161,11 @@ def test_a_sink_that_fails_is_told_again_and_costs_the_others_nothing(
 
 
 class Away:
-    """A store whose database does not answer."""
+    """A store whose database does not answer. It is its own `statistics`."""
+
+    @property
+    def statistics(self) -> Away:
+        return self
 
     def lag(self, **_: object) -> Any:
         raise DatabaseUnavailable("gone")

@@ -17,9 +17,8 @@ from todoku.engine import claim
 from todoku.engine.context import Context
 from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.worker import Worker
-from todoku.store.claims import Waiting
+from todoku.store.claims import ClaimStore, Waiting
 from todoku.store.failpoint import armed, lose
-from todoku.store.store import Store
 
 A_MINUTE = 60.0
 """The poll interval of these tests: what does not wake a worker is found by no poll."""
@@ -140,14 +139,14 @@ def test_MEND_3_a_lost_reply_leaves_the_state_unknown_and_it_is_written_again(
 @pytest.fixture
 def costly_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each full scan has cost so much that the next one is an hour away, unless something else asks for it."""
-    look = Store.waiting
+    look = ClaimStore.waiting
 
-    def look_at_great_cost(store: Store, destinations: Sequence[str] | None) -> Waiting:
-        found = look(store, destinations)
-        store.claims.seconds += 3600.0
+    def look_at_great_cost(claims: ClaimStore, destinations: Sequence[str] | None) -> Waiting:
+        found = look(claims, destinations)
+        claims.seconds += 3600.0
         return found
 
-    monkeypatch.setattr(Store, "waiting", look_at_great_cost)
+    monkeypatch.setattr(ClaimStore, "waiting", look_at_great_cost)
     monkeypatch.setattr(claim, "_IDLE", 3600.0)
 
 

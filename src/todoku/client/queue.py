@@ -23,7 +23,7 @@ from todoku.engine.observability.alerts import Alarm
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.twins import Step, asynchronous, blocking, in_thread
+from todoku.engine.twins import Awaited, asynchronous, blocking, in_thread
 
 _MAX_PAGE: Final = 100
 
@@ -263,7 +263,7 @@ class Queue:
         return _LocalRun(handler, message)
 
 
-class _Run(Step[None]):
+class _Run(Awaited[None]):
     """The caller's own handler, run in the caller's thread or event loop."""
 
     def __init__(self, local: _LocalRun) -> None:

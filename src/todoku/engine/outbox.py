@@ -27,7 +27,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, MessageOptions, draft, encode
-from todoku.engine.twins import Step, later, now, refuse_in_event_loop
+from todoku.engine.twins import Awaited, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
 from todoku.store.join import Savepoint, run, run_async
@@ -152,7 +152,7 @@ class Outbox:
             self._log_failure(drafts, error)
             return None
 
-    def run(self, tx: Any, steps: Steps[T]) -> Step[T]:
+    def run(self, tx: Any, steps: Steps[T]) -> Awaited[T]:
         """Runs statements in `tx`, or, if that is None, in a transaction of their own."""
         return _Transaction(self.store, self._database.dialect, tx, steps)
 
@@ -179,7 +179,7 @@ class Outbox:
             Log(message_id=str(each.id), topic=each.topic).error("ENQUEUE_FAILED", error_type=type(error).__name__)
 
 
-class _Transaction(Step[T]):
+class _Transaction(Awaited[T]):
     """Statements in the caller's transaction, or in one of their own."""
 
     def __init__(self, store: Store, dialect: DialectName, tx: Any, steps: Steps[T]) -> None:
@@ -200,7 +200,7 @@ class _Transaction(Step[T]):
         return await run_async(self._tx, self._dialect, self._steps)
 
 
-class _Instead(Step[list[Message]]):
+class _Instead(Awaited[list[Message]]):
     """Drafts for the stand-in of the store."""
 
     def __init__(self, instead: Instead, drafts: list[Draft], tx: Any) -> None:

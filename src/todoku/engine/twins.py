@@ -34,7 +34,7 @@ T = TypeVar("T")
 _IMPLEMENTATION: Final = "todoku_implementation"
 
 
-class Step(ABC, Generic[T]):
+class Awaited(ABC, Generic[T]):
     """Something to wait for. Only an implementation awaits it: an event loop cannot."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Step(ABC, Generic[T]):
         return (yield self)  # type: ignore[no-any-return]  # `now` and `later` send T
 
 
-class _OffLoop(Step[T]):
+class _OffLoop(Awaited[T]):
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
 
@@ -66,29 +66,29 @@ class _InThread(_OffLoop[T]):
         return self._call()
 
 
-def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Step[T]:
+def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaited[T]:
     """Makes a blocking call: in the caller's own thread, or, for an async caller, in another one."""
     return _InThread(partial(call, *args, **kwargs))
 
 
-def off_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Step[T]:
+def off_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaited[T]:
     """Makes a call like `in_thread`, but never raises BlockingCall: for a short wait beside the caller's own `tx`."""
     return _OffLoop(partial(call, *args, **kwargs))
 
 
-class Pause(Step[None]):
+class Pause(Awaited[None]):
     """Waits for some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def now(self, twin: str) -> None:
-        """As Step.now."""
+        """As Awaited.now."""
         refuse_in_event_loop(twin)
         time.sleep(self._seconds)
 
     async def later(self) -> None:
-        """As Step.later."""
+        """As Awaited.later."""
         await asyncio.sleep(self._seconds)
 
 
@@ -138,7 +138,7 @@ def asynchronous(call: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 def now(implementation: Coroutine[Any, Any, R], twin: str) -> R:
-    """Runs an implementation to its end in this thread. `twin`: as of Step.now."""
+    """Runs an implementation to its end in this thread. `twin`: as of Awaited.now."""
     try:
         step = implementation.send(None)
         while True:

@@ -160,7 +160,8 @@ def _check(name: object, verifier: Verifier) -> None:
         raise InvalidSetting(f"a source cannot be called {name!r}", hint="letters, digits, - and _, at most 64")
     if not callable(getattr(verifier, "signed_by", None)):
         raise InvalidSetting(
-            f"{name}: {type(verifier).__name__} verifies nothing", hint="todoku.stripe(secrets=[…]), for example"
+            f"{name}: {type(verifier).__name__} is not a verifier",
+            hint="pass a verifier, for example todoku.stripe(secrets=[…])",
         )
     for secret in verifier.secrets:
         if isinstance(secret, str) and (is_blank(secret) or is_blank_key(verifier.key(secret))):
