@@ -1,7 +1,7 @@
 """One implementation of each public call, in two forms: `publish` for blocking code, `apublish` for async code.
 
 The implementation is a coroutine that awaits only steps, and other coroutines of this kind. A step is a wait that can
-be done in both ways: `now` blocks the thread, `later` suspends the caller and leaves the event loop free.
+be done in both ways (`Awaited`): `now` blocks the thread, `later` suspends the caller and leaves the event loop free.
 
     @blocking("box")
     async def publish(self, …) -> Message:      # called as box.publish(…)
