@@ -23,7 +23,7 @@ from todoku.engine.context import Context
 from todoku.engine.execute import outcome_of
 from todoku.engine.jobs.job import Job, here_and_now
 from todoku.engine.twins import refuse_in_event_loop
-from todoku.store.deliveries import Standing
+from todoku.store.deliveries import DeliveryStore, Standing
 from todoku.store.store import Store
 
 T = TypeVar("T")
@@ -53,13 +53,10 @@ class _Inline:
         self._box = box
         self._store = store
         self._ended: dict[tuple[UUID, str], Standing] = {}
+        self.deliveries = _InlineDeliveries(store.deliveries, self._ended)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
-
-    def standing(self, message_id: UUID, destination: str) -> Standing | None:
-        """As Store.standing, for calls that ran inline, then for stored ones."""
-        return self._ended.get((message_id, destination)) or self._store.deliveries.standing(message_id, destination)
 
     def put(self, drafts: list[Draft], tx: Any) -> list[Message]:
         """As Instead.put."""
@@ -103,6 +100,21 @@ class _Inline:
                 yield
                 one.check()
                 one.commit()
+
+
+class _InlineDeliveries:
+    """Replaces `store.deliveries`: knows the calls that ran inline beside the stored ones."""
+
+    def __init__(self, stored: DeliveryStore, ended: dict[tuple[UUID, str], Standing]) -> None:
+        self._stored = stored
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stored, name)
+
+    def standing(self, message_id: UUID, destination: str) -> Standing | None:
+        """As DeliveryStore.standing."""
+        return self._ended.get((message_id, destination)) or self._stored.standing(message_id, destination)
 
 
 def _join(context: Context, tx: Any) -> None:
