@@ -150,7 +150,7 @@ def test_other_packages_bring_destinations_by_an_entry_point(tmp_path: Path, mon
     assert isinstance(pigeon, todoku.Destination)
     for kind, options, text in (
         ("pigeon", {}, "destination 'pigeon': .*loft"),
-        ("broken", {}, "'broken' made 7"),
+        ("broken", {}, "'broken' created 7"),
         ("dove", {}, "there is no destination 'dove' .known: broken, http, kafka, log, nats, pigeon"),
     ):
         with pytest.raises(todoku.InvalidSetting, match=text):
