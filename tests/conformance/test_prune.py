@@ -353,7 +353,7 @@ def test_a_reader_of_the_history_holds_up_prune_but_not_for_ever_the_settles(war
         pruning = pool.submit(ward.another_store().retention.prune, history_ttl=MONTH)
         ward.until_blocked()
         patient = ward.another_store(lock_timeout_sec=30)
-        assert patient.settle([(second, SUCCEEDED)]) == SettleReport()
+        assert patient.claims.settle([(second, SUCCEEDED)]) == SettleReport()
         with pytest.raises(DatabaseBusy):
             pruning.result()
         reader.rollback()

@@ -89,7 +89,7 @@ def test_the_trace_of_the_webhook_is_the_handlers_in_opentelemetry(box: todoku.A
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    box.telemetry._tracing, box.telemetry._given = Tracing(provider), True
+    box.telemetry._tracing, box.telemetry._is_given = Tracing(provider), True
     assert ingested(box, **CARRIED).status_code == 204
     box.drain()
     (process,) = [span for span in exporter.get_finished_spans() if span.name == "outbox.process"]

@@ -216,7 +216,7 @@ class BoundedProtocol(UvicornProtocol):
         self.version = self.parser.get_http_version()
         if self.version != "1.1":
             if self.version != "1.0":
-                return 505, "only HTTP/1.0 and HTTP/1.1 are supported"
+                return 505, "this version of HTTP is not supported: use HTTP/1.0 or HTTP/1.1"
             if any(name == b"transfer-encoding" for name, _ in self.headers):
                 return 400, "HTTP/1.0 has no Transfer-Encoding"
         if self.parser.should_upgrade() and self.parser.get_method() == b"CONNECT":
