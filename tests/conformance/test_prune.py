@@ -296,7 +296,7 @@ def test_prune_beside_settles_and_replays_loses_nothing(world: World) -> None:
     def maintain() -> list[Pruned]:
         done = []
         while not over.is_set():
-            done.append(maintaining.prune(history_ttl=1e-6, limit=7))
+            done.append(maintaining.retention.prune(history_ttl=1e-6, limit=7))
         return done
 
     with ThreadPoolExecutor(1) as pool:
