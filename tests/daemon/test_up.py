@@ -220,7 +220,7 @@ def test_an_app_that_is_not_there_or_on_another_database_is_one_line(sqlite_shop
     assert "there is no module 'nowhere'" in refused(sqlite_shop.start("run", "--app", "nowhere:box"))
     (tmp_path / "fixed.py").write_text("import todoku\nbox = todoku.App('sqlite:///mine.db')\n")
     line = refused(sqlite_shop.start("run", "--app", "fixed:box", "--db", "sqlite:///yours.db"))
-    assert "fixed:box is on sqlite:///mine.db, but --db is sqlite:///yours.db" in line
+    assert "fixed:box uses sqlite:///mine.db, but --db is sqlite:///yours.db" in line
 
 
 def test_without_the_server_extra_it_says_what_to_install(sqlite_shop: Shop, tmp_path: Path) -> None:

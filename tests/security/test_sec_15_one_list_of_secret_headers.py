@@ -230,13 +230,13 @@ def test_a_content_type_cannot_say_that_its_body_is_sealed(
 FORGED = """
 import json
 import os
-from todoku.engine.publish import Options
-from todoku.integrations.django.project import the_box
+from todoku.engine.publish import MessageOptions
+from todoku.integrations.django.project import get_box
 from todoku.integrations.django.tasks import runner
-box = the_box()
+box = get_box()
 for name in json.loads(NAMES):
     stored = {"task": name, "args": ["touch " + MARK], "kwargs": {}, "backend": "default", "queue": "default"}
-    draft = box.outbox.draft("x", {"stored": {**stored, "priority": 0}}, Options(), [runner().route])
+    draft = box.outbox.draft("x", {"stored": {**stored, "priority": 0}}, MessageOptions(), [runner().route])
     box.outbox.put([draft], None, twin="")
 """
 DISGUISED = """
