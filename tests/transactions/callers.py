@@ -322,8 +322,9 @@ class Django(Caller):
         connections["default"] = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
         self.tx = connection
 
+    @abstractmethod
     def settings(self, url: str) -> dict[str, object]:
-        raise NotImplementedError
+        """The entry of Django's DATABASES."""
 
     def begin(self) -> None:
         from django.db import transaction
