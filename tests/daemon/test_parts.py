@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -18,11 +19,13 @@ from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.children import describe_exit, restart_delay
 from todoku.daemon.file_lock import FileLock
 from todoku.daemon.guardrail import Guardrail
+from todoku.daemon.health_view import any_tripped_and_none_claims
 from todoku.daemon.http_thread import listen, listening_url
 from todoku.daemon.start import sqlite_file
 from todoku.daemon.statistics import format_job_stats
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import LOGGER
+from todoku.engine.worker.worker import Health
 from todoku.store.statistics import Count, Counts
 
 # --------------------------------------------------------------------------------------------- guardrail
@@ -75,6 +78,24 @@ def test_a_night_without_a_database_is_a_bounded_number_of_lines(said: list[str]
     guardrail.record_answer()
     guardrail.record_answer()
     assert said == ["DATABASE_FAILED", "GUARDRAIL_TRIPPED", *["DATABASE_STILL_FAILING"] * 9, "DATABASE_RECOVERED"]
+
+
+def _health(*, tripped: bool) -> Health:
+    return Health(
+        state="running", worker_id=uuid4(), database_ok=not tripped, tripped=tripped, blocked=None,
+        held=0, running=0, settled=0, breakers=(), pings=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [[], [None], [_health(tripped=True)]])
+def test_a_daemon_is_tripped_when_no_worker_claims_because_of_the_database(others: list[Health | None]) -> None:
+    """S2-22. A second process that waits at its start for the same database does not make the daemon ready."""
+    assert any_tripped_and_none_claims([_health(tripped=True), *others])
+
+
+@pytest.mark.parametrize("workers", [[], [None], [_health(tripped=True), _health(tripped=False)]])
+def test_a_daemon_is_not_tripped_while_a_worker_claims_or_all_are_starting(workers: list[Health | None]) -> None:
+    assert not any_tripped_and_none_claims(workers)
 
 
 # ---------------------------------------------------------------------------------------------- restarts

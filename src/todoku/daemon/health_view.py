@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from todoku.api.condition import Check, Condition, WorkerProcess
@@ -10,6 +11,7 @@ from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
+from todoku.engine.worker.worker import Health
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
 
@@ -48,13 +50,12 @@ class HealthView:
         unmigrated = isinstance(waits_for, SchemaError)
         why = "" if waits_for is None else str(waits_for)
         working = sum(child.is_working for child in children)
-        tripped = [child for child in children if child.health is not None and child.health.tripped]
-        all_tripped = bool(tripped) and len(tripped) == len(children)
+        trips = any_tripped_and_none_claims([child.health for child in children])
         return (
             Check("disabled", supervisor.settings.enabled, "" if supervisor.settings.enabled else "TODOKU_ENABLED"),
             Check("database", waits_for is None or unmigrated, guardrail.why or ("" if unmigrated else why)),
             Check("not_migrated", not unmigrated, why if unmigrated else ""),
-            Check("tripped", not guardrail.tripped and not all_tripped, guardrail.why),
+            Check("tripped", not guardrail.tripped and not trips, guardrail.why),
             Check("draining", supervisor.state != "draining"),
             Check(
                 "no_worker", working > 0 or not supervisor.settings.enabled, f"{working} of {len(supervisor.places)}"
@@ -78,6 +79,16 @@ class HealthView:
             *self._store.deliveries.find(Filter(status="succeeded"), limit=limit).items,
         ]
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
+
+
+def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:
+    """Whether a worker stopped claiming because its database fails, and none of the others claims.
+
+    A worker process that still starts (None) does not claim: a database that fails may be what it waits for.
+    """
+    started = [health for health in workers if health is not None]
+    claiming = [health for health in started if health.state == "running" and not health.tripped]
+    return not claiming and any(health.tripped for health in started)
 
 
 def _worker(place: WorkerPlace, now: float) -> WorkerProcess:
