@@ -38,8 +38,7 @@ from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import Ref
 from todoku.engine.jobs.batches import Batch
-from todoku.engine.jobs.handle import Handle
-from todoku.engine.jobs.job import Call, Job
+from todoku.engine.jobs.job import Call, Handle, Job
 from todoku.engine.operations import Replayed
 from todoku.engine.schedules import Schedule
 from todoku.shells import Shells as _Shells

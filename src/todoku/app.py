@@ -34,13 +34,11 @@ from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import Sources
 from todoku.engine.jobs import batches, hooks
-from todoku.engine.jobs.declarations import Declarations, Declare, Sender
+from todoku.engine.jobs.declarations import Declarations, Declare, DeclaredSchedules, Sender, TimedOptions
 from todoku.engine.jobs.event import E, Event
-from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
-from todoku.engine.jobs.job import Call, Job
+from todoku.engine.jobs.job import Call, Handle, Job
 from todoku.engine.jobs.options import JobOptions, PublishOptions
-from todoku.engine.jobs.schedule_declarations import DeclaredSchedules, TimedOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry

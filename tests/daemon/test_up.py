@@ -114,7 +114,7 @@ def test_the_app_may_be_named_elsewhere(sqlite_shop: Shop, tmp_path: Path, where
 
 def test_up_says_aloud_which_journal_it_uses_and_why(sqlite_shop: Shop) -> None:
     """§5: an old SQLite can lose acknowledged writes in WAL."""
-    from todoku.store.sqlite.library import wal_is_safe
+    from todoku.store.sqlite.writer import wal_is_safe
 
     daemon = sqlite_shop.start("up", "--app", "shop:box")
     daemon.until_ready()

@@ -15,7 +15,7 @@ from todoku.app import App
 from todoku.client.queue import DeadLetterCalls, MessageCalls, Queue
 from todoku.core.errors import BlockingCall
 from todoku.engine.deliveries import Deliveries
-from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.job import Handle
 from todoku.engine.ledger import Ledger
 from todoku.engine.queues import Queues
 from todoku.engine.schedules import Schedules

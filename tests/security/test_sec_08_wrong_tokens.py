@@ -12,7 +12,7 @@ import pytest
 import todoku
 from tests.support.serving import Server
 from tests.support.world import World
-from todoku.api.auth_failures import AuthFailures
+from todoku.api.auth import AuthFailures
 from todoku.core.errors import InvalidSetting
 from todoku.core.proxies import proxies
 from todoku.core.settings import read_settings

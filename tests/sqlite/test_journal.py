@@ -14,8 +14,7 @@ from todoku.core.errors import UnsafeJournal
 from todoku.store.database import Tx
 from todoku.store.sqlite import writer
 from todoku.store.sqlite.database import SqliteTx
-from todoku.store.sqlite.library import wal_is_safe
-from todoku.store.sqlite.writer import Writer, connect, set_journal
+from todoku.store.sqlite.writer import Writer, connect, set_journal, wal_is_safe
 
 
 @pytest.fixture

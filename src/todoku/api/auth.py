@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import iscoroutinefunction
 from typing import Any, Final, Literal
@@ -20,13 +21,55 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from todoku.api.auth_failures import AuthFailures
 from todoku.api.connections import network_of
 from todoku.api.problem import Refused
 from todoku.core.proxies import NO_PROXIES, Proxies
 from todoku.core.scope import Scope, allows
 from todoku.engine.http.api_tokens import Token, TokenChecker
+from todoku.engine.observability import metrics as counting
+from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Metrics
+
+# ------------------------------------------------------------
+# Requests refused because of their token: each is counted; a log line every few seconds summarizes them.
+
+EVERY: Final = 10.0
+"""Seconds between two log lines, so that a flood of wrong tokens does not flood the log."""
+
+_MAX_ADDRESSES: Final = 1000
+"""Addresses that one line counts separately; the rest are counted as `others`."""
+
+OTHERS: Final = "others"
+
+
+class AuthFailures:
+    """Counts and logs authentication failures. For one event loop only."""
+
+    def __init__(self, metrics: Metrics, *, every: float = EVERY) -> None:
+        self._metrics, self._every = metrics, every
+        self._statuses: Counter[str] = Counter()
+        self._addresses: Counter[str] = Counter()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def note(self, status: int, address: str) -> None:
+        """Counts a request from this address that was refused with this status."""
+        self._metrics.add(counting.AUTH_FAILURES, 1, str(status))
+        self._statuses[str(status)] += 1
+        is_separate = address in self._addresses or len(self._addresses) < _MAX_ADDRESSES
+        self._addresses[address if is_separate else OTHERS] += 1
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            loop.call_later(self._every, self._log)
+
+    def _log(self) -> None:
+        statuses, addresses = dict(self._statuses), self._addresses
+        self._loop, self._statuses, self._addresses = None, Counter(), Counter()
+        ((most, number),) = addresses.most_common(1)
+        Log().warning(
+            "AUTH_FAILED", number=sum(statuses.values()), statuses=statuses, addresses=len(addresses),
+            most_from=most, most_number=number, seconds=self._every,
+        )  # fmt: skip
+
 
 _MOST_BUCKETS: Final = 10_000
 """The largest number of buckets. Evicting the least recently used one has the effect of filling it."""

@@ -9,8 +9,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from todoku.api.admin.table import admin_routes
-from todoku.api.auth import Gate, GuardedRoute, deny_undeclared
-from todoku.api.auth_failures import AuthFailures
+from todoku.api.auth import AuthFailures, Gate, GuardedRoute, deny_undeclared
 from todoku.api.condition import HealthSource
 from todoku.api.connections import bounds_of
 from todoku.api.health import health_routes

@@ -98,7 +98,7 @@ class Executor:
 
     def may_be_decided(self, claim: Claimed) -> bool:
         """Whether `decide_unsent` may decide. A fast path: most deliveries have no key and are not cancelled."""
-        return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas)
+        return claim.key_hash is not None or bool(self.cancelled) or bool(self.registry.schemas.declared)
 
     def decide_unsent(self, claim: Claimed) -> Outcome | Settlement | None:
         """Returns the outcome that is known before sending: cancelled, decided by the ledger, or against its schema."""
@@ -106,7 +106,7 @@ class Executor:
             return Abort("CANCELLED", "cancelled before it started")
         if claim.effect_state is not None and (decided := decide_by_ledger(claim)) is not None:
             return decided
-        return self.registry.schemas.refused(claim) if self.registry.schemas else None
+        return self.registry.schemas.refused(claim) if self.registry.schemas.declared else None
 
     def open(self, claim: Claimed) -> Claimed | None:
         """Decrypts a claim. Blocks if its key is not cached. None: not possible; it was settled or given back."""

@@ -100,10 +100,11 @@ class Outbox:
 
     def finished(self, made: Draft) -> Draft:
         """Returns the draft, encrypted if its topic is. InvalidMessage: it breaks the schema of its topic."""
-        if self.schemas and made.payload is not None:
+        if self.schemas.declared and made.payload is not None:
             self.schemas.check(made.topic, made.payload)
         # A stand-in for the store stores nothing, so nothing is encrypted for it.
-        return self.sealer.seal(made) if self.sealer.is_encrypted(made.topic) and self.instead is None else made
+        seals = self.sealer.is_used and self.instead is None and self.sealer.is_encrypted(made.topic)
+        return self.sealer.seal(made) if seals else made
 
     def put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message]:
         """Stores drafts, all or none. `twin`: the call that BlockingCall suggests to await instead."""

@@ -31,8 +31,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
 from todoku.engine.worker.worker import Worker
-from todoku.integrations.around import wrap_call
-from todoku.integrations.program import run_program
+from todoku.integrations.program import run_program, wrap_call
 
 try:
     from flask import Flask, current_app, has_app_context

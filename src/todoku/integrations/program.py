@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import msgspec
 
 from todoku.app import App
+from todoku.engine.context import Context
+from todoku.engine.registry import Target
 from todoku.shells import registered_shells
+
+# ------------------------------------------------------------
+# Wraps handlers in what a framework needs around them: its context, its connections.
+
+Call = Callable[[Context], Any]
+
+
+def wrap_call(target: Target, wrap_sync: Callable[[Call], Call], wrap_async: Callable[[Call], Call]) -> Target:
+    """Returns `target` with its handler wrapped: by `wrap_sync` or, if it is async, by `wrap_async`.
+
+    Handlers that run in another process, and destinations that send, are not wrapped.
+    """
+    if target.call is None or target.run == "process":
+        return target
+    return msgspec.structs.replace(target, call=(wrap_async if target.run == "loop" else wrap_sync)(target.call))
 
 
 def run_program(box: App, arguments: Sequence[str], *, app: str) -> None:

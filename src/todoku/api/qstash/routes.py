@@ -7,14 +7,11 @@ from starlette.responses import Response
 
 from todoku.api.auth import Access, Endpoint, GuardedRoute
 from todoku.api.qstash.answers import json
-from todoku.api.qstash.dlq import DeadLetterEndpoints
-from todoku.api.qstash.events import EventEndpoints
-from todoku.api.qstash.flows import FlowEndpoints
 from todoku.api.qstash.groups import GroupEndpoints
-from todoku.api.qstash.messages import MessageEndpoints
+from todoku.api.qstash.messages import DeadLetterEndpoints, EventEndpoints, MessageEndpoints
 from todoku.api.qstash.parsing import signed
 from todoku.api.qstash.publish import PublishEndpoints
-from todoku.api.qstash.queues import QueueEndpoints
+from todoku.api.qstash.queues import FlowEndpoints, QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
 from todoku.api.request_context import RequestContext
 from todoku.core.signature import SigningKeys

@@ -45,6 +45,8 @@ class Sealer:
     ) -> None:
         self.masters: MasterKeys = settings.master_keys
         self._seals_all = settings.encrypt == "all"
+        self.is_used = self._seals_all
+        """Whether anything is sealed: a publisher without encryption asks no more than this."""
         self._topics: set[str] = set()
         self._today = today
         self._chance = chance
@@ -58,6 +60,7 @@ class Sealer:
         """Seals messages of this topic from now on. InvalidSetting if there is no master key or no `cryptography`."""
         self._require_key(topic)
         self._topics.add(topic)
+        self.is_used = True
 
     def _require_key(self, what: str) -> None:
         if not self.masters:

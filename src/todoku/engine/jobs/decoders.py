@@ -28,16 +28,13 @@ class Schemas:
     """The schemas of an App."""
 
     def __init__(self) -> None:
-        self._declared: list[tuple[str, Any]] = []
+        self.declared: list[tuple[str, Any]] = []
         self._of_topic: dict[str, tuple[Any, ...]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._declared)
 
     def declare(self, topic: str, schema: Mapping[str, Any] | str) -> None:
         """Declares the schema of a topic, or of a pattern: a mapping, or JSON text."""
         pattern(topic)
-        self._declared.append((topic, _validator(topic, schema)))
+        self.declared.append((topic, _validator(topic, schema)))
         self._of_topic.clear()
 
     def check(self, topic: str, text: str) -> None:
@@ -67,7 +64,7 @@ class Schemas:
     def _validators(self, topic: str) -> tuple[Any, ...]:
         found = self._of_topic.get(topic)
         if found is None:
-            found = tuple(validator for text, validator in self._declared if matches(text, topic))
+            found = tuple(validator for text, validator in self.declared if matches(text, topic))
             if len(self._of_topic) >= _MAX_TOPICS:
                 self._of_topic.clear()
             self._of_topic[topic] = found

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
-from todoku.engine.observability.contained_errors import quietly
+from todoku.engine.observability.metrics import quietly
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

@@ -20,11 +20,10 @@ from todoku.core.errors import IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.contained_errors import log_failure, quietly
 from todoku.engine.observability.exposition import Gauges, observe_with, render
 from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, log_lines, lowest_level
 from todoku.engine.observability.message_headers import decode_headers
-from todoku.engine.observability.metrics import Metrics, merge
+from todoku.engine.observability.metrics import Metrics, log_failure, merge, quietly
 from todoku.engine.observability.tracing import Spans, Tracing, find_tracing
 from todoku.store.leases import Reclaimed
 

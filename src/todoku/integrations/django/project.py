@@ -17,7 +17,7 @@ from todoku.app import App
 from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
-from todoku.integrations.around import wrap_call
+from todoku.integrations.program import wrap_call
 
 _DEFAULTS: Final = {"DATABASE": "default", "SCHEMA": None, "REQUIRE_TX": False, "JOBS": "jobs"}
 _NOT_LIBPQ: Final = frozenset({

@@ -34,15 +34,17 @@ from todoku.store.sql import Row, Statement, Steps, load
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.file_watch import SqliteListener
 from todoku.store.sqlite.handler_transaction import open_transaction
-from todoku.store.sqlite.library import refuse_other_libraries, same_file, wal_is_safe
 from todoku.store.sqlite.packed_rows import execute_all, unpack
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
     connect,
     execute_waiting,
+    refuse_other_libraries,
     release_writer,
+    same_file,
     transaction_lock,
+    wal_is_safe,
 )
 from todoku.store.table import Bulk
 
