@@ -41,7 +41,7 @@ def run(commands: Forks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactor
             if any(name.startswith("PYTHON") for name in environ)  # meant for the interpreter
             else run_forked(commands, here, arguments, cwd=cwd, environ=kept | environ, stdin=stdin, module=module)
         )
-        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
         return done
 
     return todoku

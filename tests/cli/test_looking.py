@@ -15,11 +15,13 @@ import time
 from contextlib import suppress
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.cli.program import Shop, misused, rows, said
-from tests.support.world import SOMEBODY, failed
+from tests.support.world import SOMEBODY, aborted, failed
 from todoku.cli.output import fit_widths
+from todoku.core.outcome import Traceback
 
 FIVE = ["pending", "sending", "succeeded", "failed", "aborted"]
 
@@ -136,7 +138,7 @@ def test_show_tells_the_whole_story_of_a_message(shop: Shop) -> None:
     assert shop.run("cancel", str(claim.id), "--why", "sent by mistake").returncode == 0
     (row,) = rows(shop.run("show", str(message.id), "--json"))
     assert rows(shop.run("show", str(claim.id), "--json")) == [row]
-    assert list(row) == ["id", "topic", "key", "created", "headers", "payload", "deliveries", "timeline"]
+    assert list(row) == ["id", "topic", "key", "created", "headers", "payload", "deliveries", "attempts", "timeline"]
     assert (row["payload"], row["headers"]) == ({"email": "***"}, {"x-token": "***"})
     assert {item["destination"]: item["status"] for item in row["deliveries"]} == {"a": "aborted", "b": "pending"}
     timeline = [(item["what"], item["told"]) for item in row["timeline"]]
@@ -154,6 +156,22 @@ def test_show_also_tells_of_what_succeeded_with_its_result(shop: Shop) -> None:
     (row,) = rows(shop.run("show", str(delivery), "--json"))
     assert (row["id"], row["deliveries"][0]["status"]) == (str(message.id), "succeeded")
     assert row["deliveries"][0]["result"] == {"sent": 1}
+
+
+def test_show_and_reasons_tell_where_the_code_failed(shop: Shop) -> None:
+    shop.world.publish()
+    (claim,) = shop.world.claim(shop.world.worker())
+    trace = Traceback('Traceback\n  File "shop.py", line 3, in charge\nKeyError: \x1b[31m', "Traceback", "f00d")
+    shop.world.settle([claim], msgspec.structs.replace(aborted(), traceback=trace))
+    (row,) = rows(shop.run("show", str(claim.id), "--json"))
+    assert [(each["fingerprint"], each["traceback"]) for each in row["attempts"]] == [("f00d", trace.text)]
+    text = shop.run("show", str(claim.id)).stdout
+    assert 'File "shop.py", line 3, in charge\n' in text
+    assert "\x1b" not in text, "an error cannot colour the terminal (SEC-12)"
+    (group,) = rows(shop.run("reasons", "--by-fingerprint", "--json"))
+    assert group["fingerprint"] == "f00d"
+    assert [each["id"] for each in rows(shop.run("list", "--fingerprint", "f00d", "--json"))] == [claim.id]
+    assert nothing(shop.run("list", "--fingerprint", "beef"))
 
 
 @pytest.mark.parametrize("command", ["show", "explain"])

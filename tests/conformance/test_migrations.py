@@ -46,6 +46,7 @@ STEPS = [
     (8, "http"),
     (9, "plans"),
     (10, "partitions"),
+    (11, "tracebacks"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

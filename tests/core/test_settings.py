@@ -36,6 +36,7 @@ DEFAULTS: dict[str, object] = {
     "http_timeout_sec": 60,
     "drain_grace_sec": 25,
     "stats_interval_sec": 30,
+    "tracebacks": "user",
     "span_ratio": 1.0,
     "notify": True,
     "host": "127.0.0.1",

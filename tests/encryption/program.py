@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,4 +129,12 @@ def main(text: str) -> dict[str, Any]:
     box.drain()
     results = {name: digest(handle.result(timeout=0)["seen"]) for name, handle in handles.items()}
     errors = {group.destination: f"{group.reason}: {group.error}" for group in box.store.statistics.dead_letters()}
-    return {"results": results, "arrived": arrived, "errors": errors}
+    return {"results": results, "arrived": arrived, "errors": errors, "tracebacks": dict(_tracebacks())}
+
+
+def _tracebacks() -> Iterator[tuple[str, str]]:
+    for dead in box.deliveries.find(status="aborted").items:
+        for attempt in box.store.attempts.of(dead.id):
+            if attempt.traceback is not None:
+                opened = box.outbox.opener.traceback(attempt.traceback, str(dead.message_id), dead.destination)
+                yield dead.destination, opened

@@ -33,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text, message_seq integer) strict;
+, response text, message_seq integer, traceback text, fingerprint text) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -112,7 +112,7 @@ CREATE TABLE todoku_delivery (
     updated_at       integer not null,
     timeout          real,
     reason           text,
-    error            text, gate integer,
+    error            text, gate integer, fingerprint text,
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
 
@@ -127,6 +127,9 @@ CREATE INDEX todoku_delivery_due on todoku_delivery (queue, destination, priorit
 
 CREATE INDEX todoku_delivery_expiring on todoku_delivery (expires_at)
     where status in ('pending', 'failed') and expires_at < 9223372036854775807;
+
+CREATE INDEX todoku_delivery_fingerprint on todoku_delivery (fingerprint, id)
+    where status = 'aborted' and fingerprint is not null;
 
 CREATE INDEX todoku_delivery_gate on todoku_delivery (gate, priority, next_run_at, id, expires_at)
     where status in ('pending', 'failed') and gate is not null;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -64,3 +65,6 @@ class HealthSource(Protocol):
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         """Returns the last changed deliveries of any status."""
+
+    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
+        """Returns the tracebacks of the last failed attempts of these deliveries, by their number."""

@@ -126,13 +126,17 @@ def _page_content(daemon: HealthSource) -> PageContent:
     condition = daemon.condition()
     numbers: dict[str, int] = {}
     rows: tuple[Delivery, ...] = ()
+    tracebacks: dict[int, str] = {}
     problem = ""
     try:
         rows, numbers = daemon.newest(_NEWEST), _numbers(daemon.counts())
+        tracebacks = daemon.tracebacks(rows)
     except TodokuError as error:
         problem = error_response(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
-    return PageContent(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem)
+    return PageContent(
+        daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem, tracebacks
+    )
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

@@ -33,6 +33,8 @@ class PageContent(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     deliveries: tuple[Delivery, ...]
     problem: str
+    tracebacks: dict[int, str] = {}
+    """Of the last failed attempt of deliveries, by their number."""
 
 
 _STYLE: Final = """
@@ -57,10 +59,11 @@ td.error { color: var(--soft); overflow-wrap: anywhere; max-width: 26rem; }
 pre { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto; }
 """
 
-# Fetches the page again and replaces <main>, so that escaping and rendering happen only on the server.
+# Fetches the page again and replaces <main>, so that escaping and rendering happen only on the server. Not while a
+# traceback is open, which would close.
 _SCRIPT: Final = """
 setInterval(async () => {
-  if (document.hidden) return;
+  if (document.hidden || document.querySelector("details[open]")) return;
   try {
     const text = await (await fetch(location.href, {cache: "no-store"})).text();
     const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
@@ -130,19 +133,26 @@ def _table(content: PageContent) -> str:
         return f"<p>{_text(content.problem)}</p>"
     if not content.deliveries:
         return _EMPTY
-    rows = "\n".join(_row(delivery) for delivery in content.deliveries)
+    rows = "\n".join(_row(delivery, content.tracebacks.get(delivery.id)) for delivery in content.deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 
 
-def _row(delivery: Delivery) -> str:
+def _row(delivery: Delivery, traceback: str | None) -> str:
     status = delivery.status if delivery.status in STATES else "pending"
     return (
         f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
         f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
         f'<td class="number">{_attempts(delivery)}</td>'
-        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}</td></tr>'
+        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}{_details(traceback)}</td></tr>'
     )
+
+
+def _details(traceback: str | None) -> str:
+    if traceback is None:
+        return ""
+    lines = "\n".join(map(_text, traceback.splitlines()))
+    return f"<details><summary>traceback</summary><pre>{lines}</pre></details>"
 
 
 def _attempts(delivery: Delivery) -> str:

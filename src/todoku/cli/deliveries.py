@@ -7,16 +7,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from itertools import groupby
 from uuid import UUID
 
 import click
+import msgspec
 
 from todoku.app import App
 from todoku.cli.options import database_option, duration, json_option, open_app
 from todoku.cli.output import exit_not_found, format_value, preview, print_json, print_table, say, show_rows
 from todoku.core.identity import key_hash
 from todoku.core.outcome import Response
-from todoku.core.sealed import payload_placeholder
+from todoku.core.sealed import payload_placeholder, shown_traceback
 from todoku.core.status import Status
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked, masked_headers
@@ -96,6 +98,14 @@ def _document(story: Story, results: dict[int, str | None], fields: tuple[str, .
             }
             for row in story.deliveries
         ],
+        "attempts": [
+            {
+                "delivery": each.delivery_id, "replay": each.replay, "number": each.number, "ended": each.ended_at,
+                "reason": each.reason, "error": each.error, "fingerprint": each.fingerprint,
+                "traceback": shown_traceback(each.traceback),
+            }
+            for each in story.attempts
+        ],
         "timeline": [
             {"at": at, "delivery": number, "what": what, "told": text} for at, number, what, text in _timeline(story)
         ],
@@ -140,6 +150,12 @@ def _print_message(story: Story, document: dict[str, object]) -> None:
     )  # fmt: skip
     say()
     print_table(("at", "delivery", "what", "told"), _timeline(story))
+    for delivery, attempts in groupby(story.attempts, lambda each: each.delivery_id):
+        last = list(attempts)[-1]
+        if (text := shown_traceback(last.traceback)) is not None:
+            say(f"\ndelivery {delivery}, attempt {last.number} (fingerprint {last.fingerprint or 'none'})")
+            for line in text.splitlines():
+                say(f"  {line}")
 
 
 @click.command()
@@ -250,6 +266,7 @@ COLUMNS = ("id", "message", "topic", "destination", "status", "priority", "attem
 @click.option("--destination", help="Only to this destination.")
 @click.option("--queue", help="Only in this queue.")
 @click.option("--reason", help="Only with this failure reason.")
+@click.option("--fingerprint", help="Only with this fingerprint of the traceback.")
 @click.option("--key", help="Only with this key.")
 @json_option
 def list_(
@@ -290,31 +307,31 @@ def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:
     """The newest matching deliveries; without a status, unfinished and succeeded ones together."""
     rows = [*box.store.deliveries.find(filters, limit=limit).items]
     if filters.status is None:
-        finished = Filter(status="succeeded", topic=filters.topic, destination=filters.destination, queue=filters.queue,
-                          key=filters.key, reason=filters.reason, due=filters.due)  # fmt: skip
+        finished = msgspec.structs.replace(filters, status="succeeded")
         rows += box.store.deliveries.find(finished, limit=limit).items
     return sorted(rows, key=lambda row: -row.id)[:limit]
 
 
 @click.command()
 @database_option
+@click.option("--by-fingerprint", is_flag=True, help="Also by where the code failed, so that each cause is a group.")
 @json_option
-def reasons(database: str | None, schema: str | None, as_json: bool) -> None:
+def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_json: bool) -> None:
     """Group dead letters by reason and destination."""
     with open_app(database, schema) as box:
-        groups = box.store.statistics.dead_letters()
+        groups = box.store.statistics.dead_letters(by_fingerprint=by_fingerprint)
     if not groups and not as_json:
         say("no dead letters")
         return
-    columns = ("reason", "destination", "number", "first", "last", "example", "error")
-    show_rows(
-        columns,
-        [
-            (group.reason, group.destination, group.number, group.since, group.until, group.newest, group.error)
-            for group in groups
-        ],
-        as_json=as_json,
-    )
+    columns: tuple[str, ...] = ("reason", "destination", "number", "first", "last", "example", "error")
+    rows: list[tuple[object, ...]] = [
+        (group.reason, group.destination, group.number, group.since, group.until, group.newest, group.error)
+        for group in groups
+    ]
+    if by_fingerprint:
+        columns = (*columns, "fingerprint")
+        rows = [(*row, group.fingerprint) for row, group in zip(rows, groups, strict=True)]
+    show_rows(columns, rows, as_json=as_json)
 
 
 @click.command()

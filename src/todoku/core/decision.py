@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.backoff import Backoff, delay
 from todoku.core.message import USUAL_ATTEMPTS, Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze, Traceback
 from todoku.core.status import Status, Step, advance
 
 SNOOZE_LIMIT: Final = 100
@@ -29,6 +29,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     snoozed: bool = False
     response: Response | None = None
     """The receiver's response. It is stored with a failed attempt, and sent in a callback."""
+    traceback: Traceback | None = None
+    """The traceback of a failed attempt."""
 
 
 SUCCEEDED: Final = Settlement(status=Status.SUCCEEDED)

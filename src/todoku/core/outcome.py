@@ -68,7 +68,7 @@ def reason_code(reason: str) -> str:
 def error_text(text: str) -> str:
     """Returns `text` as it is stored: without NUL (PostgreSQL cannot store it), lone surrogates and secrets in URLs,
     and at most 512 characters long."""
-    clean = without_url_secrets(_storable(text[:_LOOKED_AT]))
+    clean = without_url_secrets(storable(text[:_LOOKED_AT]))
     return clean if len(clean) <= ERROR_LENGTH else clean[: ERROR_LENGTH - 1] + "…"
 
 
@@ -91,7 +91,8 @@ def _without_query(word: re.Match[str]) -> str:
     return text if end < 0 or end == len(text) - 1 else f"{text[:end]}?…"
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """Returns `text` without NUL and lone surrogates, which the databases cannot store."""
     return text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -121,11 +122,21 @@ def trim_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) 
     kept: dict[str, str] = {}
     left = KEPT_HEADER_BYTES
     for name, value in headers:
-        clean = _storable(value)
+        clean = storable(value)
         if (left := left - len(name) - len(clean.encode())) < 0:
             break
         kept[name] = f"{kept[name]}, {clean}" if name in kept else clean
     return Response(status, kept, body[:KEPT_BODY_BYTES])
+
+
+class Traceback(msgspec.Struct, frozen=True):
+    """The formatted traceback of a failed attempt, cut to the part that is stored."""
+
+    text: str
+    frames: str
+    """The same without the texts of exceptions, which may quote a payload: what a log may show."""
+    fingerprint: str
+    """The same for failures of the same type in the same functions, whatever the line and the data."""
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -188,11 +188,11 @@ class Kind(msgspec.Struct, frozen=True):
 class SealedPlace(msgspec.Struct, frozen=True):
     """The place that sealed bytes are bound to: they cannot be decrypted for another.
 
-    `name` is the topic of a payload, the destination of a result, or the URL that secret headers are sent to. Secret
-    headers are also bound to the kind and the method of their request.
+    `name` is the topic of a payload, the destination of a result or a traceback, or the URL that secret headers are
+    sent to. Secret headers are also bound to the kind and the method of their request.
     """
 
-    what: Literal["payload", "result", "headers"]
+    what: Literal["payload", "result", "traceback", "headers"]
     message_id: str
     name: str
     content_type: str = "application/json"
@@ -255,6 +255,12 @@ def key_associated(key_id: UUID, day: str, master_key_id: str) -> bytes:
 def result_text(raw: bytes) -> str:
     """Encodes a sealed result as JSON, because results are stored as JSON."""
     return f'{{"todoku.sealed":"{base64.b64encode(raw).decode()}"}}'
+
+
+def shown_traceback(text: str | None) -> str | None:
+    """Returns a stored traceback for people: without the sealed bytes of an encrypted message's."""
+    is_sealed = text is not None and parse_sealed_result(text) is not None
+    return "(sealed, as its message is)" if is_sealed else text
 
 
 def parse_sealed_result(text: str) -> bytes | None:

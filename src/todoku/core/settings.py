@@ -59,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http_loopback: bool = False
     drain_grace_sec: float = 25.0
     stats_interval_sec: float = 30.0
+    tracebacks: Literal["off", "user", "full"] = "user"
+    """Which frames are kept of a failed attempt's traceback: none, those of the user's own code, or all."""
     span_ratio: float = 1.0
     """The share of attempts without a trace in their message for which OpenTelemetry's sampler is consulted."""
     host: str = "127.0.0.1"

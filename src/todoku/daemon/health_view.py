@@ -9,6 +9,7 @@ from typing import Final
 from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
+from todoku.core.sealed import shown_traceback
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.engine.worker.worker import Health
@@ -79,6 +80,12 @@ class HealthView:
             *self._store.deliveries.find(Filter(status="succeeded"), limit=limit).items,
         ]
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
+
+    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
+        """The tracebacks of the last failed attempts of those that have not succeeded, by delivery."""
+        last = self._store.attempts.last([row.id for row in deliveries if row.status in ("failed", "aborted")])
+        shown = {number: shown_traceback(attempt.traceback) for number, attempt in last.items()}
+        return {number: text for number, text in shown.items() if text is not None}
 
 
 def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:

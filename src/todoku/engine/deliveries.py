@@ -31,6 +31,7 @@ class DeliveryFilter(TypedDict, total=False):
     destination: str | None
     queue: str | None
     reason: str | None
+    fingerprint: str | None
     key: str | None
     message_id: UUID | None
     since: datetime | None

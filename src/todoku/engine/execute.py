@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 import msgspec
 
 from todoku.core.decision import Settlement, decide_by_ledger
 from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
+from todoku.core.failure import DeliveryError
 from todoku.core.message import Claimed
-from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze, Traceback
 from todoku.core.status import Status
 from todoku.engine.encryption.opener import Opener, unopenable_outcome
 from todoku.engine.observability.log import Log
+from todoku.engine.observability.metrics import quietly
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
 from todoku.engine.registry import Outgoing, Registry, Target, outgoing
+from todoku.engine.tracebacks import Which, format_error, format_stack
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.held_deliveries import StartedDeliveries
 from todoku.engine.worker.lease import Lease
@@ -38,6 +42,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     span: Any = None
     settled: bool = False
     """Whether it was settled already, in the handler's own transaction."""
+    traceback: Traceback | None = None
 
 
 class Unstarted(msgspec.Struct, frozen=True):
@@ -60,6 +65,7 @@ class Executor:
         on_failure: OnFailure,
         max_processing: float,
         opener: Opener,
+        tracebacks: Which,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -71,6 +77,7 @@ class Executor:
         self.on_failure = on_failure
         self.max_processing = max_processing
         self.opener = opener
+        self.tracebacks = tracebacks
         self.started: StartedDeliveries | None = None
         self.cancelled: set[tuple[int, int]] = set()
         """(id, epoch) of attempts that were cancelled and have not stopped yet."""
@@ -175,9 +182,13 @@ class Executor:
         span: Any = None,
         *,
         settled: bool = False,
+        stack: Traceback | None = None,
     ) -> None:
-        """Passes an ended attempt to the settler."""
+        """Passes an ended attempt to the settler. `stack`: where the handler stood when it was stopped."""
         name = type(error).__name__ if error is not None else None
+        trace = stack if error is None or stack is not None else self._format_error(claim, error)
+        if trace is not None:
+            trace = self.opener.seal_traceback(claim, trace)
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -186,7 +197,26 @@ class Executor:
             outcome = self.opener.seal_outcome(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.record(claim.destination, outcome)
-        self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
+        self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled, trace))
+
+    @quietly
+    def _format_error(self, claim: Claimed, error: Exception) -> Traceback | None:
+        if isinstance(error, DeliveryError | Snooze):
+            return None  # the destination has told its reason; a snooze is no failure
+        return format_error(error, handler_package(self.registry[claim.destination]), self.tracebacks)
+
+    @quietly
+    def format_stack(self, claim: Claimed, where: FrameType | TracebackType | None, why: str) -> Traceback | None:
+        """Formats the frames in which a handler was stopped; None if the reason was not its timeout."""
+        if why != "timeout":
+            return None
+        return format_stack(where, handler_package(self.registry[claim.destination]), self.tracebacks)
+
+
+def handler_package(target: Target) -> str:
+    """Returns the top-level package of a target's code."""
+    module = target.reference.partition(":")[0] if target.reference else type(target.sender).__module__
+    return module.partition(".")[0]
 
 
 def outcome_of(value: Any, target: Target) -> Outcome:

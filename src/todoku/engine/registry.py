@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """For targets that send over HTTP, which have their own pool: the concurrent requests of this worker to one host.
     None: not an HTTP target."""
     reference: str | None = None
-    """`module:qualname` of the handler, by which a child process imports it (`run="process"`)."""
+    """`module:qualname` of the handler. A child process imports it by this name (`run="process"`)."""
 
 
 class Registry:

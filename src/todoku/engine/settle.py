@@ -8,11 +8,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from todoku.core.backoff import DEFAULT
 from todoku.core.decision import SUCCEEDED, Settlement, decide
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE
+from todoku.core.status import Status
 from todoku.engine.execute import Finished
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
@@ -166,6 +169,8 @@ class Settler:
             target = self._registry.get(finished.claim.destination)
             backoff = DEFAULT if target is None else target.backoff
             outcome = decide(finished.claim, outcome, backoff=backoff, jitter=self._chance())
+            if finished.traceback is not None and outcome.status is not Status.SUCCEEDED and not outcome.snoozed:
+                outcome = msgspec.structs.replace(outcome, traceback=finished.traceback)
         return EndedAttempt(finished.claim, outcome, finished.started, finished.ended, finished.error_type)
 
     def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:

@@ -33,6 +33,10 @@ class Attempt(msgspec.Struct, frozen=True):
     dead: bool = False
     """The delivery is a dead letter now because of this attempt."""
     message_id: UUID | None = None
+    traceback: str | None = None
+    """The formatted traceback, if the attempt raised; sealed if its message is."""
+    fingerprint: str | None = None
+    """Equal for failures of the same type in the same functions."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -82,7 +86,7 @@ class AttemptStore:
 def attempt(row: tuple[Any, ...]) -> Attempt:
     """A row of `attempt_columns` as a value."""
     times = (moment_or_none(row[4]), moment(row[5]))
-    worker, response, final, dead, message_id = row[8:13]
+    worker, response, final, dead, message_id, traceback, fingerprint = row[8:15]
     return build(
         Attempt,
         *row[:4],
@@ -93,4 +97,6 @@ def attempt(row: tuple[Any, ...]) -> Attempt:
         bool(final),
         bool(dead),
         uuid_or_none(message_id),
+        traceback,
+        fingerprint,
     )

@@ -32,6 +32,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     destination: str | None = None
     queue: str | None = None
     reason: str | None = None
+    fingerprint: str | None = None
     key: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -110,6 +111,8 @@ class Delivery(msgspec.Struct, frozen=True):
     reason: str | None
     error: str | None
     claimed_at: datetime | None = None
+    fingerprint: str | None = None
+    """Of the traceback of its last failed attempt."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -212,15 +215,15 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
 
-_UNFINISHED: Final = frozenset({"status", "reason", "due", "response_statuses"})
+_UNFINISHED: Final = frozenset({"status", "reason", "fingerprint", "due", "response_statuses"})
 
 
 def find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     """As `find`, among deliveries that succeeded."""
     filters = {name: value for name, value in parameters(which).items() if name not in _UNFINISHED}
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
-    if which.reason is not None or which.due or which.response_statuses:
-        return Page((), None)  # a succeeded delivery has no reason, is not due, and its response is not stored
+    if which.reason is not None or which.fingerprint is not None or which.due or which.response_statuses:
+        return Page((), None)  # a succeeded delivery did not fail, is not due, and its response is not stored
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
     items = tuple(delivery(row[:-1]) for row in rows[:limit])
     return Page(items, f"{rows[limit - 1][-1]}.{items[-1].id}" if len(rows) > limit else None)
@@ -255,6 +258,7 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         reason,
         error,
         claimed_at,
+        fingerprint,
     ) = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
@@ -270,4 +274,5 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         reason,
         error,
         moment_or_none(claimed_at),
+        fingerprint,
     )

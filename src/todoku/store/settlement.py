@@ -13,6 +13,7 @@ import msgspec
 from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.identity import effect_scope, publish_scope
 from todoku.core.message import Claimed
+from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.store import gates, lanes
 from todoku.store.database import Tx
@@ -154,4 +155,9 @@ def _unfinished_row(claim: Claimed, settlement: Settlement) -> dict[str, object]
         "snoozed": int(settlement.snoozed),
         "max_attempts": claim.max_attempts,
         **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),
+        **({} if (trace := settlement.traceback) is None else _trace_columns(trace)),
     }
+
+
+def _trace_columns(trace: Traceback) -> dict[str, object]:
+    return {"traceback": trace.text, "fingerprint": trace.fingerprint}

@@ -73,7 +73,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadGroup(msgspec.Struct, frozen=True):
-    """Dead letters of one reason and destination, with the newest of them as example."""
+    """Dead letters of one reason, destination and, if asked for, fingerprint, with the newest of them as example."""
 
     reason: str
     destination: str
@@ -82,6 +82,7 @@ class DeadGroup(msgspec.Struct, frozen=True):
     until: datetime
     newest: int
     error: str | None
+    fingerprint: str | None = None
 
 
 class FullGate(msgspec.Struct, frozen=True):
@@ -134,12 +135,15 @@ class Statistics:
         """
         return self._database.read(lambda tx: _lag(tx, stuck_after=stuck_after, draw=random.random))
 
-    def dead_letters(self) -> tuple[DeadGroup, ...]:
-        """Dead letters by reason and destination, the largest group first; at most 100,000 of them are counted."""
-        rows = self._database.read(lambda tx: tx.rows("dead_groups", most=_DEAD_COUNTED))
+    def dead_letters(self, *, by_fingerprint: bool = False) -> tuple[DeadGroup, ...]:
+        """Dead letters by reason, destination and, if asked for, fingerprint, the largest group first.
+
+        At most 100,000 of them are counted.
+        """
+        rows = self._database.read(lambda tx: tx.rows("dead_groups", most=_DEAD_COUNTED, by_fingerprint=by_fingerprint))
         return tuple(
-            DeadGroup(reason, destination, number, moment(since), moment(until), newest, error)
-            for reason, destination, number, since, until, newest, error in rows
+            DeadGroup(reason, destination, number, moment(since), moment(until), *example)
+            for reason, destination, number, since, until, *example in rows
         )
 
     def full_gates(self, *, limit: int = 100) -> tuple[FullGate, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tests.support.serving import Server
-from tests.support.world import World
+from tests.support.world import World, aborted
+from todoku.core.outcome import Traceback
 
 
 def test_dead_letters_are_found_by_reason_and_grouped(server: Server, dead: list[int]) -> None:
@@ -57,3 +60,24 @@ def test_the_audit_is_read_page_by_page(server: Server) -> None:
     rest = server.ask("GET", f"/audit?limit=2&action=pause&cursor={first['next']}")
     assert [row["act"]["why"] for row in (*first["items"], *rest["items"])] == ["c", "b", "a"]
     server.ask("GET", "/audit?cursor=x", status=422)
+
+
+def test_dead_letters_are_grouped_and_found_by_where_the_code_failed(
+    server: Server, dead: list[int], world: World
+) -> None:
+    """The traceback is in the attempts, its fingerprint groups and filters; the acts take it, too."""
+    world.publish(to=["till"])
+    (claim,) = world.claim(world.worker(), destinations=["till"])
+    trace = Traceback("Traceback\n  File 'shop.py', line 3", "Traceback", "f00d")
+    world.settle([claim], msgspec.structs.replace(aborted("REFUSED"), traceback=trace))
+    groups = server.ask("GET", "/dead-letters/reasons?by_fingerprint=true")["items"]
+    assert [(row["reason"], row["fingerprint"], row["number"]) for row in groups] == [
+        ("REFUSED", None, 2),
+        ("BAD_PAYLOAD", None, 1),
+        ("REFUSED", "f00d", 1),
+    ]
+    (row,) = server.ask("GET", "/dead-letters?fingerprint=f00d")["items"]
+    (attempt,) = server.ask("GET", f"/deliveries/{row['id']}/attempts")["items"]
+    assert (attempt["traceback"], attempt["fingerprint"]) == (trace.text, "f00d")
+    done = server.ask("POST", "/dead-letters/replay", json={"fingerprint": "f00d", "why": "mended"})
+    assert done["replayed"] == 1

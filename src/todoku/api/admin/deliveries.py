@@ -12,6 +12,7 @@ from todoku.api.admin.parameters import (
     Act,
     ByNumber,
     Listing,
+    Parameters,
     Reasoned,
     Status,
     act_filter,
@@ -35,8 +36,15 @@ class DeadQuery(Listing, frozen=True, kw_only=True):
     """Selects dead letters."""
 
 
+class GroupQuery(Parameters, frozen=True, kw_only=True):
+    """How to group dead letters: always by reason and destination."""
+
+    by_fingerprint: bool = False
+    """Also by the fingerprint of the traceback, so that each cause is a group."""
+
+
 class DeadGroups(msgspec.Struct, frozen=True):
-    """Dead letters grouped by reason and destination, largest group first."""
+    """Dead letters in groups, largest group first."""
 
     items: tuple[DeadGroup, ...]
 
@@ -54,9 +62,9 @@ def list_dead_letters(context: RequestContext, query: DeadQuery) -> Page:
 
 
 @operation("GET", "/dead-letters/reasons", access="read")
-def list_reasons(context: RequestContext) -> DeadGroups:
+def list_reasons(context: RequestContext, query: GroupQuery) -> DeadGroups:
     """Counts dead letters by reason and destination."""
-    return DeadGroups(context.store.statistics.dead_letters())
+    return DeadGroups(context.store.statistics.dead_letters(by_fingerprint=query.by_fingerprint))
 
 
 @operation("POST", "/dead-letters/replay", access="operate")

@@ -71,6 +71,7 @@ class Selecting(Parameters, frozen=True, kw_only=True):
     destination: Text | None = None
     queue: Text | None = None
     reason: Text | None = None
+    fingerprint: Text | None = None
     key: Text | None = None
     message_id: UUID | None = None
     since: Moment | None = None
@@ -100,6 +101,7 @@ def filter_of(query: Selecting, **more: object) -> Filter:
         destination=query.destination,
         queue=query.queue,
         reason=query.reason,
+        fingerprint=query.fingerprint,
         key=query.key,
         message_id=query.message_id,
         since=in_utc(query.since, "since"),

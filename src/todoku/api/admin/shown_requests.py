@@ -11,6 +11,7 @@ import msgspec
 from todoku.core.http_request import is_secret
 from todoku.core.outcome import Response
 from todoku.core.redaction import STARS, mask
+from todoku.core.sealed import shown_traceback
 from todoku.store import attempts
 
 
@@ -36,6 +37,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     worker: UUID | None
     response: Answered | None
+    traceback: str | None
+    """Where the attempt failed, if it raised an exception; without local variables."""
+    fingerprint: str | None
+    """The same for failures of the same type in the same functions."""
 
 
 def masked_attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
@@ -51,6 +56,8 @@ def masked_attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
         error=row.error,
         worker=row.worker,
         response=None if row.response is None else _masked_response(row.response, fields),
+        traceback=shown_traceback(row.traceback),
+        fingerprint=row.fingerprint,
     )
 
 

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 from uuid import UUID
 
 import msgspec
@@ -17,7 +17,7 @@ from cachetools import LRUCache
 
 from todoku.core.errors import CannotOpen, StoreError
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze
+from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze, Traceback
 from todoku.core.sealed import (
     SEALED,
     Kind,
@@ -127,10 +127,28 @@ class Opener:
             case _:
                 assert_never(outcome)
 
+    def seal_traceback(self, claim: Claimed, trace: Traceback) -> Traceback:
+        """Returns a traceback as it may be stored: that of a sealed claim is sealed.
+
+        Without the texts of exceptions, if the data key cannot be read or the claim has secret headers.
+        """
+        kind, text = kind_of(claim.content_type), trace.text
+        if secrets_of(claim):
+            text = trace.frames
+        elif kind is not None:
+            try:
+                text = self._seal("traceback", claim, kind, trace.text)
+            except (CannotOpen, StoreError):
+                text = trace.frames
+        return trace if text is trace.text else msgspec.structs.replace(trace, text=text)
+
+    def traceback(self, text: str, message_id: str, destination: str) -> str:
+        """Returns the text of a traceback, decrypted if it is sealed. Raises CannotOpen, StoreError."""
+        return self._open_text("traceback", text, message_id, destination)
+
     def result(self, text: str, message_id: str, destination: str) -> str:
         """Returns the JSON text of a result, decrypted if it is sealed. Raises CannotOpen, StoreError."""
-        raw = parse_sealed_result(text)
-        return text if raw is None else self._open(raw, SealedPlace("result", message_id, destination))[1].decode()
+        return self._open_text("result", text, message_id, destination)
 
     def text(self, message: StoredMessage) -> str | None:
         """Returns the JSON text of a stored message, decrypted if it is sealed; None: it is not JSON.
@@ -153,15 +171,22 @@ class Opener:
 
     def _seal_result(self, claim: Claimed, kind: Kind, result: str) -> str | None:
         """Seals a result with the data key of its message, which is stored already and shredded with the message."""
-        place = SealedPlace("result", claim.message_id, claim.destination)
         try:
-            key = self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False)
+            return self._seal("result", claim, kind, result)
         except (CannotOpen, StoreError) as error:  # the work is done; only its result is lost
             Log(adapter=claim.destination, message_id=claim.message_id).warning(
                 "RESULT_NOT_KEPT", error_type=type(error).__name__
             )
             return None
-        return result_text(pack(key.seal(result.encode(), place, self._chance)))
+
+    def _seal(self, what: Literal["result", "traceback"], claim: Claimed, kind: Kind, text: str) -> str:
+        key = self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False)
+        place = SealedPlace(what, claim.message_id, claim.destination)
+        return result_text(pack(key.seal(text.encode(), place, self._chance)))
+
+    def _open_text(self, what: Literal["result", "traceback"], text: str, message_id: str, destination: str) -> str:
+        raw = parse_sealed_result(text)
+        return text if raw is None else self._open(raw, SealedPlace(what, message_id, destination))[1].decode()
 
     def _open(self, raw: bytes, place: SealedPlace) -> tuple[DataKey, bytes]:
         sealed = _parse_sealed(raw)

@@ -82,7 +82,7 @@ def _target(
         keep_result=options.get("keep_result", False),
         retrying=checked_retrying(called, options),
         per_key=route.per_key,
-        reference=f"{function.__module__}:{function.__qualname__}" if run == "process" else None,
+        reference=f"{function.__module__}:{function.__qualname__}",
     )
 
 

@@ -1,7 +1,8 @@
 """Logging: one JSON line per settled attempt, and bound loggers for handlers. Never a payload, nor an error's text.
 
-Events go through the standard library's logger "todoku", so an application's logging set-up applies. A daemon calls
-`configure_logging`; then a batch of settled attempts is one write.
+Events go through the standard library's logger "todoku", so an application's logging set-up applies; without one,
+Python itself prints warnings and errors. A daemon calls `configure_logging`; then a batch of settled attempts is one
+write.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from todoku.core.control_characters import escape_controls, escape_json
 from todoku.core.redaction import MASKED, STARS, is_sensitive, mask
 
 LOGGER: Final = logging.getLogger("todoku")
-LOGGER.addHandler(logging.NullHandler())  # a library logs nothing until the application configures logging
 
 Style = Literal["json", "text", "auto"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -32,6 +32,7 @@ LEVELS: Final[dict[Level, int]] = {
 
 _PIPE_BUF: Final = 4096
 _WRITTEN: Final = "todoku_written"
+_TRACEBACK: Final = "traceback"
 
 _FRAMES: Final = 20
 """Frames of a traceback that are logged, the innermost first."""
@@ -129,7 +130,7 @@ class Log:
         if LOGGER.isEnabledFor(level):
             error = fields.pop("exc_info", None)
             whole = _mask(_to_json_types({**self._fields, **fields}))
-            LOGGER.log(level, LogEvent(event, whole), exc_info=error, stacklevel=3)
+            LOGGER.log(level, LogEvent(event, whole), exc_info=error, stacklevel=3, extra=_extra(whole))
 
 
 # ------------------------------------------------------------------------------------------------ masking
@@ -237,8 +238,19 @@ def _to_text(value: object) -> str:
 
 
 def _as_text(name: str, fields: Fields) -> str:
-    shown = "".join(f" {key}={_to_text(value)}" for key, value in fields.items() if value is not None)
-    return escape_controls(name + shown)
+    """Returns an event as one line; a traceback follows on indented lines."""
+    shown = {key: _to_text(value) for key, value in fields.items() if value is not None}
+    lines = shown.pop(_TRACEBACK, "").splitlines()
+    lines.insert(0, name + "".join(f" {key}={value}" for key, value in shown.items()))
+    return "\n    ".join(map(escape_controls, lines))
+
+
+_OF_RECORDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def _extra(fields: Fields) -> Fields:
+    """Returns the fields for a record's `extra`, without those whose names records use themselves."""
+    return {name: value for name, value in fields.items() if name not in _OF_RECORDS}
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -304,9 +316,10 @@ def _level_number(level: str) -> int:
 
 
 def lowest_level() -> int | None:
-    """Returns the lowest level at which lines are written; None: no handler is installed. Called once per batch."""
-    if not _has_handler(LOGGER):
-        return None
+    """Returns the lowest level at which lines are written; None: none is. Called once per batch."""
+    if not _has_handler(LOGGER):  # then Python itself prints what is worth a warning
+        last = logging.lastResort
+        return None if last is None or not LOGGER.isEnabledFor(logging.ERROR) else max(last.level, LOGGER.level)
     return next((level for level in (logging.INFO, logging.WARNING, logging.ERROR) if LOGGER.isEnabledFor(level)), None)
 
 
@@ -319,7 +332,7 @@ def log_lines(lines: Lines) -> None:
     ours = [] if LOGGER.filters else [handler for handler in LOGGER.handlers if _writes_json(handler)]
     for handler in ours:
         cast("LineHandler", handler).write_lines(lines)
-    if _has_handler(LOGGER, but=ours):
+    if not ours or _has_handler(LOGGER, but=ours):
         for line in lines:
             LOGGER.handle(_record(line, written=bool(ours)))
 
@@ -329,7 +342,7 @@ def _record(line: SettledLine | IngestedLine, *, written: bool) -> logging.LogRe
     at, name, level = fields.pop("ts"), fields.pop("event"), fields.pop("level")
     record = LOGGER.makeRecord(LOGGER.name, LEVELS[level], __file__, 0, LogEvent(name, fields), (), None)
     record.created = at.timestamp()
-    record.__dict__[_WRITTEN] = written
+    record.__dict__ |= _extra(fields) | {_WRITTEN: written}
     return record
 
 

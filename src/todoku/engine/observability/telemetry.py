@@ -18,6 +18,7 @@ import msgspec
 from todoku.core.decision import CONFLICT, Settlement
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
+from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import Gauges, observe_with, render
@@ -122,6 +123,20 @@ class Telemetry:
             ended = [one for one in ended if LEVELS[_level(one.settlement)] >= least]
         at = datetime.fromtimestamp(now, UTC)
         log_lines([_line(one, at) for one in ended])
+        for one in ended:
+            if one.settlement.traceback is not None:
+                self._log_traceback(one, one.settlement.traceback)
+
+    def _log_traceback(self, ended: EndedAttempt, trace: Traceback) -> None:
+        """Logs where an attempt failed, on a line of its own, because the attempt's line has fixed fields."""
+        claim, settlement = ended.claim, ended.settlement
+        correlation, _ = _ids(claim.headers) if claim.headers is not None else (None, None)
+        log = Log(
+            correlation_id=correlation, message_id=claim.message_id, outbox_id=claim.id, topic=claim.topic,
+            adapter=claim.destination, attempts=claim.attempt, reason_code=settlement.reason,
+            error_type=ended.error_type, fingerprint=trace.fingerprint, traceback=trace.frames,
+        )  # fmt: skip
+        (log.error if settlement.status is Status.ABORTED else log.warning)("TRACEBACK")
 
     def _count(self, ended: Sequence[EndedAttempt], now: float) -> None:
         metrics = self.metrics

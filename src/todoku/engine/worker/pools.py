@@ -65,5 +65,8 @@ def _pool(
             batch = max(target.batch for target in targets)
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
         case _:
-            runner = ProcessRunner if kind == "process" else lambda: ThreadRunner(executor)
-            return ThreadPool(kind, names, executor, slots=jobs, most=most, on_done=on_done, runner=runner)
+            in_process = kind == "process"
+            return ThreadPool(
+                kind, names, executor, slots=jobs, most=most, on_done=on_done,
+                runner=lambda: ProcessRunner(settings.tracebacks) if in_process else ThreadRunner(executor),
+            )  # fmt: skip

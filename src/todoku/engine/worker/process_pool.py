@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
+from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, Traceback
 from todoku.engine.context import Context
-from todoku.engine.execute import Unstarted, interrupted_outcome
+from todoku.engine.execute import Unstarted, handler_package, interrupted_outcome
 from todoku.engine.observability.sentry import flush, is_initialised, with_transaction
 from todoku.engine.registry import Target
+from todoku.engine.tracebacks import Which, format_dump, format_error, raised_in_process
 from todoku.engine.worker.thread_pool import RunResult, call_handler
 from todoku.store.claims import Transacted
+
+STACK_SIGNAL: Final = getattr(signal, "SIGUSR2", None)
+"""Makes a child write where its handler stands. Windows has no such signal: there a timeout has no stack."""
+
+_ANSWER: Final = 0.5
+_REST: Final = 0.02
+"""Seconds to wait for the first, and for the next piece of a stack."""
 
 _ENDING: Final = 10.0
 """Seconds an idle child has to exit before it is killed: Sentry and OpenTelemetry send their last events then."""
@@ -28,22 +38,29 @@ _ENDING: Final = 10.0
 class ProcessRunner:
     """Runs handlers in a child process; starts a new one after the last was killed."""
 
-    def __init__(self) -> None:
+    margin = 5.0  # the runner itself stops an attempt at its timeout
+
+    def __init__(self, tracebacks: Which) -> None:
+        self._tracebacks: Which = tracebacks
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._stacks: Connection | None = None
 
     def run(self, context: Context, target: Target, seconds: float) -> RunResult:
+        ends = time.monotonic() + seconds
         pipe = self._open_pipe()
         try:
-            pipe.send((target.reference, target.name, context.claim, seconds))
-            if not pipe.poll(seconds):
+            pipe.send((target.reference, target.name, context.claim, seconds, self._tracebacks))
+            if not pipe.poll(max(0.0, ends - time.monotonic())):
+                stack = self._ask_stack(target)
                 self._kill()
-                return interrupted_outcome("timeout", seconds), None
-            outcome, name = _decode_outcome(pipe.recv())
-        except (EOFError, OSError) as error:
+                return interrupted_outcome("timeout", seconds), None, stack
+            outcome, name, trace = _decode_outcome(pipe.recv())
+        except (EOFError, OSError):
             code = self._kill()
-            return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), error
-        return outcome, (_stand_in_exception(name) if name else None)
+            died = raised_in_process("EOFError", None)
+            return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), died, None
+        return outcome, (raised_in_process(name, trace) if name else None), None
 
     def close(self) -> None:
         """Ends the idle child: it sees its pipe close, flushes Sentry and exits."""
@@ -57,16 +74,34 @@ class ProcessRunner:
             self._kill()
             context = multiprocessing.get_context("spawn")
             self._pipe, child_end = context.Pipe()
-            self._child = context.Process(target=serve, args=(child_end,), name="todoku handler", daemon=True)
+            self._stacks, stacks_end = context.Pipe(duplex=False)
+            ends = (child_end, stacks_end)
+            self._child = context.Process(target=serve, args=ends, name="todoku handler", daemon=True)
             self._child.start()
-            child_end.close()
+            for end in ends:
+                end.close()
         return self._pipe
+
+    def _ask_stack(self, target: Target) -> Traceback | None:
+        """Asks the child where its handler stands. faulthandler answers even if the handler never returns to Python."""
+        child, stacks = self._child, self._stacks
+        if self._tracebacks == "off" or STACK_SIGNAL is None or child is None or child.pid is None or stacks is None:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, STACK_SIGNAL)
+        dump = b""
+        while stacks.poll(_REST if dump else _ANSWER):
+            if not (piece := os.read(stacks.fileno(), 1 << 16)):
+                break  # the child ended by itself
+            dump += piece
+        return format_dump(dump.decode("utf-8", "replace"), handler_package(target), self._tracebacks)
 
     def _kill(self) -> int | None:
         child, self._child = self._child, None
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        for end in (self._pipe, self._stacks):
+            if end is not None:
+                end.close()
+        self._pipe = self._stacks = None
         if child is None:
             return None
         child.kill()
@@ -74,25 +109,29 @@ class ProcessRunner:
         return child.exitcode
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, stacks: Connection) -> None:
     """Runs in the child: one attempt after the other, until the parent closes the pipe."""
+    if STACK_SIGNAL is not None:
+        faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ["TODOKU_HANDLER_PROCESS"] = "1"
     while True:
         try:
-            reference, name, claim, seconds = pipe.recv()
+            reference, name, claim, seconds, tracebacks = pipe.recv()
         except EOFError:
             flush()  # the process exits now
             return
-        pipe.send(_encode_outcome(*_attempt(reference, name, claim, seconds)))
+        outcome, error, _ = _attempt(reference, name, claim, seconds)
+        trace = None if error is None else format_error(error, reference.partition(".")[0], tracebacks)
+        pipe.send(_encode_outcome(outcome, error, trace))
 
 
 def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunResult:
     try:
         target = _find_target(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
-        return classify(error), error
+        return classify(error), error, None
     context = Context(claim, time.monotonic() + seconds)
     return call_handler(context, with_transaction(target) if is_initialised() else target)
 
@@ -108,33 +147,29 @@ def _find_target(reference: str, name: str) -> Target:
     return target
 
 
-_Reply = tuple[str, tuple[Any, ...], str | None]
-"""The name of an outcome, its fields, and the name of the exception behind it."""
+_Reply = tuple[str, tuple[Any, ...], str | None, Traceback | None]
+"""The name of an outcome, its fields, the name of the exception behind it, and its traceback."""
 
 
-def _encode_outcome(outcome: Outcome | Transacted | Unstarted, error: Exception | None) -> _Reply:
+def _encode_outcome(
+    outcome: Outcome | Transacted | Unstarted, error: Exception | None, trace: Traceback | None
+) -> _Reply:
     """Turns an outcome into plain values: an application's exceptions do not always survive pickling."""
     name = type(error).__name__ if error is not None else None
     match outcome:
         case Transacted() | Unstarted():
             raise TypeError("a handler in a process has no transaction")
         case Done(result):
-            return "Done", (result,), name
+            return "Done", (result,), name, trace
         case Retry():
-            return "Retry", (outcome.after, outcome.reason, outcome.detail), name
+            return "Retry", (outcome.after, outcome.reason, outcome.detail), name, trace
         case Abort():
-            return "Abort", (outcome.reason, outcome.detail), name
+            return "Abort", (outcome.reason, outcome.detail), name, trace
         case Snooze():
-            return "Snooze", (outcome.for_,), name
+            return "Snooze", (outcome.for_,), name, trace
 
 
-def _decode_outcome(reply: _Reply) -> tuple[Outcome, str | None]:
-    kind, fields, name = reply
+def _decode_outcome(reply: _Reply) -> tuple[Outcome, str | None, Traceback | None]:
+    kind, fields, name, trace = reply
     outcome: Outcome = {"Done": Done, "Retry": Retry, "Abort": Abort, "Snooze": Snooze}[kind](*fields)
-    return outcome, name
-
-
-def _stand_in_exception(name: str) -> Exception:
-    """Creates a stand-in for an exception of that name, which was raised in the child."""
-    raised: Exception = type(name, (Exception,), {})()
-    return raised
+    return outcome, name, trace

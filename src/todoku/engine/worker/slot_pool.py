@@ -13,7 +13,7 @@ from typing import Any, Final
 from todoku.core.decision import Settlement
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
-from todoku.core.outcome import DONE, Done, Outcome
+from todoku.core.outcome import DONE, Done, Outcome, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
@@ -193,19 +193,20 @@ class SlotPool:
         if target.sender is not None:
             return await self._send_with_companions(slot, claim, target, now)
         outcome: Outcome = DONE
-        error, span = None, executor.begin(claim, target)
+        error, stack, span = None, None, executor.begin(claim, target)
         self._occupy(slot, claim, target, now)
         try:
             value = await target.call(slot.context)  # type: ignore[misc,arg-type]
             if value is not None:
                 outcome = outcome_of(value, target)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as stopped:
             if slot.stopped is None:
                 raise  # not the watchdog's doing: the pool itself is being stopped
             outcome = interrupted_outcome(slot.stopped, slot.timeout)
+            stack = executor.format_stack(claim, stopped.__traceback__, slot.stopped)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
             error, outcome = raised, classify(raised, target.retrying)
-        return self._finish(slot, claim, outcome, now, error, span)
+        return self._finish(slot, claim, outcome, now, error, span, stack=stack)
 
     def _open_and_run(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
         """Returns the coroutine that runs a claim, decrypting it first if it is sealed."""
@@ -233,13 +234,14 @@ class SlotPool:
         return stopped
 
     def _finish(
-        self, slot: Slot, claim: Claimed, outcome: Outcome, started: float, error: Exception | None, span: Any
-    ) -> bool:
+        self, slot: Slot, claim: Claimed, outcome: Outcome, started: float, error: Exception | None, span: Any,
+        *, stack: Traceback | None,
+    ) -> bool:  # fmt: skip
         """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
         stopped = self._free(slot)
         if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
             outcome = interrupted_outcome(stopped, slot.timeout)
-        self._executor.finish(claim, outcome, started, error, span)
+        self._executor.finish(claim, outcome, started, error, span, stack=stack)
         return isinstance(outcome, Done)
 
     async def _send_with_companions(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:

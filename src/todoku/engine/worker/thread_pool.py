@@ -5,6 +5,7 @@ A thread cannot be stopped: after the timeout of its attempt it is abandoned and
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from todoku.core.decision import Settlement
 from todoku.core.errors import StoreError
 from todoku.core.failure import classify
 from todoku.core.message import Claimed
-from todoku.core.outcome import DONE, Done, Outcome, Retry
+from todoku.core.outcome import DONE, Done, Outcome, Retry, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
@@ -25,8 +26,11 @@ from todoku.engine.worker.pool import ReadyQueue, Work, claims_of
 from todoku.engine.worker.worker_thread import create_thread
 from todoku.store.claims import Transacted
 
-RunResult = tuple[Outcome | Transacted | Unstarted, Exception | None]
-"""The outcome of a handler, and its exception. Transacted: the handler's own transaction included the settle."""
+RunResult = tuple[Outcome | Transacted | Unstarted, Exception | None, Traceback | None]
+"""The outcome of a handler, its exception, and where it stood if it was stopped.
+
+Transacted: the handler's own transaction included the settle.
+"""
 
 _RETRY_DELAY: Final = 0.5
 """Seconds after which a delivery whose transaction could not be opened is due again."""
@@ -34,6 +38,9 @@ _RETRY_DELAY: Final = 0.5
 
 class Runner(Protocol):
     """How one thread of a pool runs handlers: in the thread itself, or in a child process."""
+
+    margin: float
+    """Seconds beyond its timeout after which the thread of an attempt is abandoned."""
 
     def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         """Runs one attempt and waits for its end."""
@@ -44,6 +51,8 @@ class Runner(Protocol):
 
 class ThreadRunner:
     """Runs handlers in the thread itself."""
+
+    margin = 0.0
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -61,9 +70,9 @@ def call_handler(context: Context, target: Target) -> RunResult:
     """Calls a plain handler."""
     try:
         value: Any = target.call(context)  # type: ignore[misc]
-        return (DONE if value is None else outcome_of(value, target)), None
+        return (DONE if value is None else outcome_of(value, target)), None, None
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
-        return classify(error, target.retrying), error
+        return classify(error, target.retrying), error, None
 
 
 def call_in_transaction(executor: Executor, context: Context, target: Target, seconds: float) -> RunResult:
@@ -90,9 +99,9 @@ def call_in_transaction(executor: Executor, context: Context, target: Target, se
         outcome = executor.store.claims.transact(context.claim, work, limit=limit)
     except Exception as error:  # noqa: BLE001 - the commit failed: settled like any other failure, and fenced
         if not begun and isinstance(error, StoreError):  # no connection: the attempt never started (I4)
-            return Unstarted(), error
-        return classify(error), error
-    return outcome, errors[0] if errors else None
+            return Unstarted(), error, None
+        return classify(error), error, None
+    return outcome, errors[0] if errors else None, None
 
 
 class _ThreadSlot:
@@ -103,6 +112,7 @@ class _ThreadSlot:
         self.context: Context | None = None
         self.started = 0.0
         self.seconds = 0.0
+        self.margin = 0.0
         self.abandoned = False
         self.resting = False
 
@@ -157,7 +167,7 @@ class ThreadPool:
         for slot in list(self._threads):
             if (context := slot.context) is None or slot.abandoned:
                 continue
-            if now >= slot.started + slot.seconds:
+            if now >= slot.started + slot.seconds + slot.margin:
                 self._abandon(slot, "timeout")
             elif (context.claim.id, context.claim.epoch) in self._executor.cancelled:
                 context.cancel()
@@ -229,7 +239,8 @@ class ThreadPool:
         span = executor.begin(claim, target)
         slot.started, slot.seconds = now, executor.timeout(target, claim)
         slot.context = context = Context(claim, now + slot.seconds)
-        outcome, error = runner.run(context, target, slot.seconds)
+        slot.margin = runner.margin
+        outcome, error, stack = runner.run(context, target, slot.seconds)
         with self._end_lock:
             if slot.abandoned:
                 Log(adapter=target.name, message_id=claim.message_id).warning(
@@ -247,7 +258,7 @@ class ThreadPool:
             return True
         if outcome is Transacted.LOST:  # rolled back: the ledger must not record a success (I6)
             outcome = Retry(reason="LEASE_LOST", detail="this worker had lost the delivery; rolled back")
-        executor.finish(claim, outcome, now, error, span)
+        executor.finish(claim, outcome, now, error, span, stack=stack)
         return isinstance(outcome, Done)
 
     def _abandon(self, slot: _ThreadSlot, why: str) -> None:
@@ -261,7 +272,9 @@ class ThreadPool:
             slot.abandoned = True
             context = slot.context
         context.cancel()
-        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started)
+        frame = None if slot.thread is None else sys._current_frames().get(slot.thread.ident or 0)
+        stack = self._executor.format_stack(context.claim, frame, why)
+        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started, stack=stack)
         Log(adapter=context.claim.destination, message_id=context.claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )

@@ -134,7 +134,7 @@ class Worker:
             store, registry, self._lease, telemetry,
             put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
             max_processing=settings.max_processing_sec,
-            opener=Opener(settings.master_keys, store, monotonic=time.monotonic),
+            opener=Opener(settings.master_keys, store, monotonic=time.monotonic), tracebacks=settings.tracebacks,
         )  # fmt: skip
         self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
         self._pools = self._pool_set.all

@@ -30,6 +30,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.failure import classify
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Abort, Retry, Snooze
+from todoku.core.sealed import shown_traceback
 from todoku.engine.context import Context
 from todoku.engine.jobs.job import Job, routed
 from todoku.engine.jobs.options import CallOptions
@@ -240,7 +241,9 @@ def _decode(payload: str) -> StoredTask:
 def _error(attempt: Attempt) -> Any:
     name, _, _ = (attempt.error or "").partition(": ")
     known = name if "." in name and " " not in name else "builtins.Exception"
-    return _values.TaskError(exception_class_path=known, traceback=attempt.error or attempt.reason)
+    return _values.TaskError(
+        exception_class_path=known, traceback=shown_traceback(attempt.traceback) or attempt.error or attempt.reason
+    )
 
 
 def _workers(delivery: Delivery, attempts: Sequence[Attempt]) -> list[str]:

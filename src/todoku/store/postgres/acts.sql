@@ -12,8 +12,8 @@ select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, 
 -- stays a suspect: it is still claimed alone (H6).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
-       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
-       next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
+       replay_count = replay_count + 1, reason = null, error = null, fingerprint = null,
+       cancel_requested = false, next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
  where id = any (:ids::bigint[]) and status = 'aborted'
 returning id
 
@@ -46,7 +46,8 @@ update todoku_delivery
        epoch = epoch + case status when 'sending' then 0 else 1 end,
        cancel_requested = status = 'sending',
        reason = case status when 'sending' then reason else 'CANCELLED' end,
-       error = case status when 'sending' then error else :why end, updated_at = todoku_now()
+       error = case status when 'sending' then error else :why end,
+       fingerprint = case status when 'sending' then fingerprint end, updated_at = todoku_now()
  where id = any (:ids::bigint[]) and status <> 'aborted'
 returning id, status
 
@@ -70,7 +71,8 @@ select id, message_seq, :result::json, todoku_now() from todoku_delivery
 -- name: settle_by_hand_aborted
 -- Never a running row: its owner settles it.
 update todoku_delivery
-   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, updated_at = todoku_now()
+   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, fingerprint = null,
+       updated_at = todoku_now()
  where id = any (:ids::bigint[]) and status in ('pending', 'failed')
 returning id
 

@@ -5,13 +5,13 @@
 d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
        d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
        date_part('epoch', d.next_run_at), date_part('epoch', m.created_at), date_part('epoch', d.updated_at), d.reason, d.error,
-       date_part('epoch', d.claimed_at)
+       date_part('epoch', d.claimed_at), d.fingerprint
 
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 'succeeded', h.attempts,
        h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
-       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8
+       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8, null::text
 
 -- name: request_matching
 -- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of
@@ -47,6 +47,7 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 's
    and (:destination::text is null or d.destination = :destination)
    and (:queue::text is null or d.queue = :queue)
    and (:reason::text is null or d.reason = :reason)
+   and (:fingerprint::text is null or d.fingerprint = :fingerprint)
    and (:key::text is null or m.key = :key)
    and (:since::timestamptz is null or d.updated_at >= :since)
    and (:until::timestamptz is null or d.updated_at < :until)

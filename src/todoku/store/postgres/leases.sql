@@ -65,7 +65,7 @@ update todoku_delivery d
        error = case when d.cancel_requested and (doomed or not asked) then {cancelled}
                     when doomed then 'its worker died ' || d.lost + :lost || ' times' end,
        epoch = d.epoch + 1, worker_id = null, attempts = greatest(d.attempts - 1, 0), lost = d.lost + :lost,
-       cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
+       fingerprint = null, cancel_requested = false, next_run_at = todoku_now(), updated_at = todoku_now()
   from held
  where d.id = any (array(select id from held)) and d.id = held.id
 returning d.id, d.status, d.epoch - 1, d.attempts + 1, d.replay_count,

@@ -70,8 +70,8 @@ with dead as materialized (
 ), reopened as (
     update todoku_delivery d
        set status = 'pending', epoch = epoch + 1, attempts = 0, lost = least(lost, 1), snoozes = 0,
-           replay_count = replay_count + 1, reason = null, error = null, cancel_requested = false,
-           next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
+           replay_count = replay_count + 1, reason = null, error = null, fingerprint = null,
+           cancel_requested = false, next_run_at = todoku_now(), expires_at = 'infinity', updated_at = todoku_now()
       from dead where d.id = dead.id
     returning d.id
 ), entry as (

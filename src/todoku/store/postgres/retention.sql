@@ -9,7 +9,7 @@ with late as materialized (
 )
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
-       updated_at = todoku_now()
+       fingerprint = null, updated_at = todoku_now()
  where id = any (array(select id from late))
 returning id, lane, gate
 
@@ -27,7 +27,7 @@ with stray as materialized (
 )
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
-       error = 'no worker has registered ' || destination, updated_at = todoku_now()
+       error = 'no worker has registered ' || destination, fingerprint = null, updated_at = todoku_now()
  where id = any (array(select id from stray))
 returning id, lane, gate
 

@@ -77,7 +77,7 @@ with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
-                max_attempts int, response json)
+                max_attempts int, response json, traceback text, fingerprint text)
      cross join lateral (
         select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
@@ -86,6 +86,7 @@ with held as materialized (
        set status = case when d.cancel_requested then 'aborted' else held.status end,
            reason = case when d.cancel_requested and held.status <> 'aborted' then 'CANCELLED' else held.reason end,
            error = case when d.cancel_requested and held.status <> 'aborted' then {cancelled} else held.error end,
+           fingerprint = case when d.cancel_requested and held.status <> 'aborted' then null else held.fingerprint end,
            epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
            attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed,
            max_attempts = held.max_attempts,
@@ -93,9 +94,9 @@ with held as materialized (
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (
     insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
-                                response_status, response, message_seq)
+                                response_status, response, message_seq, traceback, fingerprint)
     select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker,
-           (response ->> 'status')::int, response, message_seq
+           (response ->> 'status')::int, response, message_seq, traceback, fingerprint
       from held where status <> 'pending'
 )
 select s.id, false from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))
@@ -135,6 +136,7 @@ update todoku_delivery d
    set status = case when cancel_requested then 'aborted' else 'pending' end,
        reason = case when cancel_requested then 'CANCELLED' else d.reason end,
        error = case when cancel_requested then {cancelled} else d.error end,
+       fingerprint = case when cancel_requested then null else d.fingerprint end,
        epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1,
        cancel_requested = false, updated_at = todoku_now(),
        next_run_at = case when :delay > 0 then todoku_now() + make_interval(secs => :delay) else d.next_run_at end

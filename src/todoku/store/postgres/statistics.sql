@@ -94,14 +94,16 @@ select case when few <= 100000 then few else (
 
 -- name: dead_groups
 -- Only reads a limited number of rows, by the index of dead letters. The newest of each group is its example.
-select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error
-  from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
-               max(updated_at) as until, max(id) as newest
-          from (select id, reason, destination, updated_at from todoku_delivery
+select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error,
+       g.fingerprint
+  from (select coalesce(reason, '') as reason, destination,
+               case when :by_fingerprint::boolean then fingerprint end as fingerprint,
+               count(*) as number, min(updated_at) as since, max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, fingerprint, updated_at from todoku_delivery
                  where status = 'aborted' order by id limit :most) dead
-         group by 1, 2) g
+         group by 1, 2, 3) g
  cross join lateral (select error from todoku_delivery where id = g.newest limit 1) d
- order by g.number desc, 1, 2
+ order by g.number desc, 1, 2, g.fingerprint
 
 -- name: full_gates
 -- Only reads: gates at their limit at which deliveries wait, found by their running deliveries. No more are counted

@@ -12,8 +12,8 @@ select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, 
 -- suspect: it is still claimed alone (H6).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
-       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
-       next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
+       replay_count = replay_count + 1, reason = null, error = null, fingerprint = null,
+       cancel_requested = 0, next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where id in (select value from json_each(:ids)) and status = 'aborted'
 returning id
 
@@ -45,7 +45,8 @@ update todoku_delivery
        epoch = epoch + case status when 'sending' then 0 else 1 end,
        cancel_requested = status = 'sending',
        reason = case status when 'sending' then reason else 'CANCELLED' end,
-       error = case status when 'sending' then error else :why end, updated_at = :now
+       error = case status when 'sending' then error else :why end,
+       fingerprint = case status when 'sending' then fingerprint end, updated_at = :now
  where id in (select value from json_each(:ids)) and status <> 'aborted'
 returning id, status
 
@@ -67,7 +68,8 @@ select id, message_seq, :result, :now from todoku_delivery
 -- name: settle_by_hand_aborted
 -- Never a running row: its owner settles it.
 update todoku_delivery
-   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, updated_at = :now
+   set status = 'aborted', epoch = epoch + 1, reason = 'BY_HAND', error = :why, fingerprint = null,
+       updated_at = :now
  where id in (select value from json_each(:ids)) and status in ('pending', 'failed')
 returning id
 

@@ -47,7 +47,7 @@ update todoku_delivery as d
        error = case when not {doomed} then null when d.cancel_requested then {cancelled}
                     else 'its worker died ' || (d.lost + :lost) || ' times' end,
        epoch = epoch + 1, worker_id = null, attempts = max(attempts - 1, 0), lost = lost + :lost,
-       cancel_requested = 0, next_run_at = :now, updated_at = :now
+       fingerprint = null, cancel_requested = 0, next_run_at = :now, updated_at = :now
  where d.id in (select d.id from todoku_delivery d indexed by todoku_delivery_owner
                  where {orphan} order by d.id limit :most)
 

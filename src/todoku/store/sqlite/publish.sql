@@ -56,8 +56,8 @@ select d.queue, d.destination, d.gate, m.key from todoku_message m join todoku_d
 -- Only `aborted` rows change, under the write lock: of two publishers one reopens (H15).
 update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
-       replay_count = replay_count + 1, reason = null, error = null, cancel_requested = 0,
-       next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
+       replay_count = replay_count + 1, reason = null, error = null, fingerprint = null,
+       cancel_requested = 0, next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
  where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
 
 -- name: publish_data_keys

@@ -10,7 +10,7 @@ select id from todoku_delivery indexed by todoku_delivery_expiring
 select id, lane, gate from todoku_delivery where id in ({late});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'EXPIRED', error = 'it was not delivered in time',
-       updated_at = :now
+       fingerprint = null, updated_at = :now
  where id in ({late})
 
 -- name: announced
@@ -29,7 +29,7 @@ select id from todoku_delivery
 select id, lane, gate from todoku_delivery where id in ({stray});
 update todoku_delivery
    set status = 'aborted', epoch = epoch + 1, reason = 'UNKNOWN_DESTINATION',
-       error = 'no worker has registered ' || destination, updated_at = :now
+       error = 'no worker has registered ' || destination, fingerprint = null, updated_at = :now
  where id in ({stray})
 
 -- name: prune_batches

@@ -65,10 +65,11 @@ select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
  where d.id is null or (d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted');
 insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
-                            response_status, response, message_seq)
+                            response_status, response, message_seq, traceback, fingerprint)
 select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
        json_extract(s.value, '$.error'), :worker, json_extract(s.value, '$.response.status'),
-       json_extract(s.value, '$.response'), d.message_seq
+       json_extract(s.value, '$.response'), d.message_seq, json_extract(s.value, '$.traceback'),
+       json_extract(s.value, '$.fingerprint')
   from json_each(:rows) s cross join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
    and d.worker_id = :worker
@@ -79,6 +80,8 @@ update todoku_delivery as d
                      else json_extract(s.value, '$.reason') end,
        error = case when d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted' then {cancelled}
                     else json_extract(s.value, '$.error') end,
+       fingerprint = case when d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted' then null
+                          else json_extract(s.value, '$.fingerprint') end,
        epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
        attempts = d.attempts - json_extract(s.value, '$.snoozed'),
        snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
@@ -113,6 +116,7 @@ update todoku_delivery as d
    set status = case when cancel_requested then 'aborted' else 'pending' end,
        reason = case when cancel_requested then 'CANCELLED' else d.reason end,
        error = case when cancel_requested then {cancelled} else d.error end,
+       fingerprint = case when cancel_requested then null else d.fingerprint end,
        epoch = d.epoch + 1, worker_id = null, attempts = d.attempts - 1, cancel_requested = 0, updated_at = :now,
        next_run_at = case when :delay > 0 then :now + cast(:delay * 1000000 as integer) else d.next_run_at end
   from json_each(:tokens) s

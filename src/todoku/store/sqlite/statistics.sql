@@ -97,13 +97,14 @@ select case when few <= 100000 then few
 -- name: dead_groups
 -- Only reads a limited number of rows, by the index of dead letters. The newest of each group is its example.
 select g.reason, g.destination, g.number, g.since / 1e6, g.until / 1e6, g.newest,
-       (select error from todoku_delivery where id = g.newest)
-  from (select coalesce(reason, '') as reason, destination, count(*) as number, min(updated_at) as since,
-               max(updated_at) as until, max(id) as newest
-          from (select id, reason, destination, updated_at from todoku_delivery indexed by todoku_delivery_dead
+       (select error from todoku_delivery where id = g.newest), g.fingerprint
+  from (select coalesce(reason, '') as reason, destination, case when :by_fingerprint then fingerprint end as fingerprint,
+               count(*) as number, min(updated_at) as since, max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, fingerprint, updated_at
+                  from todoku_delivery indexed by todoku_delivery_dead
                  where status = 'aborted' order by id limit :most)
-         group by 1, 2) g
- order by g.number desc, 1, 2
+         group by 1, 2, 3) g
+ order by g.number desc, 1, 2, g.fingerprint
 
 -- name: full_gates
 -- Only reads: gates at their limit at which deliveries wait, found by their running deliveries. No more are counted
