@@ -23,7 +23,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -191,6 +191,9 @@ brokers: setup kafka ## 10,000 messages through each broker while it and the rel
 	TODOKU_TEST_BROKER_MESSAGES=$(MESSAGES) $(PYTEST) tests/destinations
 
 # --- upkeep ----------------------------------------------------------------------------------------------------------
+
+reference: setup ## write docs/reference again, from the signatures and docstrings of the code
+	$(PY) -m tests.support.reference
 
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }

@@ -5,10 +5,12 @@ A block that cannot run there says why in its info string: ```python no-run: nee
 
 from __future__ import annotations
 
+import ast
 import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ class Block:
     line: int
     info: str
     code: str
+    prints: str | None = None
+    """What it prints, where the page shows that right behind it: ```text prints. `…` stands for any text."""
 
     @property
     def id(self) -> str:
@@ -40,11 +44,14 @@ def python_blocks() -> list[Block]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for match in FENCE.finditer(text):
+        fences = list(FENCE.finditer(text))
+        for match, following in zip(fences, [*fences[1:], None], strict=False):
             info = match["info"].strip()
             if info.split(" ")[0] in {"python", "py"}:
                 line = text.count("\n", 0, match.start()) + 1
-                found.append(Block(str(page.relative_to(ROOT)), line, info, match["code"]))
+                shown = following is not None and following["info"].strip() == "text prints"
+                prints = following["code"] if following is not None and shown else None
+                found.append(Block(str(page.relative_to(ROOT)), line, info, match["code"], prints))
     return found
 
 
@@ -66,8 +73,49 @@ def run(block: Block, where: Path) -> str:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if "no-run" not in b.info], ids=lambda block: block.id)
-def test_the_block_runs(block: Block, tmp_path: Path) -> None:
-    run(block, tmp_path)
+def test_the_block_runs_and_prints_what_the_page_shows(block: Block, tmp_path: Path) -> None:
+    printed = run(block, tmp_path)
+    if block.prints is not None:
+        assert re.fullmatch(re.escape(block.prints).replace("…", ".*"), printed), printed
+
+
+STORES = {
+    "abatch", "achain", "aenqueue", "aenqueue_many", "apublish", "apublish_many", "arun_now", "batch", "chain",
+    "delay", "defer", "apply_async", "enqueue", "enqueue_json", "enqueue_many", "post", "publish", "publish_json",
+    "publish_many", "run_now",
+}  # fmt: skip
+"""Calls that store messages: of todoku, of other queues that pages show, and by an endpoint that does (`post`)."""
+
+
+def at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What of a program runs when it is imported: nothing in functions, nor below `if __name__ == "__main__":`."""
+    for child in ast.iter_child_nodes(node):
+        main = isinstance(child, ast.If) and "__main__" in ast.unparse(child.test)
+        if not main and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_import(child)
+
+
+def stored_at_import(code: str) -> list[str]:
+    calls = [node.func for node in at_import(ast.parse(code)) if isinstance(node, ast.Call)]
+    return [call.attr for call in calls if isinstance(call, ast.Attribute) and call.attr in STORES]
+
+
+def test_no_block_stores_messages_when_a_worker_imports_it() -> None:
+    """Issue 12, A7. A reader saves a block as shop.py, and each worker process of `--app shop:box` imports that.
+
+    Blocks that show a part of a method (`self`) are no program that could be imported.
+    """
+    programs = [block for block in BLOCKS if "self.box" not in block.code and "a signature" not in block.info]
+    assert {block.id: stored for block in programs if (stored := stored_at_import(block.code))} == {}
+
+
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py") if path.name != "__main__.py")
+
+
+def test_no_example_stores_messages_when_a_worker_imports_it() -> None:
+    found = {str(path.relative_to(ROOT)): stored_at_import(path.read_text("utf-8")) for path in EXAMPLES}
+    assert {path: stored for path, stored in found.items() if stored} == {}
 
 
 def test_a_block_that_does_not_run_says_why() -> None:

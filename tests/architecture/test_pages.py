@@ -8,11 +8,13 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.architecture.test_layers import FILES, parsed
+from todoku.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -123,3 +125,39 @@ def test_the_page_names_files_that_exist(page: str) -> None:
     names = set(re.findall(r"(?<![\w/<>.])(?:\w+/)+\w+\.(?:py|sql|toml|md)(?!\w)", text))
     missing = {name for name in names if not (SOURCE / name).exists() and not (ROOT / name).exists()}
     assert sorted(name for name in missing if "NNNN" not in name) == []
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+COMMAND = re.compile(r"(?:`|^ {4}|^\$ )(?:[A-Z_]+=\S+ )*todoku ([a-z][^`\n]*)", re.MULTILINE)
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """The commands `todoku …` that pages show: in a code span, or on a line of their own."""
+    found = []
+    for name in ["README.md", "CONTRIBUTING.md", *PAGES]:
+        for words in COMMAND.findall((ROOT / name).read_text("utf-8")):
+            found.append((name, re.split(r"\s+", words.partition(" #")[0].strip())))
+    return found
+
+
+def unknown(words: list[str]) -> str | None:
+    """What of a command the program does not know: its name, or an option. None: it knows all."""
+    command: click.Command = cli
+    while words and isinstance(command, click.Group):
+        name, *words = words
+        if (below := command.get_command(click.Context(command), name.strip("…,;:.)"))) is None:
+            return name
+        command = below
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--help", "-h"}
+    given = [option for word in words for option in re.findall(r"^\[?(--[a-z-]+)", word)]
+    return next((option for option in given if option not in known), None)
+
+
+def test_the_commands_on_the_pages_exist_with_their_options() -> None:
+    shown = commands()
+    assert len(shown) > 100
+    assert (
+        sorted({f"{page}: todoku {' '.join(words)}: {what}" for page, words in shown if (what := unknown(words))}) == []
+    )
