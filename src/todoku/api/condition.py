@@ -64,3 +64,6 @@ class HealthSource(Protocol):
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         """Returns the last changed deliveries of any status."""
+
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        """Returns the newest dead letters."""

@@ -80,6 +80,10 @@ class HealthView:
         ]
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
 
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        """The newest dead letters."""
+        return self._store.deliveries.newest_dead(limit)
+
 
 def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:
     """Whether a worker stopped claiming because its database fails, and none of the others claims.
