@@ -16,6 +16,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+# Names the packages that pip is about to install, quietly, which takes a minute where none of them is cached.
+SAY_WHAT = awk -F'==' '/^[A-Za-z0-9]/ { split($$2, version, /[ ;\\]/); list = list ", " $$1 " " version[1]; number++ } \
+  END { printf "installing %d packages into $(VENV), $(1):\n  %s …\n", number, substr(list, 3) }' $(2) | fold -s -w 79
 FLOORS := .venv-floors
 HTTP_TESTS := tests/api/http tests/api/qstash tests/api/admin tests/api/test_receiver.py tests/client tests/daemon/test_http.py \
   tests/daemon/test_page.py tests/destinations/http tests/destinations/test_ssrf_connect.py tests/ingest tests/security
@@ -40,24 +43,29 @@ $(VENV)/.stamp-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "todoku needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -c 'import platform; print(platform.python_version())'): name a newer one with make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "'$(PYTHON)' has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python with make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@rm -rf $(VENV)
+	@echo "making $(VENV) with $$($(PYTHON) -c 'import platform, sys; print("Python", platform.python_version(), "from", sys.executable)') …"
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.stamp-runtime: $(VENV)/.stamp-venv requirements/runtime.txt pyproject.toml
-	@echo "installing what todoku needs to run …"
+	@$(call SAY_WHAT,what todoku needs to run,requirements/runtime.txt)
 	@$(PIP_INSTALL) --require-hashes -r requirements/runtime.txt
+	@echo "installing todoku itself, from this directory …"
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
-	@echo "installing what the checks and tests need …"
+	@$(call SAY_WHAT,what the checks and tests need,requirements/dev.txt)
 	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # --- running ---------------------------------------------------------------------------------------------------------
 
-up: setup-runtime ## start todoku on the embedded default (a SQLite file here)
-	@$(PY) -m todoku up
+# The demonstration is for the SQLite file that `make up` makes here, never for a database that somebody named.
+DEMO := $(if $(TODOKU_APP)$(TODOKU_DATABASE)$(TODOKU_DATABASE_FILE)$(DATABASE_URL)$(wildcard todoku.toml),,--demo)
+
+up: setup-runtime ## start todoku with a demonstration on the embedded default (a SQLite file here)
+	@$(PY) -m todoku up $(DEMO)
 
 example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
 	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }

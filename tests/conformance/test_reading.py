@@ -325,3 +325,22 @@ def test_reading_changes_nothing(world: World) -> None:
         world.store.messages.story(row.message_id)
     world.store.acts.replay(Filter(), SOMEBODY, dry_run=True)
     assert (world.deliveries(), world.history()) == before
+
+
+def test_the_newest_dead_letters_are_found_among_others(world: World) -> None:
+    world.publish(3, to=["a"])
+    world.settle(world.claim(world.worker(lease=HOUR), destinations=["a"]), aborted("HTTP_4XX"))
+    world.publish(5, to=["b"])
+    assert [row.id for row in world.store.deliveries.newest_dead(2)] == [3, 2]
+    assert {(row.status, row.reason) for row in world.store.deliveries.newest_dead(9)} == {("aborted", "HTTP_4XX")}
+
+
+def test_matching_deliveries_are_counted_up_to_a_bound(world: World) -> None:
+    world.publish(3, topic="x", to=["a"])
+    world.publish(4, topic="y", to=["a"], key="k")
+    count = world.store.deliveries.count
+    assert [count(which, most=100) for which in (Filter(), Filter(topic="x"), Filter(key="k"), Filter(ids=(2, 5)))] == [
+        7, 3, 4, 2,
+    ]  # fmt: skip
+    assert count(Filter(status="aborted"), most=100) == 0
+    assert count(Filter(), most=5) == 5

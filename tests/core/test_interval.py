@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.core.making import any_text, quick
-from todoku.core.duration import DAY, interval, parse_duration, retry_after
+from todoku.core.duration import DAY, interval, parse_duration, relative_time, retry_after
 from todoku.core.errors import InvalidMessage
 
 NOW = datetime(2026, 10, 21, 7, 28, tzinfo=UTC).timestamp()
@@ -101,3 +101,14 @@ def date(seconds: float) -> str:
 def test_a_receiver_asks_to_wait(headers: dict[str, str], expected: float | None) -> None:
     found = retry_after(headers, NOW)
     assert found == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "now"), (0.9, "now"), (-0.9, "now"), (1, "1 s ago"), (59.9, "59 s ago"), (60, "1 min ago"),
+        (3599, "59 min ago"), (7200, "2 h ago"), (86_400 * 40, "40 d ago"), (-25, "in 25 s"), (-3600, "in 1 h"),
+    ],
+)  # fmt: skip
+def test_a_time_is_shown_by_how_far_it_is_from_now(seconds: float, text: str) -> None:
+    assert relative_time(seconds) == text

@@ -45,7 +45,7 @@ class Developing:
 
     def line(self, url: str, words: str) -> str:
         """The line on the terminal about a URL that has these words in it."""
-        pattern = rf"^\d\d:\d\d:\d\d POST {re.escape(url)}  .*{words}.*$"
+        pattern = rf"^\d\d:\d\d:\d\d #\d+ POST {re.escape(url)}  .*{words}.*$"
         return until(
             lambda: (found := re.search(pattern, self.daemon.out, re.MULTILINE)) and found[0], f"{url} {words}"
         )
@@ -106,7 +106,7 @@ def test_a_message_arrives_signed_and_is_seen(dev: Developing) -> None:
     message = dev.publish("/200")
     (came,) = until(lambda: dev.received(message), "it to arrive")
     assert (came["method"], came["path"], came["signed"], came["retried"]) == ("POST", "/200", True, "0")
-    assert "(attempt 1 of 4, " in dev.line(f"{dev.receiver}/200", "delivered")
+    assert "(attempt 1 of 4, " in dev.line(f"{dev.receiver}/200", "succeeded")
     assert "http.request" in dev.daemon.ask("/")[1]
 
 
@@ -121,7 +121,7 @@ def test_489_is_a_dead_letter_at_once(dev: Developing) -> None:
 
 def test_a_receiver_that_recovers_gets_it_in_the_end(dev: Developing) -> None:
     message = dev.publish("/flaky?times=2", retries=3, retry_delay="50 * (1 + retried)")
-    dev.line(f"{dev.receiver}/flaky?times=2", "delivered")
+    dev.line(f"{dev.receiver}/flaky?times=2", "succeeded")
     assert [one["retried"] for one in dev.received(message)] == ["0", "1", "2"]
     assert dev.line(f"{dev.receiver}/flaky?times=2", "again in")
 
@@ -131,8 +131,8 @@ def test_what_is_for_a_host_elsewhere_is_sent_here_and_signed_for_there(dev: Dev
     message = dev.publish("/echo?a=b", at="https://shop.example", callback=f"{dev.receiver}/200")
     (came,) = until(lambda: dev.received(message), "it to arrive")
     assert (came["path"], came["signed"]) == ("/echo?a=b", True)
-    dev.line("https://shop.example/echo?a=b", "delivered")
-    dev.line(f"{dev.receiver}/200 as a callback", "delivered")
+    dev.line("https://shop.example/echo?a=b", "succeeded")
+    dev.line(f"{dev.receiver}/200 as a callback", "succeeded")
 
 
 def test_the_official_receiver_verifies_what_is_sent(dev: Developing, tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def test_it_shows_counts_and_deliveries_with_status_and_reason() -> None:
         assert word in text
 
 
+def test_dead_letters_stay_in_sight_with_what_to_do() -> None:
+    """Issue 12: newer deliveries push them out of the table, not off the page."""
+    text = shown(delivery(id=9), dead=(delivery(id=8, status="aborted", topic="the.dead", error=EVIL),))
+    assert text.index("the.dead") < text.index("Newest deliveries")
+    assert "todoku show 8" in text
+    assert "todoku replay 8" in text
+    assert EVIL not in text
+    assert "Dead letters" not in shown(delivery())
+
+
 def test_whatever_people_publish_is_escaped() -> None:
     text = shown(
         delivery(topic=EVIL, destination=EVIL, reason=EVIL, error=EVIL, status=EVIL),

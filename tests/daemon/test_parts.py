@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,8 +17,9 @@ import pytest
 from todoku.app import App
 from todoku.core.errors import CannotStart, DatabaseUnavailable, InvalidSetting
 from todoku.daemon.app_loader import find_app_name, load_app
+from todoku.daemon.banner import command
 from todoku.daemon.children import describe_exit, restart_delay
-from todoku.daemon.file_lock import FileLock
+from todoku.daemon.file_lock import FileLock, lock_holder
 from todoku.daemon.guardrail import Guardrail
 from todoku.daemon.health_view import any_tripped_and_none_claims
 from todoku.daemon.http_thread import listen, listening_url
@@ -161,7 +163,9 @@ def test_a_file_is_served_once(tmp_path: Path) -> None:
     first.write_holder("pid 42, http://127.0.0.1:8320")
     with pytest.raises(CannotStart, match=r"pid 42, http://127\.0\.0\.1:8320"):
         FileLock(file)
+    assert lock_holder(file) == "pid 42, http://127.0.0.1:8320"
     first.release()
+    assert lock_holder(file) is None
     assert list(tmp_path.iterdir()) == []
     FileLock(file).release()
 
@@ -291,3 +295,60 @@ def test_statistics_are_in_the_words_of_the_job_system() -> None:
     rows = (Count("pending", "a", "", 10), Count("failed", "a", "TIMEOUT", 5), Count("sending", "b", "", 3))
     counts = Counts((*rows, Count("aborted", "a", "BAD_PAYLOAD", 5)), 142, exact=True)
     assert format_job_stats(counts) == "Job Stats - Pending: 15, Processing: 3, Completed: 142, Failed: 5"
+
+
+# ------------------------------------------------------------------------------------------------- commands to try
+
+
+def test_the_program_is_told_by_its_path_unless_the_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 12: `make up` does not put its program on the PATH."""
+    place = tmp_path / "my clone" / ".venv" / "bin"
+    place.mkdir(parents=True)
+    (place / "todoku").write_text("#!/bin/sh\n")
+    (place / "todoku").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command("show", "7") == f"'{place}/todoku' show 7"
+    monkeypatch.chdir(tmp_path / "my clone")
+    assert command("show", "7") == ".venv/bin/todoku show 7"
+    monkeypatch.setenv("PATH", str(place))
+    assert command("show", "7") == "todoku show 7"
+    (place / "todoku").unlink()
+    assert command("list") == ".venv/bin/python -m todoku list"
+
+
+def test_a_command_to_try_repeats_the_database_but_not_its_password() -> None:
+    text = command("list", database="postgresql://ada:sesame@host/shop", schema="my queue")
+    assert text.endswith("list --db 'postgresql://ada:***@host/shop' --schema 'my queue'")
+
+
+# ----------------------------------------------------------------------------------------------------- make up
+
+
+def make(*arguments: str, **environ: str) -> str:
+    given, ours = {"PATH": os.environ["PATH"], **environ}, Path(__file__).parents[2]
+    return subprocess.run(["make", *arguments], cwd=ours, env=given, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_says_what_it_installs(tmp_path: Path) -> None:
+    """Issue 12: a newcomer looks at it for a minute."""
+    (tmp_path / ".stamp-venv").touch()
+    said = make("setup-runtime", f"VENV={tmp_path}", "PIP_INSTALL=true")
+    told, pins = " ".join(said.split()), (Path(__file__).parents[2] / "requirements/runtime.txt").read_text()
+    pinned = re.findall(r"^([a-z0-9-]+)==(\S+)", pins, re.MULTILINE)
+    assert len(pinned) > 10
+    assert told.startswith(f"installing {len(pinned)} packages into {tmp_path}, what todoku needs to run:")
+    assert [one for one in pinned if " ".join(one) not in told] == []
+    assert told.endswith("installing todoku itself, from this directory …")
+
+
+def test_make_up_runs_the_demonstration_on_every_start_but_never_on_a_database_that_somebody_named(
+    tmp_path: Path,
+) -> None:
+    for stamp in (".stamp-venv", ".stamp-runtime"):
+        (tmp_path / stamp).touch()
+    assert make("-n", "up", f"VENV={tmp_path}").splitlines()[-1].endswith("-m todoku up --demo")
+    for name in ("TODOKU_APP", "TODOKU_DATABASE", "TODOKU_DATABASE_FILE", "DATABASE_URL"):
+        assert "--demo" not in make("-n", "up", f"VENV={tmp_path}", **{name: "x"})

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.running import KEPT, Daemon, Shop, shop_at, until
+from tests.support.ports import free_port
 from todoku.daemon.http_thread import listen
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,20 @@ def statuses(daemon: Daemon, topic: str) -> list[str]:
     return [row["status"] for row in shown(daemon, topic)]
 
 
+def asked(shop: Shop, *arguments: str, **environ: str) -> list[str]:
+    """What a command prints beside a running daemon."""
+    given = {name: os.environ[name] for name in KEPT if name in os.environ} | {"TODOKU_DATABASE": shop.url} | environ
+    done = subprocess.run(
+        [sys.executable, "-m", "todoku", *arguments],
+        cwd=shop.home,
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
 def test_in_an_empty_directory_messages_arrive(sqlite_shop: Shop, tmp_path: Path) -> None:
     """Issue 3: a browser or curl sees them; one fails on purpose, is retried, and becomes a dead letter.
 
@@ -60,6 +75,12 @@ def test_in_an_empty_directory_messages_arrive(sqlite_shop: Shop, tmp_path: Path
     assert set(statuses(daemon, "demo.order.created")) <= {"succeeded", "pending", "sending"}
     lines = daemon.out.splitlines()
     assert lines[0] == f"todoku is running on {daemon.url}"
+    assert {"status", "list", "tail"} <= set(re.findall(r"todoku (\w+)  ", daemon.out)), "three commands to try"
+    assert "demo.trouble" in daemon.ask("/")[1].split("Newest deliveries")[0], "the dead letter stays in sight"
+    (told,) = [json.loads(line) for line in asked(sqlite_shop, "status", "--json", TODOKU_DATABASE="")]
+    assert (told["address"], told["workers"]) == (daemon.url, 1)
+    (dead_letter,) = [line for line in asked(sqlite_shop, "status", TODOKU_DATABASE="") if "dead letter " in line]
+    assert "demo.trouble → demo.clumsy: NETWORK, ConnectionError: attempt 3 fails on purpose" in dead_letter
     for part in ("sqlite:///todoku.db", "demo.*", f"kill -TERM {daemon.process.pid}", f"delete {tmp_path}/todoku.db"):
         assert part in daemon.out
     assert daemon.stop() == 0
@@ -78,6 +99,47 @@ def test_a_database_that_was_there_gets_no_demonstration(sqlite_shop: Shop) -> N
     }  # fmt: skip
     assert "--app" in daemon.out
     assert daemon.stop() == 0
+
+
+def test_with_demo_it_also_runs_on_the_second_start_and_the_dead_letter_of_the_first_is_on_the_banner(
+    sqlite_shop: Shop,
+) -> None:
+    """Issue 12."""
+    sqlite_shop.box.migrate()
+    asked(sqlite_shop, "publish", "demo.old", "--to", "elsewhere")
+    asked(sqlite_shop, "cancel", "1", "--why", "a test")
+    daemon = sqlite_shop.start("up", "--demo")
+    until(lambda: "succeeded" in statuses(daemon, "demo.greeting"), "the demonstration")
+    until(lambda: "start over" in daemon.out, "what it says")
+    assert "dead letter  #1 demo.old → elsewhere: CANCELLED" in daemon.out
+    assert "todoku show 1 " in daemon.out
+    assert daemon.stop() == 0
+    assert "leave out --demo" in refused(sqlite_shop.start("up", "--demo", "--app", "shop:box"))
+
+
+def test_as_text_it_prints_one_short_line_an_attempt_and_as_json_all_fields(sqlite_shop: Shop) -> None:
+    """Issue 12: as `todoku dev` does."""
+    for style in ("text", "json"):
+        sqlite_shop.enqueue("quick", 1)
+        daemon = sqlite_shop.start("up", "--app", "shop:box", "--log", style)
+        line = until(lambda: [line for line in daemon.err.splitlines() if "succeeded" in line], style)[0]  # noqa: B023
+        if style == "text":
+            assert re.fullmatch(r"\d\d:\d\d:\d\d #\d+ quick  succeeded  \(attempt 1 of \d+, \d+ ms\)", line)
+        else:
+            assert {"message_id", "outbox_id", "latency_ms", "worker"} <= set(json.loads(line))
+        assert daemon.stop() == 0
+
+
+@pytest.mark.postgres
+def test_status_finds_a_daemon_by_its_workers_if_no_file_names_it(tmp_path: Path, postgres_url: str) -> None:
+    with shop_at(tmp_path, postgres_url) as shop:
+        shop.box.migrate()
+        daemon = shop.run()
+        here = {"TODOKU_PORT": str(daemon.port)}
+        assert asked(shop, "status", **here)[0] == f"todoku is running on {daemon.url}"
+        assert asked(shop, "status", TODOKU_PORT=str(free_port()))[0].startswith("no page of todoku was found")
+        assert daemon.stop() == 0
+        assert asked(shop, "status", **here)[0].startswith("no page of todoku was found")
 
 
 @pytest.mark.postgres

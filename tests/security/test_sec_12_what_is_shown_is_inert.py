@@ -24,6 +24,7 @@ import todoku
 from tests.architecture.test_layers import FILES, ROOT, parsed, place
 from tests.cli.conftest import commands, run, shop  # noqa: F401 - fixtures
 from tests.cli.program import Shop
+from tests.cli.test_screens import on_terminal
 from tests.daemon.test_page import delivery, shown
 from tests.support.serving import Server
 from tests.support.world import SOMEBODY
@@ -100,6 +101,7 @@ def hostile_database(the_shop: Shop) -> tuple[int, str]:
 
 BY = ("--by", HOSTILE, "--why", HOSTILE)
 SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
+    "status": ((),),
     "stats": ((),),
     "list": ((), ("--status", "aborted")),
     "reasons": ((),),
@@ -143,6 +145,14 @@ def test_SEC_12_no_command_obeys_what_it_prints(shop: Shop) -> None:  # noqa: F8
             assert_inert(done.stdout + done.stderr)
             if command in FAILS:
                 assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), "no line is forged"
+
+
+def test_SEC_12_neither_does_a_screen_on_a_terminal(shop: Shop) -> None:  # noqa: F811 - the fixture
+    """There, too, the only escape sequences are those of todoku's own colours: none with NO_COLOR."""
+    delivery, _ = hostile_database(shop)
+    looked_at = ("status", "list", "reasons", "tail --since 1h --for 0", f"show {delivery}", f"explain {delivery}")
+    for screen in looked_at:
+        assert_inert(on_terminal(shop, 400, screen, NO_COLOR="1"))
 
 
 def test_SEC_12_json_of_commands_is_inert_and_says_the_same(shop: Shop) -> None:  # noqa: F811 - the fixture

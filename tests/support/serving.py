@@ -47,6 +47,9 @@ class Watching:
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         return self._box.store.deliveries.find(Filter(), limit=limit).items
 
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        return self._box.store.deliveries.newest_dead(limit)
+
 
 class Server:
     """A running server, and clients with tokens of any scope. `local`: it takes itself for this machine's alone."""

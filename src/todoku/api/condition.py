@@ -68,3 +68,6 @@ class HealthSource(Protocol):
 
     def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
         """Returns the tracebacks of the last failed attempts of these deliveries, by their number."""
+
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        """Returns the newest dead letters."""

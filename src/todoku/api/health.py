@@ -22,6 +22,7 @@ from todoku.store.deliveries import Delivery
 from todoku.store.statistics import Counts
 
 _NEWEST = 50
+_DEAD = 5
 _MOST = 500
 _METHODS = ["GET", "HEAD"]
 
@@ -126,17 +127,17 @@ def _page_content(daemon: HealthSource) -> PageContent:
     condition = daemon.condition()
     numbers: dict[str, int] = {}
     rows: tuple[Delivery, ...] = ()
+    dead: tuple[Delivery, ...] = ()
     tracebacks: dict[int, str] = {}
     problem = ""
     try:
-        rows, numbers = daemon.newest(_NEWEST), _numbers(daemon.counts())
-        tracebacks = daemon.tracebacks(rows)
+        rows, dead, numbers = daemon.newest(_NEWEST), daemon.newest_dead(_DEAD), _numbers(daemon.counts())
+        tracebacks = daemon.tracebacks((*rows, *dead))
     except TodokuError as error:
         problem = error_response(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
-    return PageContent(
-        daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem, tracebacks
-    )
+    notes = (*condition.reasons, *blocked)
+    return PageContent(daemon.title, condition.state, notes, numbers, rows, problem, dead, tracebacks)
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

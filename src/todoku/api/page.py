@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.control_characters import escape_controls
+from todoku.core.duration import relative_time
 from todoku.store.deliveries import Delivery
 
 STATES: Final = {
@@ -33,6 +34,8 @@ class PageContent(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     deliveries: tuple[Delivery, ...]
     problem: str
+    dead: tuple[Delivery, ...] = ()
+    """The newest dead letters, which stay in sight while newer deliveries push them out of the table."""
     tracebacks: dict[int, str] = {}
     """Of the last failed attempt of deliveries, by their number."""
 
@@ -45,6 +48,7 @@ h1 { font-size: 1.4rem; margin: 0; } h1 small { font-weight: normal; color: var(
 .where { color: var(--soft); overflow-wrap: anywhere; }
 .badge { border-radius: 1rem; padding: .1rem .7rem; color: #fff; background: #2a7d46; }
 .badge.not { background: #b3261e; }
+h2 { font-size: 1rem; margin: 1.5rem 0 .3rem; }
 ul.counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; padding: 0; }
 ul.counts li { list-style: none; border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .9rem; }
 ul.counts b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums; }
@@ -104,6 +108,7 @@ def page(content: PageContent) -> str:
 <h1>todoku <small lang="ja">届く</small></h1> {_badge(content)} <span class="where">{_text(content.title)}</span>
 </header>
 {_counts(content)}
+{_dead_letters(content)}
 {_table(content)}
 </main>
 <script>{_SCRIPT}</script>
@@ -133,7 +138,19 @@ def _table(content: PageContent) -> str:
         return f"<p>{_text(content.problem)}</p>"
     if not content.deliveries:
         return _EMPTY
-    rows = "\n".join(_row(delivery, content.tracebacks.get(delivery.id)) for delivery in content.deliveries)
+    return f"<h2>Newest deliveries</h2>\n{_rows(content, content.deliveries)}"
+
+
+def _dead_letters(content: PageContent) -> str:
+    if not content.dead:
+        return ""
+    newest = content.dead[0].id
+    advice = f"<code>todoku show {newest}</code> says more, <code>todoku replay {newest}</code> sends it again."
+    return f"<h2>Dead letters</h2>\n{_rows(content, content.dead)}\n<p>{advice}</p>"
+
+
+def _rows(content: PageContent, deliveries: tuple[Delivery, ...]) -> str:
+    rows = "\n".join(_row(delivery, content.tracebacks.get(delivery.id)) for delivery in deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 
@@ -166,11 +183,7 @@ def _text(value: str | None) -> str:
 
 
 def _ago(moment: datetime) -> str:
-    seconds = max(0, round((datetime.now(UTC) - moment).total_seconds()))
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+    return relative_time(max(0.0, (datetime.now(UTC) - moment).total_seconds()))
 
 
 def delivery_fields(delivery: Delivery) -> dict[str, object]:

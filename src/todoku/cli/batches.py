@@ -6,13 +6,14 @@ from uuid import UUID
 
 import click
 
-from todoku.cli.options import database_option, json_option, open_app
+from todoku.cli.options import database_option, json_option, open_app, utc_option
 from todoku.cli.output import exit_not_found, say, show_rows
 
 
 @click.command()
 @database_option
 @click.argument("id", type=click.UUID)
+@utc_option
 @json_option
 def batch(database: str | None, schema: str | None, id: UUID, as_json: bool) -> None:
     """Show the progress of a batch: open, succeeded, aborted."""

@@ -9,18 +9,17 @@ from contextlib import ExitStack, closing, contextmanager
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from todoku.app import App, load_settings, open_database, printed_migrations
 from todoku.cli.options import database_option, json_option, open_app, refuse_missing_file
-from todoku.cli.output import print_document, print_json, progress, say, show_rows
+from todoku.cli.output import print_document, print_json, progress, progress_bar, say, say_wrapped, show_rows
 from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.start import sqlite_file
 from todoku.engine import copy as database_copy
 from todoku.engine.copy import CopyProgress
 from todoku.engine.diagnostics.doctor import Finding, examine
+from todoku.engine.diagnostics.verification import CHECKS
 from todoku.engine.diagnostics.verification import verify as check_invariants
 
 
@@ -80,9 +79,7 @@ def _progress_reporter(*, quiet: bool) -> Iterator[Callable[[CopyProgress], None
     if not sys.stderr.isatty():
         yield _line_reporter()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("copying", total=None)
+    with progress_bar("copying", None) as (bar, task):
         yield lambda step: bar.update(
             task, description=f"{step.doing} {step.table}", completed=step.done, total=step.rows
         )
@@ -130,10 +127,10 @@ def verify(database: str | None, schema: str | None, as_json: bool) -> None:
 
     Exits 1 and names the broken ones, with examples.
     """
-    with open_app(database, schema) as box, progress("verifying", quiet=as_json):
+    with open_app(database, schema) as box, progress("verifying", total=lambda: len(CHECKS), quiet=as_json) as checked:
         verdicts = check_invariants(
             box.store, history_ttl=box.settings.history_ttl, ledger_ttl=box.settings.ledger_ttl,
-            patience=3 * box.settings.reclaim_interval_sec,
+            patience=3 * box.settings.reclaim_interval_sec, progress=checked,
         )  # fmt: skip
     for verdict in verdicts:
         check, examples = verdict.check, verdict.examples
@@ -143,9 +140,11 @@ def verify(database: str | None, schema: str | None, as_json: bool) -> None:
                 "sentence": check.sentence, "examples": examples,
             })  # fmt: skip
         elif examples:
-            say(f"broken  {check.invariant:<4} {check.name}: {check.sentence}; violated by {', '.join(examples)}")
+            text = f"{check.invariant:<4} {check.name}: {check.sentence}; violated by {', '.join(examples)}"
+            say_wrapped(text, indent=8, label="broken", meaning="broken")
         else:
-            say(f"holds   {check.invariant:<4} {check.name}: {check.sentence}")
+            text = f"{check.invariant:<4} {check.name}: {check.sentence}"
+            say_wrapped(text, indent=8, label="holds", meaning="holds")
     if any(verdict.examples for verdict in verdicts):
         sys.exit(1)
 
@@ -167,9 +166,10 @@ def doctor(database: str | None, schema: str | None, app: str | None, as_json: b
                 "level": finding.level, "what": finding.what, "text": finding.text, "todo": finding.todo,
             })  # fmt: skip
         else:
-            say(f"{finding.level:<8} {finding.what:<13} {finding.text}")
+            label = f"{finding.level:<8} {finding.what}"
+            say_wrapped(finding.text, indent=23, label=label, meaning=finding.level)
             if finding.todo:
-                say(f"{'':<22} → {finding.todo}")
+                say_wrapped(f"→ {finding.todo}", indent=23)
     sys.exit(worst)
 
 

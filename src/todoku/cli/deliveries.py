@@ -1,4 +1,4 @@
-"""Commands that show deliveries (stats, list, reasons, workers, tail) or a single one (show, explain, ledger)."""
+"""Commands that show deliveries (stats, list, reasons, workers, tail) or a single one (explain, ledger)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
-from itertools import groupby
 from uuid import UUID
 
 import click
 import msgspec
 
 from todoku.app import App
-from todoku.cli.options import database_option, duration, json_option, open_app
-from todoku.cli.output import exit_not_found, format_value, preview, print_json, print_table, say, show_rows
+from todoku.cli.options import database_option, duration, json_option, open_app, utc_option
+from todoku.cli.output import (
+    ROUTE,
+    exit_not_found,
+    format_value,
+    on_terminal,
+    preview,
+    print_json,
+    print_table,
+    say,
+    say_event,
+    say_wrapped,
+    show_rows,
+)
 from todoku.core.identity import key_hash
-from todoku.core.outcome import Response
-from todoku.core.sealed import payload_placeholder, shown_traceback
 from todoku.core.status import Status
+from todoku.daemon.terminal import route_text
 from todoku.engine.diagnostics.explanation import explain as find_causes
-from todoku.engine.diagnostics.masked_json import masked, masked_headers
+from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.attempts import Event
 from todoku.store.deliveries import Delivery, Filter
-from todoku.store.messages import Story
 from todoku.store.statistics import Counts
-
-_SHOWN_BYTES = 200
-"""How many bytes of a receiver's response are shown."""
-
-TimelineEntry = tuple[datetime, int | None, str, str | None]
 
 
 def id_argument(text: str) -> UUID | int:
@@ -44,118 +47,14 @@ def id_argument(text: str) -> UUID | int:
         raise click.BadParameter(message) from None
 
 
-def _message_of(box: App, id: UUID | int) -> UUID | None:
+def message_of(box: App, id: UUID | int) -> UUID | None:
+    """The id of the message that an ID names by itself, or by one of its deliveries."""
     if isinstance(id, UUID):
         return id
     for status in (None, "succeeded"):
         for found in box.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
             return found.message_id
     return None
-
-
-@click.command()
-@database_option
-@click.argument("id", type=id_argument, metavar="ID")
-@json_option
-def show(database: str | None, schema: str | None, id: UUID | int, as_json: bool) -> None:
-    """Show a message, its deliveries and its history.
-
-    ID is a message id, or the number of one of its deliveries.
-    """
-    with open_app(database, schema) as box:
-        message = _message_of(box, id)
-        story = None if message is None else box.store.messages.story(message)
-        if story is None:
-            exit_not_found(f"there is no message or delivery {id}")
-            return
-        results = {row.id: box.store.deliveries.result(row.id) for row in story.deliveries if row.status == "succeeded"}
-        fields = box.settings.mask_fields
-    document = _document(story, results, fields)
-    if as_json:
-        print_json(document)
-    else:
-        _print_message(story, document)
-
-
-def _document(story: Story, results: dict[int, str | None], fields: tuple[str, ...]) -> dict[str, object]:
-    message = story.message
-    payload: object = masked(message.payload, fields)
-    if message.payload_bytes is not None:
-        payload = payload_placeholder(message.content_type, len(message.payload_bytes))
-    return {
-        "id": message.id,
-        "topic": message.topic,
-        "key": message.key,
-        "created": message.created_at,
-        "headers": masked_headers(message.headers, fields),
-        "payload": payload,
-        "deliveries": [
-            {
-                "id": row.id, "destination": row.destination, "queue": row.queue, "status": row.status,
-                "priority": row.priority, "attempts": row.attempts, "max_attempts": row.max_attempts,
-                "replays": row.replay_count, "reason": row.reason, "error": row.error, "next_run": row.next_run_at,
-                "worker": row.worker, "result": masked(results.get(row.id), fields),
-            }
-            for row in story.deliveries
-        ],
-        "attempts": [
-            {
-                "delivery": each.delivery_id, "replay": each.replay, "number": each.number, "ended": each.ended_at,
-                "reason": each.reason, "error": each.error, "fingerprint": each.fingerprint,
-                "traceback": shown_traceback(each.traceback),
-            }
-            for each in story.attempts
-        ],
-        "timeline": [
-            {"at": at, "delivery": number, "what": what, "told": text} for at, number, what, text in _timeline(story)
-        ],
-    }  # fmt: skip
-
-
-def _timeline(story: Story) -> list[TimelineEntry]:
-    """Everything that happened to the message, oldest first."""
-    events: list[TimelineEntry] = [(story.message.created_at, None, "published", None)]
-    for attempt in story.attempts:
-        text = attempt.reason + (f": {attempt.error}" if attempt.error else "") + _response_excerpt(attempt.response)
-        events.append((attempt.ended_at, attempt.delivery_id, f"attempt {attempt.number} failed", text))
-    for act in story.audit:
-        kind, _, number = act.target.partition(":")
-        events.append((act.at, int(number) if kind == "delivery" else None, act.action, f"{act.by}: {act.why}"))
-    ended = [row for row in story.deliveries if row.status in ("succeeded", "aborted")]
-    events += [(row.updated_at, row.id, row.status, row.reason) for row in ended]
-    return sorted(events, key=lambda event: event[0])
-
-
-def _response_excerpt(response: Response | None) -> str:
-    """The first bytes of the receiver's response, in parentheses."""
-    text = "" if response is None else " ".join(response.body[:_SHOWN_BYTES].decode("utf-8", "replace").split())
-    return f" ({text})" if text else ""
-
-
-def _print_message(story: Story, document: dict[str, object]) -> None:
-    for name in ("id", "topic", "key", "created", "headers", "payload"):
-        if document[name] is not None:
-            say(f"{name:<9} {format_value(document[name])}")
-    say()
-    columns = ("delivery", "destination", "queue", "status", "attempts", "next run", "reason", "error")
-    print_table(
-        columns,
-        [
-            (
-                row.id, row.destination, row.queue, row.status, f"{row.attempts}/{row.max_attempts}",
-                row.next_run_at if row.status in ("pending", "failed") else None, row.reason, row.error,
-            )
-            for row in story.deliveries
-        ],
-    )  # fmt: skip
-    say()
-    print_table(("at", "delivery", "what", "told"), _timeline(story))
-    for delivery, attempts in groupby(story.attempts, lambda each: each.delivery_id):
-        last = list(attempts)[-1]
-        if (text := shown_traceback(last.traceback)) is not None:
-            say(f"\ndelivery {delivery}, attempt {last.number} (fingerprint {last.fingerprint or 'none'})")
-            for line in text.splitlines():
-                say(f"  {line}")
 
 
 @click.command()
@@ -171,7 +70,7 @@ def explain(database: str | None, schema: str | None, id: UUID | int, as_json: b
     ID is a message id, or the number of a delivery.
     """
     with open_app(database, schema) as box:
-        message = _message_of(box, id)
+        message = message_of(box, id)
         story = None if message is None else box.store.messages.story(message)
         rows: list[tuple[int, str, str, str, str]] = []
         for row in () if story is None else story.deliveries:
@@ -191,7 +90,7 @@ def explain(database: str | None, schema: str | None, id: UUID | int, as_json: b
         show_rows(("delivery", "destination", "cause", "text", "hint"), rows, as_json=True)
         return
     for number, destination, _, text, hint in rows:
-        say(f"{number} → {destination}: {text}" + (f" ({hint})" if hint else ""))
+        say_wrapped(f"{number} → {destination}: {text}" + (f" ({hint})" if hint else ""), indent=0)
 
 
 @click.command()
@@ -236,8 +135,9 @@ def stats(database: str | None, schema: str | None, as_json: bool) -> None:
     if as_json:
         print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3)})
         return
-    print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())])
-    say(f"{len(workers)} workers alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
+    print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())], keep=STATUSES)
+    alive = "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
+    say(f"{alive} alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
 
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:
@@ -268,6 +168,7 @@ COLUMNS = ("id", "message", "topic", "destination", "status", "priority", "attem
 @click.option("--reason", help="Only with this failure reason.")
 @click.option("--fingerprint", help="Only with this fingerprint of the traceback.")
 @click.option("--key", help="Only with this key.")
+@utc_option
 @json_option
 def list_(
     database: str | None,
@@ -298,9 +199,16 @@ def list_(
     ]  # fmt: skip
     if as_json:
         show_rows(COLUMNS, table, as_json=True)
-    else:
-        short = ("id", "topic", "destination", "status", "prio", "tries", *COLUMNS[8:])
-        print_table(short, [(row[0], *row[2:6], f"{row[6]}/{row[7]}", *row[8:]) for row in table])
+        return
+    names: tuple[str, ...] = (ROUTE,) if on_terminal() else ("topic", "destination")
+    cells = [
+        (
+            row[0], *((route_text(one.topic, one.destination),) if on_terminal() else row[2:4]), *row[4:6],
+            f"{row[6]}/{row[7]}", *row[8:],
+        )
+        for one, row in zip(rows, table, strict=True)
+    ]  # fmt: skip
+    print_table(("id", *names, "status", "prio", "tries", *COLUMNS[8:]), cells)
 
 
 def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:
@@ -315,6 +223,7 @@ def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:
 @click.command()
 @database_option
 @click.option("--by-fingerprint", is_flag=True, help="Also by where the code failed, so that each cause is a group.")
+@utc_option
 @json_option
 def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_json: bool) -> None:
     """Group dead letters by reason and destination."""
@@ -336,6 +245,7 @@ def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_j
 
 @click.command()
 @database_option
+@utc_option
 @json_option
 def workers(database: str | None, schema: str | None, as_json: bool) -> None:
     """List workers, their leases and what they hold."""
@@ -364,6 +274,7 @@ _OVERLAP = 5.0
 @click.option("--since", type=duration, default="0", help="Also show past events, from this long ago: 10m.")
 @click.option("--for", "seconds", type=duration, help="Stop after this time (default: on Ctrl-C).")
 @click.option("--interval", type=duration, default="0.5", show_default=True, help="How often to poll.")
+@utc_option
 @json_option
 def tail(
     database: str | None, schema: str | None, since: float, seconds: float | None, interval: float, as_json: bool
@@ -401,7 +312,6 @@ def _print_event(event: Event, *, as_json: bool) -> None:
             "topic": event.topic, "destination": event.destination, "told": event.told,
         })  # fmt: skip
         return
-    route = " → ".join(filter(None, (event.topic, event.destination)))
     number = "" if event.delivery_id is None else f"#{event.delivery_id} "
     detail = format_value(event.told) if event.told else ""
-    say(f"{format_value(event.at)}  {event.what:<10} {number}{route}  {detail}".rstrip())
+    say_event(event.at, event.what, f"{number}{route_text(event.topic, event.destination)}  {detail}".rstrip())

@@ -8,7 +8,7 @@ from datetime import date
 
 import click
 
-from todoku.cli.options import act_options, database_option, identify_operator, json_option, open_app
+from todoku.cli.options import act_options, database_option, identify_operator, json_option, open_app, utc_option
 from todoku.cli.output import exit_not_found, print_json, progress, say, show_rows
 from todoku.core.sealed import KEY_BYTES, format_master_key
 from todoku.engine.encryption.key_rotation import days, reseal_schedules_and_groups, rotate, shred
@@ -45,6 +45,7 @@ def generate_key(name: str | None) -> None:
 
 @encryption_keys.command("list")
 @database_option
+@utc_option
 @json_option
 def list_keys(database: str | None, schema: str | None, as_json: bool) -> None:
     """List data keys by day, with their master key."""
@@ -78,8 +79,11 @@ def rotate_keys(
     with open_app(database, schema) as box:
         masters, operator = box.settings.master_keys, identify_operator(by, why, dry_run=dry_run)
         current = masters.current.id
-        with progress("rotating", quiet=as_json) as report:
-            done = rotate(box.store.data_keys, masters, operator, dry_run=dry_run, progress=report)
+        keys = box.store.data_keys
+        with progress(
+            "rotating", total=lambda: rotate(keys, masters, operator, dry_run=True).number, quiet=as_json
+        ) as report:
+            done = rotate(keys, masters, operator, dry_run=dry_run, progress=report)
         resealed = [reseal(box.store.secrets, masters, operator, dry_run=dry_run)]
         resealed.append(reseal_schedules_and_groups(box.store, masters, operator, dry_run=dry_run))
     secrets = sum(each.number for each in resealed)

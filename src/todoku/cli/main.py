@@ -9,40 +9,57 @@ import click
 
 from todoku.cli.batches import batch, hooks
 from todoku.cli.database import copy_command, doctor, migrate, verify
-from todoku.cli.deliveries import explain, ledger, list_, reasons, show, stats, tail, workers
+from todoku.cli.deliveries import explain, ledger, list_, reasons, stats, tail, workers
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
-from todoku.cli.messages import enqueue, publish
+from todoku.cli.messages import enqueue, publish, show
 from todoku.cli.operations import cancel, clear, replay, settle
 from todoku.cli.output import say
 from todoku.cli.queues import limit, limits, pause, release_expired, resume
-from todoku.cli.run import dev, run, up
+from todoku.cli.run import dev, run, status, up
 from todoku.cli.schedules import schedule, schedules
 from todoku.cli.signing_keys import signing_keys
 from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
 from todoku.core.errors import TodokuError
 
-COMMANDS: Final = (
-    *(up, run, dev),
-    *(migrate, copy_command, doctor, verify),
-    *(stats, list_, show, explain, tail, reasons, workers, batch, hooks, ledger),
-    *(publish, enqueue),
-    *(replay, cancel, settle, clear),
-    *(limit, limits, pause, resume, release_expired),
-    *(schedules, schedule),
-    *(tokens, signing_keys, encryption_keys),
-    *(dlq_sync, dlq_rerun, spool_forward),
-)
+SECTIONS: Final = {
+    "Look; nothing is changed": (
+        *(status, stats, list_, show, explain, tail, reasons, workers),
+        *(schedules, limits, batch, hooks, ledger, doctor, verify),
+    ),
+    "Act; what you change is audited, with your name and reason": (
+        *(publish, enqueue, replay, cancel, settle, clear),
+        *(limit, pause, resume, release_expired, schedule, dlq_sync, dlq_rerun, spool_forward),
+    ),
+    "Run": (up, run, dev),
+    "Set up": (migrate, copy_command, tokens, signing_keys, encryption_keys),
+}
+"""Every command, in the order of `todoku --help`."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+class Program(click.Group):
+    """The program, whose help has its commands in sections."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's form
+        """Writes the sections, each command with the first sentence of its help."""
+        widest = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(f"{one.name or '':<{widest}}", one.get_short_help_str(limit=120)) for one in commands]
+                formatter.write_dl(rows)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="todoku", prog_name="todoku")
 def cli() -> None:
-    """Makes messages arrive: jobs, outbox events and webhooks, in the database you already have."""
+    """Makes messages arrive: jobs, outbox events and webhooks, in the database you already have.
+
+    `todoku COMMAND --help` says more about a command.
+    """
 
 
-for command in COMMANDS:
+for command in (one for commands in SECTIONS.values() for one in commands):
     cli.add_command(command)
 
 

@@ -59,6 +59,19 @@ def refuse_empty(**filters: str | None) -> None:
             raise click.UsageError(f"--{name} is empty; give a value, or leave it out.")
 
 
+def _at_most(limit: int | None, box: App, selected: Filter, *statuses: str) -> int | None:
+    """The total of a progress bar: the deliveries in these statuses, but not more than `limit`."""
+    found = operations.count_matching(box.store, selected, statuses)
+    return min((number for number in (found, limit) if number is not None), default=None)
+
+
+def _to_clear(box: App, status: str, topic: str | None) -> int | None:
+    """The total of a progress bar, before `--older-than`; None of succeeded deliveries of one topic: they are many."""
+    if status != "succeeded":
+        return _at_most(None, box, Filter(topic=topic), status)
+    return box.store.statistics.counts().succeeded if topic is None else None
+
+
 def report(act: str, matched: int, changed: int, skipped: dict[str, int], *, dry_run: bool, as_json: bool) -> None:
     """Prints the result of an act. Exits 1 if it changed nothing."""
     if as_json:
@@ -100,7 +113,9 @@ def replay(
     with open_app(database, schema) as box:
         selected = build_filter(box, ids, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
-        with progress("replaying", total=limit, quiet=as_json) as report_progress:
+        with progress(
+            "replaying", total=lambda: _at_most(limit, box, selected, "aborted"), quiet=as_json
+        ) as report_progress:
             done = operations.replay(
                 box.store, selected, operator, limit=limit, rate=pace, dry_run=dry_run, progress=report_progress
             )  # fmt: skip
@@ -125,7 +140,9 @@ def cancel(
     with open_app(database, schema) as box:
         selected = build_filter(box, ids, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
-        with progress("cancelling", quiet=as_json) as report_progress:
+        with progress(
+            "cancelling", total=lambda: _at_most(None, box, selected, "pending", "failed", "sending"), quiet=as_json
+        ) as report_progress:
             done = operations.cancel(box.store, selected, operator, dry_run=dry_run, progress=report_progress)
     report("cancel", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
 
@@ -182,7 +199,7 @@ def clear(
         raise click.UsageError("Say which deliveries: --older-than, --topic or both; or --all.")
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        with progress("clearing", quiet=as_json) as report_progress:
+        with progress("clearing", total=lambda: _to_clear(box, status, topic), quiet=as_json) as report_progress:
             done = operations.clear(
                 box.store, status, operator, older_than=older_than, topic=topic, dry_run=dry_run,
                 progress=report_progress,

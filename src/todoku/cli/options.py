@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from todoku.app import App, load_settings
+from todoku.cli.output import UTC_TIMES
 from todoku.core.duration import UNITS, parse_duration
 from todoku.core.errors import SchemaError
 from todoku.core.settings import Settings
@@ -84,6 +85,17 @@ def database_option(command: F) -> F:
 def json_option(command: F) -> F:
     """Adds --json: one object per line for programs, always with the same fields in the same order."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")(command)
+
+
+def utc_option(command: F) -> F:
+    """Adds --utc, which `format_time` reads: absolute times on a terminal."""
+    return click.option(
+        "--utc", is_flag=True, expose_value=False, callback=_remember_utc, help="Show absolute times (UTC)."
+    )(command)
+
+
+def _remember_utc(context: click.Context, _: click.Parameter, given: bool) -> None:
+    context.meta[UTC_TIMES] = given
 
 
 def act_options(command: F) -> F:

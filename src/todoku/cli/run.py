@@ -1,19 +1,21 @@
-"""`todoku up`, `todoku run` and `todoku dev`: start the daemon."""
+"""`todoku up`, `todoku run` and `todoku dev` start the daemon; `todoku status` says where it is."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from todoku.cli.options import database_option
-from todoku.cli.output import print_json, say
+from todoku.cli.options import database_option, json_option, open_app
+from todoku.cli.output import print_document, print_json, say, wrap_labelled
+from todoku.core.control_characters import escape_controls
+from todoku.daemon.banner import Banner, banner, find_address, read_facts
 from todoku.daemon.dev import DevOptions
 from todoku.daemon.dev import dev as dev_daemon
 from todoku.daemon.single_pass import run_single_pass
-from todoku.daemon.start import DaemonOptions
+from todoku.daemon.start import DaemonOptions, sqlite_file
 from todoku.daemon.start import run as run_daemon
 from todoku.daemon.start import up as up_daemon
 
@@ -69,12 +71,40 @@ def daemon_options(command: F) -> F:
 
 @click.command()
 @daemon_options
-def up(**given: Any) -> None:
+@click.option("--demo", is_flag=True, help="Run the demonstration, also if the database is not new.")
+def up(demo: bool, **given: Any) -> None:
     """Migrate, run workers and serve HTTP, all in one.
 
-    Without an App it runs a small demonstration.
+    Without an App and a database it creates a SQLite file, and runs a small demonstration.
     """
-    sys.exit(up_daemon(DaemonOptions(**given), say))
+    sys.exit(up_daemon(DaemonOptions(**given), print_banner, demo=demo))
+
+
+@click.command()
+@database_option
+@json_option
+def status(database: str | None, schema: str | None, as_json: bool) -> None:
+    """Say where todoku runs, how it is, and what to try.
+
+    The same lines as `todoku up` prints when it starts.
+    """
+    with open_app(database, schema) as box:
+        address = find_address(box, sqlite_file(box.settings.database))
+        facts = read_facts(box, address)
+    if as_json:
+        dead = None if facts.dead is None else facts.dead.id
+        print_json({
+            "address": address, "database": facts.database, "detail": facts.detail, "workers": facts.workers,
+            **facts.counts, "exact": facts.exact, "dead_letter": dead,
+        })  # fmt: skip
+    else:
+        print_banner(banner(facts, database=database, schema=schema))
+
+
+def print_banner(shown: Banner, more: Sequence[str] = ()) -> None:
+    """Prints a banner and more lines in one piece, so that lines of the log do not come in between."""
+    lines = [wrap_labelled(f"  {label}", text, indent=15) for label, text in shown.lines]
+    print_document("\n".join([wrap_labelled("", shown.title, indent=0), *lines, *map(escape_controls, more), ""]))
 
 
 @click.command()

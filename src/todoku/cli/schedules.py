@@ -21,6 +21,7 @@ from todoku.cli.options import (
     moment,
     open_app,
     open_named_app,
+    utc_option,
 )
 from todoku.cli.output import format_value, print_json, print_table, say, show_rows
 from todoku.core.errors import InvalidMessage, InvalidSetting
@@ -174,6 +175,7 @@ schedule = click.Group(
 
 @click.command()
 @database_option
+@utc_option
 @json_option
 def schedules(database: str | None, schema: str | None, as_json: bool) -> None:
     """List schedules: next and last run, state, error."""

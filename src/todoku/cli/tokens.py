@@ -6,7 +6,15 @@ from typing import get_args
 
 import click
 
-from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, open_app
+from todoku.cli.options import (
+    act_options,
+    database_option,
+    duration,
+    identify_operator,
+    json_option,
+    open_app,
+    utc_option,
+)
 from todoku.cli.output import exit_not_found, print_json, say, show_rows
 from todoku.core.scope import Scope
 from todoku.engine.http import api_tokens as engine
@@ -61,6 +69,7 @@ COLUMNS = ("prefix", "name", "scopes", "created_at", "expires_at", "last_used_at
 
 @tokens.command("list")
 @database_option
+@utc_option
 @json_option
 def list_tokens(*, database: str | None, schema: str | None, as_json: bool) -> None:
     """List tokens by prefix and name, also revoked ones."""

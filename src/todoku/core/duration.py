@@ -1,4 +1,4 @@
-"""Parses durations written as text: `10s`, `1d10h`, `500ms`; and the wait that the answer of a receiver requests."""
+"""Durations as text: parses `10s`, `1d10h`, `500ms`, and the wait that a receiver's answer requests; writes `3 min`."""
 
 from __future__ import annotations
 
@@ -61,6 +61,23 @@ def parse_duration(text: str, *, bare: bool = False, weeks: bool = False) -> flo
         total += float(part[1]) * UNITS[part[2]]
         at = part.end()
     return total if text and at == len(text) else None
+
+
+_SHOWN: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span_text(seconds: float) -> str:
+    """A duration for people, in its largest whole unit: `25 s`, `3 min`, `2 h`, `5 d`."""
+    whole = max(0, int(seconds))
+    size, unit = next((one for one in _SHOWN if whole >= one[0]), _SHOWN[-1])
+    return f"{whole // size} {unit}"
+
+
+def relative_time(seconds: float) -> str:
+    """How far a time is from now, `seconds` after it: `3 min ago`, `in 2 h`, `now`."""
+    if abs(seconds) < 1:
+        return "now"
+    return f"{span_text(seconds)} ago" if seconds > 0 else f"in {span_text(-seconds)}"
 
 
 def _wait(text: str, now: float) -> float | None:

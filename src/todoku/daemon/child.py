@@ -26,7 +26,8 @@ from todoku.daemon.app_loader import load_app
 from todoku.daemon.demo import create_demo_app
 from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, ReportPipe
 from todoku.daemon.supervisor import MARGIN
-from todoku.engine.observability.log import Log, Style, configure_logging
+from todoku.daemon.terminal import print_attempts
+from todoku.engine.observability.log import Log, Style, configure_logging, writes_text
 from todoku.engine.worker.worker import Worker
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ def run_worker(number: int, app: str | None, style: Style, pipe: ReportPipe, sta
     """Runs the worker until it has drained. `started`: descriptor of the memory shared with the supervisor."""
     box = create_demo_app() if app is None else load_app(app)
     configure_logging(style, masked=box.settings.mask_fields)
+    if writes_text(style, sys.stderr):
+        print_attempts(box, sys.stderr)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the heartbeat reports a lost database
     worker = box.worker()
     worker.share(started)

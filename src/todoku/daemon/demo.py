@@ -27,15 +27,15 @@ def create_demo_app() -> App:
 
     @box.on("demo.greeting", name="demo.greeter")
     async def greet(ctx: Context, event: dict[str, Any]) -> None:
-        ctx.log.info("DEMO_GREETING", text=f"hello, {event['name']}")
+        ctx.log.debug("DEMO_GREETING", text=f"hello, {event['name']}")
 
     @box.on("demo.order.*", name="demo.warehouse")
     async def pack(ctx: Context, event: dict[str, Any]) -> None:
-        ctx.log.info("DEMO_ORDER", text=f"order {event['order']}: packed")
+        ctx.log.debug("DEMO_ORDER", text=f"order {event['order']}: packed")
 
     @box.on("demo.order.*", name="demo.accounting")
     def book(ctx: Context, event: dict[str, Any]) -> None:
-        ctx.log.info("DEMO_ORDER", text=f"order {event['order']}: booked")
+        ctx.log.debug("DEMO_ORDER", text=f"order {event['order']}: booked")
 
     @box.on("demo.trouble", name="demo.clumsy", max_attempts=3, backoff=table(2, 4))
     async def stumble(ctx: Context, event: dict[str, Any]) -> None:

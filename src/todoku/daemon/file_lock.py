@@ -14,7 +14,7 @@ class FileLock:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._path = file.with_name(f"{file.name}.up.lock")
+        self._path = _lock_path(file)
         self._descriptor = self._acquire()
 
     def _acquire(self) -> int:
@@ -46,6 +46,25 @@ class FileLock:
         """Releases the lock and removes its file."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def lock_holder(file: Path) -> str | None:
+    """Who holds the lock of this database file, as it wrote itself; None: nobody."""
+    try:
+        descriptor = os.open(_lock_path(file), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(descriptor, 200, 0).decode(errors="replace").strip() or None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _lock_path(file: Path) -> Path:
+    return file.with_name(f"{file.name}.up.lock")
 
 
 def _is_file_at(path: Path, descriptor: int) -> bool:

@@ -87,6 +87,10 @@ class HealthView:
         shown = {number: shown_traceback(attempt.traceback) for number, attempt in last.items()}
         return {number: text for number, text in shown.items() if text is not None}
 
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        """The newest dead letters."""
+        return self._store.deliveries.newest_dead(limit)
+
 
 def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:
     """Whether a worker stopped claiming because its database fails, and none of the others claims.

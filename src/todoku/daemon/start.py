@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -21,6 +21,7 @@ from todoku.core.scope import is_public
 from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
+from todoku.daemon.banner import Banner, banner, read_facts
 from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import DemoPublisher, create_demo_app
 from todoku.daemon.file_lock import FileLock
@@ -104,25 +105,29 @@ def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
     return name, box
 
 
-def up(options: DaemonOptions, say: Callable[..., None]) -> int:
-    """Migrates the database, runs worker processes and serves HTTP. Without an App, runs the demonstration."""
+def up(options: DaemonOptions, show: Callable[[Banner, Sequence[str]], None], *, demo: bool = False) -> int:
+    """Migrates the database, runs worker processes and serves HTTP. `show` prints the banner and new credentials.
+
+    Without an App it runs the demonstration's, which publishes if the SQLite file is new or with `demo`.
+    """
     found = load_named_app(options)
     if found is None:  # the demonstration must not abort messages of destinations it does not know
         os.environ["TODOKU_UNKNOWN_AFTER_SEC"] = str(_FOREVER)
+    elif demo:
+        raise CannotStart(f"--demo runs an App of its own, and {found[0]} is named", hint="leave out --demo")
     name, box = found or (None, create_demo_app())
     file = sqlite_file(box.settings.database)
     with ExitStack() as stack:
         lock = None if file is None else FileLock(file)
         if lock is not None:
             stack.callback(lock.release)
-        is_new = file is not None and not file.exists()
+        publishes = found is None and (demo or (file is not None and not file.exists()))
         daemon = Daemon(options, name, box, migrates=True)
         if lock is not None:
             lock.write_holder(f"pid {os.getpid()}, {daemon.address}")
-        is_demo = found is None
-        if is_demo and is_new:
+        if publishes:
             daemon.when_opened(DemoPublisher(box).run)
-        daemon.when_opened(lambda: say(*greeting(daemon, file, demo=is_demo, new=is_new), *daemon.credential_lines))
+        daemon.when_opened(lambda: show(greeting(daemon, options, publishes=publishes), daemon.credential_lines))
         return daemon.run()
 
 
@@ -241,27 +246,24 @@ def check_migrated(box: App) -> None:
         )
 
 
-def greeting(daemon: Daemon, file: Path | None, *, demo: bool, new: bool) -> list[str]:
-    """The lines that `up` prints once it runs."""
-    box = daemon.box
-    try:
-        detail = f" ({box.about().detail})"
-    except TodokuError:
-        detail = ""
+def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Banner:
+    """The banner that `up` prints once it runs, with how to stop it and how to start over."""
+    file = sqlite_file(daemon.box.settings.database)
     over = "drop the database and create it again" if file is None else f"delete {file}*"
-    if not demo:
-        runs = f"{daemon.name} in {daemon.processes} worker process{'es' if daemon.processes > 1 else ''}"
-    elif new:
-        runs = "a demonstration (topics demo.*, one message fails on purpose); run yours with --app module:attribute"
+    if daemon.name is not None:
+        running = f"{daemon.name} in {daemon.processes} worker process{'es' if daemon.processes > 1 else ''}"
+    elif publishes:
+        running = "a demonstration (topics demo.*, one message fails on purpose); run yours with --app module:attribute"
     else:
-        runs = "no App; name yours with --app module:attribute"
-    return [
-        f"todoku is running on {daemon.address}",
-        f"  database    {without_password(box.settings.database)}{detail}",
-        f"  running     {runs}",
-        f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
-        f"  start over  stop, then {over}",
-    ]
+        running = "no App; name yours with --app module:attribute, or see a demonstration with --demo"
+    ending = (("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
+    try:
+        shown = banner(
+            read_facts(daemon.box, daemon.address), running=running, database=options.database, schema=options.schema
+        )
+    except TodokuError:  # the database went away: the guardrail reports it
+        shown = Banner(f"todoku is running on {daemon.address}", (("running", running),))
+    return Banner(shown.title, (*shown.lines, *ending))
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -95,6 +95,16 @@ def _of_message(store: Store, id: UUID) -> list[int]:
     return [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
 
 
+_COUNTED: Final = 200_000
+"""An act on more deliveries than this shows no total: counting them would take too long."""
+
+
+def count_matching(store: Store, which: Filter, statuses: Sequence[str]) -> int | None:
+    """How many deliveries in these statuses an act will take, for a progress bar; None: too many to count."""
+    numbers = [store.deliveries.count(_with_status(which, status), most=_COUNTED) for status in statuses]
+    return None if _COUNTED in numbers else sum(numbers)
+
+
 def replay(
     store: Store,
     which: Filter,

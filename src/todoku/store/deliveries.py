@@ -142,6 +142,14 @@ class DeliveryStore:
         """One page, newest first. `status="succeeded"` reads the history, anything else the unfinished deliveries."""
         return self._database.read(lambda tx: find(tx, which, cursor, limit))
 
+    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
+        """The newest dead letters, by id downwards."""
+        return tuple(map(delivery, self._database.read(lambda tx: tx.rows("newest_dead", most=limit))))
+
+    def count(self, which: Filter, *, most: int) -> int:
+        """How many unfinished deliveries match, counted up to `most`."""
+        return int(self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))[0][0])
+
     def of_requests(self, message_ids: Sequence[UUID]) -> tuple[Delivery, ...]:
         """The deliveries of these messages, finished or not, by id, as far as the messages are HTTP requests."""
         ids = [str(id) for id in message_ids]

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from todoku.store.database import Tx
 from todoku.store.lanes import REMOVED
 
+_NAMES: Final = (
+    "acknowledged",
+    "message",
+    "one_state",
+    "finished_once",
+    "reserved",
+    "owner",
+    "orphan",
+    "lane_owner",
+    "epoch",
+    "attempts",
+    "token",
+    "ledger",
+    "replays",
+    "lane",
+    "parked",
+    "lane_time",
+    "gate",
+    "gate_running",
+    "gate_time",
+    "batch",
+    "batch_due",
+    "tried",
+    "endpoint",
+    "clock",
+)
 
-def find_broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> dict[str, tuple[str, ...]]:
-    """The invariants that do not hold in this snapshot, by name, each with at most `most` examples."""
+
+def find_broken(
+    tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int, progress: Callable[[int], None] = lambda _checked: None
+) -> dict[str, tuple[str, ...]]:
+    """The invariants that do not hold in this snapshot, by name, each with at most `most` examples.
+
+    `progress` is called with the number of those that were checked.
+    """
     found: dict[str, tuple[str, ...]] = {}
     values: dict[str, Any] = {
         "history_ttl": history_ttl,
@@ -17,32 +50,8 @@ def find_broken(tx: Tx, *, history_ttl: float, ledger_ttl: float, most: int) -> 
         "most": most,
         "gone": sorted(REMOVED),
     }
-    for name in (
-        "acknowledged",
-        "message",
-        "one_state",
-        "finished_once",
-        "reserved",
-        "owner",
-        "orphan",
-        "lane_owner",
-        "epoch",
-        "attempts",
-        "token",
-        "ledger",
-        "replays",
-        "lane",
-        "parked",
-        "lane_time",
-        "gate",
-        "gate_running",
-        "gate_time",
-        "batch",
-        "batch_due",
-        "tried",
-        "endpoint",
-        "clock",
-    ):
+    for number, name in enumerate(_NAMES, start=1):
         if rows := tx.rows(f"verify_{name}", **values):
             found[name] = tuple(example for (example,) in rows)
+        progress(number)
     return found

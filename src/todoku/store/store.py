@@ -209,13 +209,20 @@ class Store:
         """Everything that decides when a delivery runs, in one snapshot. None: it does not exist, or it succeeded."""
         return self.database.snapshot(lambda tx: read_situation(tx, delivery_id))
 
-    def broken(self, *, history_ttl: float, ledger_ttl: float, most: int = 10) -> dict[str, tuple[str, ...]]:
+    def broken(
+        self,
+        *,
+        history_ttl: float,
+        ledger_ttl: float,
+        most: int = 10,
+        progress: Callable[[int], None] = lambda _checked: None,
+    ) -> dict[str, tuple[str, ...]]:
         """The invariants that do not hold, by name, each with a limited number of examples.
 
-        One consistent snapshot: right also while workers run.
+        One consistent snapshot: right also while workers run. `progress` is called with the number of those checked.
         """
         return self.database.snapshot(
-            lambda tx: find_broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most)
+            lambda tx: find_broken(tx, history_ttl=history_ttl, ledger_ttl=ledger_ttl, most=most, progress=progress)
         )
 
     def facts(self) -> Facts:

@@ -66,14 +66,15 @@ def verify(
     ledger_ttl: float,
     patience: float = 15.0,
     sleep: Callable[[float], None] = time.sleep,
+    progress: Callable[[int], None] = lambda _checked: None,
 ) -> tuple[Verdict, ...]:
     """Runs every check. Those that maintenance heals are repeated for up to `patience` seconds while they fail."""
-    broken = _read_broken(store, history_ttl, ledger_ttl)
+    broken = _read_broken(store, history_ttl, ledger_ttl, progress)
     waited = 0.0
     while waited < patience and any(check.heals and check.name in broken for check in CHECKS):
         sleep(_INTERVAL)
         waited += _INTERVAL
-        now = _read_broken(store, history_ttl, ledger_ttl)
+        now = _read_broken(store, history_ttl, ledger_ttl, progress)
         for check in CHECKS:
             if check.heals and check.name in broken:
                 broken[check.name] = tuple(one for one in broken[check.name] if one in now.get(check.name, ()))
@@ -84,9 +85,11 @@ def verify(
 _INTERVAL: Final = 1.0
 
 
-def _read_broken(store: Store, history_ttl: float, ledger_ttl: float) -> dict[str, tuple[str, ...]]:
+def _read_broken(
+    store: Store, history_ttl: float, ledger_ttl: float, progress: Callable[[int], None]
+) -> dict[str, tuple[str, ...]]:
     # Entries are pruned ledger_ttl after their success: one that is nearly as old may just have been pruned.
-    return store.broken(history_ttl=history_ttl, ledger_ttl=ledger_ttl * 0.9, most=_EXAMPLES)
+    return store.broken(history_ttl=history_ttl, ledger_ttl=ledger_ttl * 0.9, most=_EXAMPLES, progress=progress)
 
 
 _EXAMPLES: Final = 10

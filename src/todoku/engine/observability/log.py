@@ -296,9 +296,8 @@ def configure_logging(
     This includes other libraries' records and Python's warnings, so that all lines have one format.
     """
     stream = stream or sys.stderr
-    json = style == "json" or (style == "auto" and not stream.isatty())
     handler = LineHandler(stream)
-    handler.setFormatter(JsonFormatter() if json else TextFormatter())
+    handler.setFormatter(TextFormatter() if writes_text(style, stream) else JsonFormatter())
     mask_fields(masked)
     logging.captureWarnings(True)
     root = logging.getLogger()
@@ -309,6 +308,11 @@ def configure_logging(
     root.setLevel(max(logging.WARNING, _level_number(level)))
     LOGGER.setLevel(_level_number(level))
     LOGGER.propagate = False
+
+
+def writes_text(style: Style, stream: TextIO) -> bool:
+    """Whether lines in this style are text: as asked for, or with `auto` on a terminal."""
+    return style == "text" or (style == "auto" and stream.isatty())
 
 
 def _level_number(level: str) -> int:

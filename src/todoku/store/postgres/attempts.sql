@@ -45,8 +45,15 @@ select {attempt_columns}
 
 -- name: tail
 -- Only reads: a limited number of the latest rows of each kind, so that the cost does not depend on the size of the
--- tables. Rows of one transaction have the same time: `turn` orders them.
-select date_part('epoch', at), what, delivery_id, message_id, topic, destination, told, mark from (
+-- tables. Rows of one transaction have the same time: `turn` orders them. Destinations of a published message are looked
+-- up only if it is shown; a delivery that has succeeded since has its names in the history.
+select date_part('epoch', at), what, delivery_id, message_id, topic,
+       case when what <> 'published' then destination else (
+           select string_agg(name, ', ' order by name) from (
+               select destination as name from todoku_delivery where message_seq = turn
+               union
+               select destination from todoku_history where message_seq = turn) names) end,
+       told, mark from (
     (select created_at as at, 'published' as what, null::bigint as delivery_id, id::text as message_id, topic,
             null as destination, key as told, seq::text as mark, seq as turn
        from todoku_message order by seq desc limit :most)
@@ -57,13 +64,20 @@ select date_part('epoch', at), what, delivery_id, message_id, topic, destination
       left join lateral (select id, topic from todoku_message where seq = h.message_seq limit 1) m on true
     union all
     select a.ended_at, case when d.status = 'aborted' and d.epoch = a.epoch + 1 then 'aborted' else 'failed' end,
-           a.delivery_id, m.id::text, m.topic, d.destination, a.reason || coalesce(': ' || a.error, ''),
-           a.delivery_id || '.' || a.epoch, a.delivery_id
+           a.delivery_id, m.id::text, m.topic,
+           coalesce(d.destination, (select h.destination from todoku_history h
+                                     where h.message_seq = a.message_seq and h.delivery_id = a.delivery_id limit 1)),
+           a.reason || coalesce(': ' || a.error, ''), a.delivery_id || '.' || a.epoch, a.delivery_id
       from (select * from todoku_attempt order by ended_at desc limit :most) a
       left join lateral (select * from todoku_delivery where id = a.delivery_id limit 1) d on true
-      left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true
+      left join lateral (select id, topic from todoku_message
+                          where seq = coalesce(a.message_seq, d.message_seq) limit 1) m on true
     union all
-    (select at, action, null, null, null, target, by || ': ' || why, id::text as mark, id as turn
-       from todoku_audit order by todoku_audit.id desc limit :most)) events
+    select s.at, s.action, d.id, m.id::text, m.topic, coalesce(d.destination, s.target), s.by || ': ' || s.why,
+           s.id::text, s.id
+      from (select * from todoku_audit order by id desc limit :most) s
+      left join lateral (select * from todoku_delivery
+                          where id = substring(s.target from '^delivery:([0-9]{1,18})$')::bigint limit 1) d on true
+      left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true) events
  where at > to_timestamp(:since)
  order by at, turn

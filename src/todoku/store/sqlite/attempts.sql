@@ -41,8 +41,15 @@ select {attempt_columns}
 
 -- name: tail
 -- Only reads: a limited number of the latest rows of each kind, so that the cost does not depend on the size of the
--- tables. Rows of one transaction have the same time: `turn` orders them.
-select at / 1e6, what, delivery_id, message_id, topic, destination, told, mark from (
+-- tables. Rows of one transaction have the same time: `turn` orders them. Destinations of a published message are looked
+-- up only if it is shown; a delivery that has succeeded since has its names in the history.
+select at / 1e6, what, delivery_id, message_id, topic,
+       case when what <> 'published' then destination else (
+           select group_concat(name, ', ') from (
+               select destination as name from todoku_delivery where message_seq = turn
+               union
+               select destination from todoku_history where message_seq = turn order by 1)) end,
+       told, mark from (
     select * from (
         select created_at as at, 'published' as what, null as delivery_id, id as message_id, topic,
                null as destination, key as told, cast(seq as text) as mark, seq as turn
@@ -54,14 +61,17 @@ select at / 1e6, what, delivery_id, message_id, topic, destination, told, mark f
       left join todoku_message m on m.seq = h.message_seq
     union all
     select a.ended_at, case when d.status = 'aborted' and d.epoch = a.epoch + 1 then 'aborted' else 'failed' end,
-           a.delivery_id, m.id, m.topic, d.destination, a.reason || coalesce(': ' || a.error, ''),
-           a.delivery_id || '.' || a.epoch, a.delivery_id
-      from (select * from todoku_attempt order by ended_at desc limit :most) a
-      left join todoku_delivery d on d.id = a.delivery_id
-      left join todoku_message m on m.seq = d.message_seq
+           a.delivery_id, m.id, m.topic,
+           coalesce(d.destination, (select h.destination from todoku_history h
+                                     where h.message_seq = a.message_seq and h.delivery_id = a.delivery_id)),
+           a.reason || coalesce(': ' || a.error, ''), a.delivery_id || '.' || a.epoch, a.delivery_id
+      from (select * from todoku_attempt order by ended_at desc limit :most) a {of_attempt}
     union all
-    select * from (
-        select at, action, null, null, null, target, by || ': ' || why, cast(id as text), id
-          from todoku_audit order by id desc limit :most)) events
+    select s.at, s.action, d.id, m.id, m.topic, coalesce(d.destination, s.target), s.by || ': ' || s.why,
+           cast(s.id as text), s.id
+      from (select *, case when target like 'delivery:%' then cast(substr(target, 10) as integer) end as number
+              from todoku_audit order by id desc limit :most) s
+      left join todoku_delivery d on d.id = s.number
+      left join todoku_message m on m.seq = d.message_seq) events
  where at > cast(:since * 1000000 as integer)
  order by at, turn

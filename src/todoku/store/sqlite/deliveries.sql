@@ -72,6 +72,19 @@ select {delivery_columns}
  where {matching} and (:before is null or d.id < :before)
  order by d.id desc limit :most
 
+-- name: newest_dead
+-- Only reads, by the index of dead letters: the cost does not depend on how many other deliveries there are.
+select {delivery_columns}
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where d.status = 'aborted'
+ order by d.id desc limit :most
+
+-- name: count_matching
+-- Only reads, and stops at :most rows.
+select count(*)
+  from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+         where {matching} order by d.id limit :most) found
+
 -- name: find_history
 -- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
 select {finished_columns}, h.message_seq
