@@ -251,6 +251,7 @@ COLUMNS = ("id", "message", "topic", "destination", "status", "priority", "attem
 @click.option("--queue", help="Only in this queue.")
 @click.option("--reason", help="Only with this failure reason.")
 @click.option("--key", help="Only with this key.")
+@click.option("--label", help="Only with this label.")
 @json_option
 def list_(
     database: str | None,
@@ -291,7 +292,7 @@ def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:
     rows = [*box.store.deliveries.find(filters, limit=limit).items]
     if filters.status is None:
         finished = Filter(status="succeeded", topic=filters.topic, destination=filters.destination, queue=filters.queue,
-                          key=filters.key, reason=filters.reason, due=filters.due)  # fmt: skip
+                          key=filters.key, label=filters.label, reason=filters.reason, due=filters.due)  # fmt: skip
         rows += box.store.deliveries.find(finished, limit=limit).items
     return sorted(rows, key=lambda row: -row.id)[:limit]
 

@@ -72,6 +72,7 @@ class Selecting(Parameters, frozen=True, kw_only=True):
     queue: Text | None = None
     reason: Text | None = None
     key: Text | None = None
+    label: Text | None = None
     message_id: UUID | None = None
     since: Moment | None = None
     until: Moment | None = None
@@ -101,6 +102,7 @@ def filter_of(query: Selecting, **more: object) -> Filter:
         queue=query.queue,
         reason=query.reason,
         key=query.key,
+        label=query.label,
         message_id=query.message_id,
         since=in_utc(query.since, "since"),
         until=in_utc(query.until, "until"),
