@@ -132,12 +132,13 @@ def test_what_has_not_succeeded_does_not_run_again(box: todoku.App, world: World
     done = box.deliveries.replay(good.delivery().id, bad.delivery().id, 999, again=True, **SIGNED)
     not_found = "not found, or being changed by somebody else"
     assert (done.matched, done.replayed, done.skipped) == (1, 1, {"is aborted": 1, not_found: 1})
+    assert box.replay(bad.id, again=True, **SIGNED).skipped == {"is aborted": 1}
     with pytest.raises(InvalidAct, match=r"it is aborted \(again=True is for a success"):
         bad.replay(again=True, **SIGNED)
     for which in ({"status": "aborted"}, {"reason": "BAD_DAY"}):
         with pytest.raises(InvalidAct, match="only what succeeded runs again"):
             box.deliveries.replay(again=True, **which, **SIGNED)  # type: ignore[arg-type]
-    with pytest.raises(InvalidAct, match="needs ids, or a filter"):
+    with pytest.raises(InvalidAct, match=r"replay needs ids, or a filter \(box.deliveries.replay"):
         box.deliveries.replay(again=True, **SIGNED)
     with pytest.raises(todoku.NoSuchMessage):
         box.replay(uuid4(), again=True, **SIGNED)

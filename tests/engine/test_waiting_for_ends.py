@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import todoku
-from tests.support.crew import until
+from tests.support.crew import Crew, until
 from tests.support.world import World, aborted
 from todoku.core.decision import Settlement
 from todoku.core.message import Claimed
 from todoku.core.status import Status
+from todoku.engine.context import Context
 from todoku.engine.jobs import handle as handles
 from todoku.store.store import Store
 
@@ -153,6 +154,26 @@ def test_a_settle_in_another_process_wakes_the_caller(world: World, box: todoku.
     world.store.claims.settle([(claim, SUCCESS) for claim in claimed(world, world.store)])
     assert caller.result() == 42
     listener.close()
+
+
+@across
+@pytest.mark.usefixtures("seldom")
+def test_a_worker_that_runs_elsewhere_wakes_the_caller(world: World, box: todoku.App, crew: Crew) -> None:
+    """A whole worker, on stores of its own. What it runs ends only when it knows of the caller."""
+    go = threading.Event()
+
+    def answer(_: Context) -> int:
+        assert go.wait(60)
+        return 42
+
+    crew.handles("answer", answer, run="thread", queue="default", keep_result=True)
+    handle = declare(box).enqueue()
+    with crew.running() as worker:
+        until(lambda: worker.health().state == "running", what="a worker that listens")
+        caller = Caller(lambda: handle.result(timeout=A_MINUTE))
+        until(lambda: bool(worker._store.waiters), what="a worker that knows of the caller")
+        go.set()
+        assert caller.result() == 42
 
 
 @across

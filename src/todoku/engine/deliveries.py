@@ -27,7 +27,8 @@ Id = UUID | int | str
 
 
 Of = Literal["unfinished", "any", "succeeded"]
-"""The deliveries of a message that its id stands for; "any": the unfinished ones, or all if none is unfinished."""
+"""The deliveries of a message that its id stands for: the unfinished ones; "any": or all, if there are none of those;
+"succeeded": those that succeeded, or all, if there are none of those."""
 
 
 def resolve(store: Store, ids: Iterable[Id], *, of: Of = "unfinished") -> tuple[int, ...]:
@@ -44,7 +45,8 @@ def resolve(store: Store, ids: Iterable[Id], *, of: Of = "unfinished") -> tuple[
             raise NoSuchMessage(f"there is no message {id}", hint="`todoku list` shows the newest; old ones are pruned")
         succeeded = [delivery.id for delivery in story.deliveries if delivery.status == "succeeded"]
         waiting = [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
-        found += succeeded if of == "succeeded" or (of == "any" and not waiting) else waiting
+        wanted = {"unfinished": waiting, "any": waiting or succeeded, "succeeded": succeeded or waiting}
+        found += wanted[of]
     return tuple(dict.fromkeys(found))
 
 
@@ -130,7 +132,12 @@ class Deliveries:
         With `again`, runs successes again: each as a new message to its destination alone, without its idempotency key
         and with the label `todoku.again_of:<id>`. Without it, InvalidAct if everything with these ids has succeeded.
         """
-        replay = self._repeat if again else _replay
+
+        def replay(store: Store, wanted: Filter, signed: Signed, **options: Any) -> Replayed:
+            if again:
+                return operations.repeat(self._outbox, wanted, signed, route_to=self._route_to, **options)
+            return operations.refuse_successes(operations.replay(store, wanted, signed, **options))
+
         of: Of = "succeeded" if again else "any"
         done = await in_thread(self._act(replay, ids, which, by, why, of=of, limit=limit, rate=rate, dry_run=dry_run))
         if not dry_run:
@@ -183,9 +190,6 @@ class Deliveries:
                 return found
         raise NotThere(f"there is no delivery {id}", hint="box.deliveries.find(…) lists them; old ones are pruned")
 
-    def _repeat(self, _store: Store, which: Filter, signed: Signed, **options: Any) -> Replayed:
-        return operations.repeat(self._outbox, which, signed, route_to=self._route_to, **options)
-
     def _act(
         self,
         act: Callable[..., R],
@@ -199,10 +203,9 @@ class Deliveries:
     ) -> Callable[[], R]:
         """The blocking call of an act. What is missing is refused before. `of`: as of `resolve`."""
         if not ids and all(value is None for value in which.values()):
-            name = act.__name__.removeprefix("_")
-            raise InvalidAct(
-                f"{name} needs ids, or a filter", hint=f"box.deliveries.{name}(reason='TIMEOUT', by=…, why=…)"
-            )
+            name = act.__name__
+            hint = f"box.deliveries.{name}(topic='order.created', by=…, why=…)"
+            raise InvalidAct(f"{name} needs ids, or a filter", hint=hint)
         signed, store = operations.sign(by, why), self._outbox.store
 
         def call() -> R:
@@ -210,7 +213,3 @@ class Deliveries:
             return act(store, Filter(ids=numbers, **which), signed, **options)
 
         return call
-
-
-def _replay(store: Store, which: Filter, signed: Signed, **options: Any) -> Replayed:
-    return operations.refuse_successes(operations.replay(store, which, signed, **options))

@@ -32,6 +32,9 @@ _ANNOUNCE_AFTER: Final = 0.25
 """Seconds of waiting after which a caller asks other processes for a notice; polling finds shorter jobs soon enough."""
 
 _ANNOUNCE_AGAIN: Final = ANNOUNCED_FOR / 2
+_NAMED: Final = 20
+"""Destinations that an error lists, at most."""
+
 _ENDED: Final = frozenset({Status.SUCCEEDED, Status.ABORTED})
 
 
@@ -240,8 +243,9 @@ def locate(store: Store, id: Id, destination: str | None) -> tuple[UUID, str]:
             return message_id, name
         case _:
             names = tuple(sorted(name for _, name in places))
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             raise AmbiguousMessage(
-                f"the message {id} has several deliveries: {', '.join(names)}",
+                f"the message {id} has several deliveries: {', '.join(names[:_NAMED])}{more}",
                 hint=f"choose one with destination={names[0]!r}",
                 destinations=names,
             )
