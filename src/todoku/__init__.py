@@ -7,6 +7,7 @@ from todoku.core.backoff import exponential, linear, table
 from todoku.core.destination import Destination, Outgoing
 from todoku.core.ending import Ending
 from todoku.core.errors import (
+    AmbiguousMessage,
     CannotOpen,
     DatabaseUnavailable,
     DurabilityWarning,
@@ -38,7 +39,8 @@ from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import Ref
 from todoku.engine.jobs.batches import Batch
-from todoku.engine.jobs.job import Call, Handle, Job
+from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operations import Replayed
 from todoku.engine.schedules import Schedule
 from todoku.shells import Shells as _Shells
@@ -53,6 +55,7 @@ from todoku.store.batches import BatchStatus
 
 __all__ = [
     "Abort",
+    "AmbiguousMessage",
     "App",
     "Batch",
     "BatchStatus",

@@ -16,7 +16,6 @@ from todoku.core.destination import Destination
 from todoku.core.ending import Event as End
 from todoku.core.ending import On
 from todoku.core.errors import UnknownDatabase
-from todoku.core.http_request import QUEUE, SCHEMES
 from todoku.core.ingest import Verifier
 from todoku.core.message import Message
 from todoku.core.outcome import Duration
@@ -36,8 +35,9 @@ from todoku.engine.ingest.source import Sources
 from todoku.engine.jobs import batches, hooks
 from todoku.engine.jobs.declarations import Declarations, Declare, DeclaredSchedules, Sender, TimedOptions
 from todoku.engine.jobs.event import E, Event
+from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
-from todoku.engine.jobs.job import Call, Handle, Job
+from todoku.engine.jobs.job import Call, Job
 from todoku.engine.jobs.options import JobOptions, PublishOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
@@ -46,7 +46,6 @@ from todoku.engine.operations import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id
 from todoku.engine.process_settings import load_settings
 from todoku.engine.queues import Queues
-from todoku.engine.registry import Target
 from todoku.engine.schedule import Timing, declare, timed
 from todoku.engine.schedules import Schedules
 from todoku.engine.twins import asynchronous, blocking, in_thread
@@ -111,11 +110,12 @@ class App:
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
         self.sources = Sources(self.outbox)
-        self.deliveries = Deliveries(self.outbox)
+        self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.queues = Queues(self.store)
         self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
-            self._serve_http(Requests(settings, KeyRing(self.store, settings).keys))
+            sender = Requests(settings, KeyRing(self.store, settings).keys)
+            self.registry.serve_http(sender, settings, batch=sender.batch)
 
     @property
     def settings(self) -> Settings:
@@ -241,6 +241,17 @@ class App:
         return await in_thread(batches.batch_status, self.outbox.store, id)
 
     abatch_status = asynchronous(batch_status)
+
+    @blocking("box")
+    async def handle(self, id: Id, destination: str | None = None) -> Handle[Any]:
+        """Returns the handle of the only delivery of a message, or of the delivery with this number.
+
+        AmbiguousMessage if the message has several: `destination` chooses one. NoSuchMessage if there is none.
+        `job.handle(id)` is typed, and does not read the database.
+        """
+        return await in_thread(self.declarations.handle, id, destination)
+
+    ahandle = asynchronous(handle)
 
     # ------------------------------------------------------------------------------------ declarations
 
@@ -378,17 +389,9 @@ class App:
 
     def replay(
         self, *ids: Id, reason: str | None = None, by: str, why: str, dry_run: bool = False, limit: int | None = None,
-        rate: float | None = None,
+        rate: float | None = None, again: bool = False,
     ) -> Replayed:  # fmt: skip
         """Runs dead letters again, by id or by reason; see `box.deliveries.replay`, which has an async form."""
-        return self.deliveries.replay(*ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate)
-
-    def _serve_http(self, sender: Requests) -> None:
-        """Registers HTTP: every worker of every App sends requests, to any host."""
-        for name in SCHEMES:
-            self.registry.add(
-                Target(
-                    name=name, queue=QUEUE, backoff=self.settings.backoff, sender=sender, batch=sender.batch,
-                    at_once=self.settings.http_per_host,
-                )
-            )  # fmt: skip
+        return self.deliveries.replay(
+            *ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate, again=again
+        )

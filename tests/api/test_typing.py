@@ -96,6 +96,22 @@ async def later() -> None:
     await box.apublish(OrderPaid(7), tx=None)
     await box.aenqueue_many([square.call(1)], tx=None)
 
+def by_id(id: UUID) -> None:
+    assert_type(square.handle(id).result(), int)
+    assert_type(welcome.handle(str(id)), todoku.Handle[str])
+    assert_type(square.handle(id).replay(by="ada", why="again", again=True).result(timeout=5), int)
+    assert_type(square.handle(id).ended(), todoku.Status)
+    assert_type(square.handle(id).error(), str | None)
+    assert_type(box.handle(id), todoku.Handle[Any])
+    assert_type(box.handle(7, destination="square").result(), Any)
+    assert_type([each.reason for each in square.handle(id).attempts()], list[str])
+    assert_type(square.handle(id).delivery().queue, str)
+
+async def by_id_later(id: UUID) -> None:
+    assert_type(await square.handle(id).aresult(timeout=5), int)
+    assert_type(await box.ahandle(id), todoku.Handle[Any])
+    assert_type((await square.handle(id).areplay(by="ada", why="again")), todoku.Handle[int])
+
 assert_type(box.replay(reason="TIMEOUT", by="ada", why="it is back"), todoku.Replayed)
 """
 
@@ -137,6 +153,10 @@ async def wrong() -> None:
     text: str = square.enqueue(1).result()  # wrong: it returns a number
     number: int = await (await welcome.aenqueue(7)).aresult()  # wrong: it returns a text
     square.enqueue(1).cancel()  # wrong: by and why
+    handled: str = square.handle("id").result()  # wrong: it returns a number
+    square.handle(7)  # wrong: a number is a delivery's, and this takes a message's id
+    square.handle("id").replay()  # wrong: by and why
+    box.handle(1.5)  # wrong: neither a number nor an id
     box.publish(OrderCreated(1))  # wrong: tx is missing
     box.publish_many([OrderCreated(1)])  # wrong: tx is missing
     await box.apublish(OrderCreated(1))  # wrong: tx is missing

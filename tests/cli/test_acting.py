@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -74,6 +75,66 @@ def test_a_replay_must_say_which(shop: Shop) -> None:
     assert "is not an id" in misused(shop.run("replay", "seven", *WHY))
 
 
+def succeeded(shop: Shop, number: int = 1, **options: object) -> list[int]:
+    """So many deliveries that succeeded, by their numbers."""
+    shop.world.publish(number, **options)
+    claims = shop.world.claim(shop.world.worker(), limit=number)
+    shop.world.settle(claims)
+    return [claim.id for claim in claims]
+
+
+def test_replaying_a_success_is_refused_and_says_how_it_runs_again(shop: Shop) -> None:
+    """Hints never propose what would fail again: the one that is named works."""
+    (done,) = succeeded(shop)
+    message = shop.world.delivery(done).message_id  # type: ignore[union-attr]
+    for id in (str(done), str(message)):
+        line = refused(shop.run("replay", id, *WHY))
+        assert line.startswith("todoku: the delivery has succeeded (")
+        assert "--again" in line
+    (dead,) = shop.dead()
+    assert said(shop.run("replay", str(dead), str(done), *WHY)) == [
+        "replay: changed 1 of 1",
+        "  1 skipped: is succeeded (to run it again as a new message, use --again)",
+    ]
+
+
+def test_a_success_runs_again_as_a_new_message(shop: Shop) -> None:
+    (done,) = succeeded(shop, idempotency_key="order 1")
+    message = shop.world.delivery(done).message_id  # type: ignore[union-attr]
+    assert said(shop.run("replay", str(done), "--again", "--dry-run")) == ["replay: would change 1 of 1"]
+    assert (shop.statuses(), shop.audit()) == ({}, [])
+    first, second = said(shop.run("replay", str(message), "--again", *WHY))
+    new = second.removeprefix("  new message ")
+    assert (first, list(shop.statuses().values())) == ("replay: changed 1 of 1", ["pending"])
+    assert [act[1] for act in shop.audit()] == [f"run again as {new}", f"delivery {done} again"]
+    (row,) = rows(shop.run("list", "--label", f"todoku.again_of:{message}", "--json"))
+    assert (row["message"], row["status"]) == (new, "pending")
+    assert f"run again as {new}" in [act["what"] for act in rows(shop.run("show", str(done), "--json"))[0]["timeline"]]
+
+
+def test_successes_run_again_by_filter(shop: Shop) -> None:
+    succeeded(shop, 2, topic="order.created")
+    succeeded(shop, 1, topic="order.paid")
+    (row,) = rows(shop.run("replay", "--all", "--topic", "order.created", "--again", *WHY, "--json"))
+    assert (row["matched"], row["changed"], len(row["messages"])) == (2, 2, 2)
+    assert list(row) == ["act", "matched", "changed", "skipped", "dry_run", "messages"]
+    assert "has no reason" in refused(shop.run("replay", "--reason", "TIMEOUT", "--again", *WHY))
+    assert shop.run("replay", "--all", "--topic", "order.lost", "--again", *WHY).returncode == 1
+
+
+def test_a_key_runs_again_only_in_the_order_that_its_app_declares(shop: Shop, tmp_path: Path) -> None:
+    """I10: an App is named, or the command says that it has to be."""
+    (tmp_path / "ordered.py").write_text(
+        "import todoku\nbox = todoku.App()\nbox.route('order.*', to='warehouse', ordered=True)\n", encoding="utf-8"
+    )
+    (done,) = succeeded(shop, key="7")
+    refusal = shop.run("replay", str(done), "--again", *WHY)
+    assert refusal.returncode == 1
+    assert "name the App that declares it: --app module:attr" in refusal.stdout
+    assert said(shop.run("replay", str(done), "--again", "--app", "ordered:box", *WHY))[0] == "replay: changed 1 of 1"
+    assert [row.lane is not None for row in shop.world.deliveries()] == [True]
+
+
 # ---------------------------------------------------------------------------------------- who, why, dry
 
 
@@ -81,6 +142,7 @@ def test_a_replay_must_say_which(shop: Shop) -> None:
     "act",
     [
         ["replay", "--all"],
+        ["replay", "--all", "--again"],
         ["cancel", "--all"],
         ["settle", "ID", "--as", "aborted"],
         ["clear", "--status", "pending", "--all"],

@@ -11,6 +11,7 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.errors import InvalidAct, NoSuchMessage
 from todoku.core.identity import key_hash
 from todoku.engine import operations
+from todoku.engine.deliveries import resolve
 from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
@@ -87,13 +88,13 @@ def test_ids_are_numbers_or_messages(world: World) -> None:
     claims = world.claim(world.worker(lease=HOUR), destinations=["a"])
     world.settle(claims)
     both = {row.id for row in world.deliveries()}
-    assert set(operations.resolve(world.store, [message.id])) == both
-    assert set(operations.resolve(world.store, [str(message.id), *both, 77, "78"])) == {*both, 77, 78}
+    assert set(resolve(world.store, [message.id])) == both
+    assert set(resolve(world.store, [str(message.id), *both, 77, "78"])) == {*both, 77, 78}
     with pytest.raises(NoSuchMessage, match="there is no message"):
-        operations.resolve(world.store, [uuid4()])
+        resolve(world.store, [uuid4()])
     for nonsense in ("seven", "", "0", 0, -1, 1 << 63, "9" * 30):
         with pytest.raises(InvalidAct):
-            operations.resolve(world.store, [nonsense])
+            resolve(world.store, [nonsense])
 
 
 def test_settling_by_hand_keeps_the_result_and_tells_the_ledger_first(world: World) -> None:

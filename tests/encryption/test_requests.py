@@ -165,6 +165,35 @@ def test_in_a_queue_they_are_sent_in_order_each_with_its_own(
     assert [one.value("Authorization") for one in receiver.received] == [f"{canary}-{n}" for n in range(3)]
 
 
+def test_a_request_runs_again_with_its_secrets_and_those_of_its_callbacks(
+    box: todoku.App, world: World, receiver: Receiver, canary: str
+) -> None:
+    """They are sealed for the new message; the callback, which succeeded too, runs again by itself."""
+    with serving(box) as server:
+        first = publish(
+            server, f"{receiver.url}/works", b"a body", forward_authorization=f"Bearer {canary}", forward_x_seen="seen",
+            callback=f"{receiver.url}/told", callback_forward_authorization=f"Bearer {canary}-told",
+        )  # fmt: skip
+        drained(box)
+        receiver.received.clear()
+        again = box.handle(first).replay(by="ada", why="a test", again=True)
+        assert stored_in(world, canary) == []
+        drained(box)
+    sent, told = receiver.received
+    assert (sent.target, sent.body, sent.value("X-Seen")) == ("/works", b"a body", "seen")
+    assert sent.value("Authorization") == f"Bearer {canary}"
+    assert (told.target, told.value("Authorization")) == ("/told", f"Bearer {canary}-told")
+    assert again.status() == "succeeded"
+    (callback, _) = box.deliveries.find(topic="http.callback", status="succeeded").items
+    receiver.received.clear()
+    assert box.replay(callback.id, by="ada", why="a test", again=True).replayed == 1
+    drained(box)
+    assert [(one.target, one.value("Authorization")) for one in receiver.received] == [
+        ("/told", f"Bearer {canary}-told")
+    ]
+    assert stored_in(world, canary) == []
+
+
 # --------------------------------------------------------------------------------- schedules and groups
 
 

@@ -347,3 +347,26 @@ def test_what_is_in_use_is_not_shredded() -> None:
     with pytest.raises(InvalidAct, match="which days"):
         days(day=None, before=None, today=today)
     assert days(day=None, before=today, today=today).before == "2026-11-16"
+
+
+# ------------------------------------------------------------------------------------------- by its id
+
+
+def test_an_encrypted_job_is_read_by_its_id_and_runs_again_encrypted(
+    box: todoku.App, boxes: Boxes, old: str, world: World
+) -> None:
+    """The new message is sealed for its own id: bytes that were copied could not be opened."""
+    seen: list[str] = []
+    greet = job_of(box, seen)
+    first = greet.enqueue("ada")
+    box.drain()
+    assert job_of(boxes(old), []).handle(first.id).result(timeout=0) == "hello ada"
+    again = greet.handle(first.id).replay(by="ada", why="a test", again=True)
+    story = world.store.messages.story(again.id)
+    assert story is not None
+    assert kind_of(story.message.content_type) is not None
+    box.drain()
+    assert (again.result(timeout=0), seen) == ("hello ada", ["ada", "ada"])
+    bare = boxes()
+    ((why, number),) = bare.replay(first.id, by="ada", why="a test", again=True).skipped.items()
+    assert ("master key" in why, number) == (True, 1)

@@ -15,11 +15,11 @@ from todoku.app import App
 from todoku.client.queue import DeadLetterCalls, MessageCalls, Queue
 from todoku.core.errors import BlockingCall
 from todoku.engine.deliveries import Deliveries
-from todoku.engine.jobs.job import Handle
+from todoku.engine.jobs.handle import Handle
 from todoku.engine.ledger import Ledger
 from todoku.engine.queues import Queues
 from todoku.engine.schedules import Schedules
-from todoku.engine.twins import Pause, asynchronous, blocking, in_thread, off_loop
+from todoku.engine.twins import Signal, asynchronous, blocking, in_thread, off_loop
 
 CLASSES: tuple[type, ...] = (
     App, todoku.Batch, todoku.Job, Handle, Ledger, Schedules, Deliveries, Queues, Queue, MessageCalls,
@@ -51,7 +51,7 @@ class Oven:
             first = await in_thread(self.heat, degrees)
         except ValueError:
             return await in_thread(self.heat, 300)
-        await Pause(0.0)
+        await Signal().within(0.0)
         return first + (await in_thread(self.heat, degrees) if twice else 0)
 
     abake = asynchronous(bake)
@@ -59,7 +59,7 @@ class Oven:
     @blocking(lambda oven: oven.name)
     async def cool(self) -> None:
         """Cools."""
-        await Pause(0.0)
+        await Signal().within(0.0)
 
     @blocking("oven")
     async def peek(self) -> str:
@@ -117,7 +117,7 @@ def test_what_a_cancelled_caller_waits_for_is_cancelled() -> None:
         async def nap(self) -> None:
             """Naps."""
             try:
-                await Pause(60)
+                await Signal().within(60)
             finally:
                 ended.append("ended")
 

@@ -27,6 +27,11 @@ INTENDED = {
     "dead_requests_of": {"delivery_pkey", "message_pkey"},
     "requests_of": {"message_id_key", "delivery_message", "history_message"},
     "requests": {"message_id_key"},
+    "find_of_message": {"message_id_key", "delivery_message", "history_message"},
+    "standing": {"message_id_key", "delivery_message", "history_message"},
+    "message": {"message_id_key"},
+    "last_message": {"message_pkey"},
+    "find_repeatable": {"history_message", "message_pkey"},
     "find_dead_requests": {"delivery_died", "message_pkey"},
     "dead_request_position": {"delivery_died"},
     "find_waiting_requests": {"delivery_pkey", "message_pkey"},
@@ -39,8 +44,8 @@ INTENDED = {
     "delivered_requests": {"history_http", "message_pkey"},
     "queue_loads": {"delivery_due", "delivery_suspect", "delivery_lane", "delivery_owner"},
 }
-# What runs is never much: its index is walked.
-WALKED = {("sending_requests", "delivery_owner"), ("queue_loads", "delivery_owner")}
+# What runs is never much: its index is walked. The last message is at the end of its index.
+WALKED = {("sending_requests", "delivery_owner"), ("queue_loads", "delivery_owner"), ("last_message", "message_pkey")}
 # Read in the order of the index up to the limit: nothing below the limit sorts more than rows of one moment.
 IN_ORDER = {
     "dead_requests": "delivery_died",
@@ -75,6 +80,11 @@ def drive(store: Store) -> None:
     ids = [row.message_id for row in page.items if row.message_id is not None]
     assert len(store.deliveries.of_requests(ids)) == len(store.messages.requests(ids)) == 100
     deliveries = [row.id for row in page.items]
+    assert len(store.deliveries.of_message(Filter(message_id=ids[0])).items) == 1
+    assert store.deliveries.standing(ids[0], ["https://shop.example"]) is not None
+    last = store.messages.last_seq()
+    (done,) = store.deliveries.find(Filter(status="succeeded"), limit=1).items
+    assert len(store.messages.find_repeatable(Filter(message_id=done.message_id), last=last)) == 1
     assert len(store.deliveries.dead_requests(deliveries)) == 100
     assert len(store.attempts.last(deliveries)) == len(store.attempts.of_all(deliveries)) == 100
     waiting = store.deliveries.find_waiting_requests(Filter(hosts=("shop.example",)), after=100, limit=100)

@@ -168,6 +168,7 @@ COLUMNS = ("id", "message", "topic", "destination", "status", "priority", "attem
 @click.option("--reason", help="Only with this failure reason.")
 @click.option("--fingerprint", help="Only with this fingerprint of the traceback.")
 @click.option("--key", help="Only with this key.")
+@click.option("--label", help="Only with this label.")
 @utc_option
 @json_option
 def list_(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -18,10 +19,12 @@ from todoku.cli.options import (
     json_option,
     json_text,
     open_app,
+    open_named_app,
     rate,
 )
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operations
+from todoku.engine.deliveries import Of, resolve
 from todoku.store.deliveries import Filter
 
 Ids = tuple[UUID | int, ...]
@@ -31,6 +34,7 @@ _FILTERS = (
     click.option("--destination", help="Only to this destination."),
     click.option("--queue", help="Only in this queue."),
     click.option("--key", help="Only with this key."),
+    click.option("--label", help="Only with this label."),
 )
 
 
@@ -41,7 +45,7 @@ def filter_options(command: Any) -> Any:
     return command
 
 
-def build_filter(box: App, ids: Ids, *, everything: bool, **filters: str | None) -> Filter:
+def build_filter(box: App, ids: Ids, of: Of, /, *, everything: bool, **filters: str | None) -> Filter:
     """The deliveries that the operator selected: by ID, by reason, or all. UsageError if that is not clear."""
     refuse_empty(**filters)
     if (len(ids) > 0) + everything + (filters.get("reason") is not None) != 1:
@@ -49,7 +53,7 @@ def build_filter(box: App, ids: Ids, *, everything: bool, **filters: str | None)
         raise click.UsageError(f"Say which deliveries: give exactly one of {choice}.")
     if ids and any(filters.values()):
         raise click.UsageError("IDs cannot be combined with filters; leave the filters out.")
-    return Filter(ids=operations.resolve(box.store, ids)) if ids else Filter(**filters)  # type: ignore[arg-type]
+    return Filter(ids=resolve(box.store, ids, of=of)) if ids else Filter(**filters)  # type: ignore[arg-type]
 
 
 def refuse_empty(**filters: str | None) -> None:
@@ -72,22 +76,32 @@ def _to_clear(box: App, status: str, topic: str | None) -> int | None:
     return box.store.statistics.counts().succeeded if topic is None else None
 
 
-def report(act: str, matched: int, changed: int, skipped: dict[str, int], *, dry_run: bool, as_json: bool) -> None:
-    """Prints the result of an act. Exits 1 if it changed nothing."""
+def report(
+    act: str, matched: int, changed: int, skipped: dict[str, int], *, dry_run: bool, as_json: bool,
+    new: Sequence[UUID] | None = None,
+) -> None:  # fmt: skip
+    """Prints the result of an act, and the new messages of one that makes some. Exits 1 if it changed nothing."""
     if as_json:
+        more = {} if new is None else {"messages": new}
         print_json(
-            {"act": act, "matched": matched, "changed": changed, "skipped": skipped, "dry_run": dry_run}
+            {"act": act, "matched": matched, "changed": changed, "skipped": skipped, "dry_run": dry_run, **more}
         )  # fmt: skip
     else:
         say(f"{act}: {'would change' if dry_run else 'changed'} {changed} of {matched}")
         for why, number in sorted(skipped.items()):
             say(f"  {number} skipped: {why}{_HINTS.get(why, '')}")
+        for id in (new or ())[:_SHOWN]:
+            say(f"  new message {id}")
     if changed == 0:
         sys.exit(1)
 
 
+_SHOWN = 20
+"""New messages that are listed, at most."""
+
 _HINTS = {
     "is sending": " (its worker will settle it; if the worker is dead, run `todoku release-expired`)",
+    operations.SUCCEEDED: " (to run it again as a new message, use --again)",
     "is aborted": " (it is a dead letter: replay it, or remove it with `todoku clear --status aborted`)",
 }
 
@@ -100,26 +114,35 @@ _HINTS = {
 @filter_options
 @click.option("--limit", type=click.IntRange(1), help="Replay at most this many, oldest first.")
 @click.option("--rate", "pace", type=rate, metavar="R/s", help="Replay no faster than this: 20/s.")
+@click.option("--again", is_flag=True, help="Run successes again instead, each as a new message.")
+@click.option("--app", metavar="MODULE:ATTR", help="Your App, for --again (TODOKU_APP, or [tool.todoku] app).")
 @act_options
 @json_option
 def replay(
     *, database: str | None, schema: str | None, ids: Ids, everything: bool, limit: int | None, pace: float | None,
-    by: str | None, why: str | None, dry_run: bool, as_json: bool, **filters: str | None,
+    again: bool, app: str | None, by: str | None, why: str | None, dry_run: bool, as_json: bool, **filters: str | None,
 ) -> None:  # fmt: skip
     """Send dead letters again, with a full set of attempts.
 
     Select them by ID, by --reason, or with --all.
+
+    With --again, run deliveries again that succeeded: each as a new message to that destination alone, without its
+    idempotency key, and with the label todoku.again_of:ID. Your App says in which order and within which limits.
     """
-    with open_app(database, schema) as box:
-        selected = build_filter(box, ids, everything=everything, **filters)
+    with open_named_app(app, database, schema) if again else open_app(database, schema) as box:
+        of: Of = "succeeded" if again else "any"
+        selected = build_filter(box, ids, of, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
-        with progress(
-            "replaying", total=lambda: _at_most(limit, box, selected, "aborted"), quiet=as_json
-        ) as report_progress:
-            done = operations.replay(
-                box.store, selected, operator, limit=limit, rate=pace, dry_run=dry_run, progress=report_progress
-            )  # fmt: skip
-    report("replay", done.matched, done.replayed, done.skipped, dry_run=dry_run, as_json=as_json)
+        total = (lambda: limit) if again else lambda: _at_most(limit, box, selected, "aborted")
+        with progress("replaying", total=total, quiet=as_json) as report_progress:
+            options: Any = {"limit": limit, "rate": pace, "dry_run": dry_run, "progress": report_progress}
+            if again:
+                route_to = box.declarations.route_to
+                done = operations.repeat(box.outbox, selected, operator, route_to=route_to, **options)
+            else:
+                done = operations.refuse_successes(operations.replay(box.store, selected, operator, **options))
+    new = done.messages if again else None
+    report("replay", done.matched, done.replayed, done.skipped, dry_run=dry_run, as_json=as_json, new=new)
 
 
 @click.command()
@@ -138,7 +161,7 @@ def cancel(
     A waiting delivery becomes a dead letter (CANCELLED). The worker of a running one is asked to stop it.
     """
     with open_app(database, schema) as box:
-        selected = build_filter(box, ids, everything=everything, **filters)
+        selected = build_filter(box, ids, "unfinished", everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
         with progress(
             "cancelling", total=lambda: _at_most(None, box, selected, "pending", "failed", "sending"), quiet=as_json
@@ -166,7 +189,7 @@ def settle(
     if result is not None and outcome == "aborted":
         raise click.UsageError("--result needs --as succeeded.")
     with open_app(database, schema) as box:
-        filters, operator = Filter(ids=operations.resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
+        filters, operator = Filter(ids=resolve(box.store, ids)), identify_operator(by, why, dry_run=dry_run)
         done = operations.settle(
             box.store, filters, operator, succeeded=outcome == "succeeded", result=result, dry_run=dry_run
         )  # fmt: skip

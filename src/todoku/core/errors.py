@@ -7,6 +7,7 @@ TodokuError
 ├── IdempotencyConflict     the key was used before, with another body
 ├── InProgress              another caller is working on the key at this moment
 ├── JobAborted              the awaited job became a dead letter
+├── AmbiguousMessage        the message has several deliveries, and the caller did not choose one
 ├── NoSuchMessage           the message was rolled back, is not committed yet, or was pruned
 ├── ResultNotKept           the job does not store its results
 ├── CannotOpen              encrypted data cannot be read: shredded, changed, or its master key is not configured
@@ -72,6 +73,14 @@ class JobAborted(TodokuError):
 
 class NoSuchMessage(TodokuError, LookupError):
     """The message does not exist: it was rolled back, is not committed yet, or its retention has passed."""
+
+
+class AmbiguousMessage(TodokuError, LookupError):
+    """The message has several deliveries, and the caller did not choose one; `destinations` has their names."""
+
+    def __init__(self, message: str, *, hint: str = "", destinations: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.destinations = destinations
 
 
 class ResultNotKept(TodokuError):

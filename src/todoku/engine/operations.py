@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import DatabaseBusy, InvalidAct, NoSuchMessage
+from todoku.core.errors import DatabaseBusy, InvalidAct
 from todoku.core.http_request import served_as
+from todoku.engine.outbox import Outbox
+from todoku.engine.repetition import RouteTo, again_drafts
 from todoku.store.acts import Acted
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
@@ -42,12 +44,13 @@ class ActResult(msgspec.Struct, frozen=True):
     skipped: dict[str, int]
 
 
-class Replayed(msgspec.Struct, frozen=True):
-    """What a replay came to."""
+class Replayed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a replay came to. `messages`: the new messages, where successes were run again."""
 
     matched: int
     replayed: int
     skipped: dict[str, int]
+    messages: tuple[UUID, ...] = ()
 
 
 class _Batch(Protocol):
@@ -59,40 +62,6 @@ def sign(by: str, why: str) -> Signed:
     if not (by and by.strip() and why and why.strip()):
         raise InvalidAct(f"by={by!r}, why={why!r} does not say who and why", hint='by="ada", why="sent by mistake"')
     return Signed(by, why)
-
-
-def resolve(store: Store, ids: Iterable[UUID | int | str]) -> tuple[int, ...]:
-    """Delivery numbers of what people write: a number, or a message's id, which stands for its unfinished deliveries.
-
-    NoSuchMessage: there is none. InvalidAct: neither a number nor an id.
-    """
-    found: list[int] = []
-    for id in ids:
-        if isinstance(id, int) or (isinstance(id, str) and id.isdecimal()):
-            found.append(_number(id))
-        else:
-            found += _of_message(store, id if isinstance(id, UUID) else _uuid(id))
-    return tuple(dict.fromkeys(found))
-
-
-def _number(id: int | str) -> int:
-    if not 0 < (number := int(id)) < 1 << 63:
-        raise InvalidAct(f"{id} is no delivery number", hint="`todoku list` shows them")
-    return number
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        hint = "give a delivery's number or a message's id; `todoku list` shows both"
-        raise InvalidAct(f"{text!r} is no id", hint=hint) from None
-
-
-def _of_message(store: Store, id: UUID) -> list[int]:
-    if (story := store.messages.story(id)) is None:
-        raise NoSuchMessage(f"there is no message {id}", hint="`todoku list` shows the newest; old ones are pruned")
-    return [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
 
 
 _COUNTED: Final = 200_000
@@ -115,14 +84,78 @@ def replay(
     dry_run: bool = False,
     progress: Progress = _silent,
 ) -> Replayed:
-    """Dead letters → pending, oldest first (I9); at most `limit` of them, and at most `rate` a second."""
+    """Dead letters → pending, oldest first (I9); at most `limit` of them, and at most `rate` a second.
+
+    Of deliveries given by their numbers, those that succeeded are counted as skipped: `repeat` is for them.
+    """
     only_dead = which if which.ids is not None or which.status is not None else _with_status(which, "aborted")
 
     def batch(*, limit: int, after: int) -> Acted:
         return store.acts.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
 
     done = _batches(batch, limit=limit, progress=progress, rate=None if dry_run else rate)
-    return Replayed(done.matched, done.changed, done.skipped)
+    return Replayed(done.matched, done.changed, _with_successes(store, which, done.skipped))
+
+
+SUCCEEDED: Final = "is succeeded"
+_MISSING: Final = "not found, or being changed by somebody else"
+
+
+def _with_successes(store: Store, which: Filter, skipped: dict[str, int]) -> dict[str, int]:
+    """Why deliveries were passed over, where those that succeeded are not just "not found"."""
+    if which.ids is None or which.status is not None or _MISSING not in skipped:
+        return skipped
+    found = len(store.deliveries.find(Filter(ids=which.ids, status="succeeded"), limit=len(which.ids)).items)
+    counts = {**skipped, _MISSING: skipped[_MISSING] - found, SUCCEEDED: found}
+    return {why: number for why, number in counts.items() if number > 0}
+
+
+def refuse_successes(done: Replayed) -> Replayed:
+    """Returns the result of a replay. InvalidAct: everything it was to replay has succeeded."""
+    if done.skipped.keys() == {SUCCEEDED} and not done.replayed:
+        number = done.skipped[SUCCEEDED]
+        raise InvalidAct(
+            "the delivery has succeeded" if number == 1 else f"all {number} deliveries have succeeded",
+            hint="to run a success again, as a new message, use --again (again=True)",
+        )
+    return done
+
+
+def repeat(
+    outbox: Outbox,
+    which: Filter,
+    signed: Signed,
+    *,
+    route_to: RouteTo,
+    limit: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> Replayed:
+    """Runs succeeded deliveries again, oldest first: each as a new message to its destination alone (`repetition`)."""
+    if which.status not in (None, "succeeded") or which.reason is not None:
+        raise InvalidAct("only what succeeded runs again, and that has no reason", hint="replay it without --again")
+    store, after, matched = outbox.store, (0, 0), 0
+    last = store.messages.last_seq()
+    messages: list[UUID] = []
+    skipped: Counter[str] = Counter()
+    for most in _sizes(None if dry_run else rate):
+        size = most if limit is None else min(most, limit - matched)
+        rows = store.messages.find_repeatable(which, last=last, after=after, limit=size)
+        matched += len(rows)
+        if rows and not dry_run:
+            drafts, refused = again_drafts(outbox, rows, route_to)
+            messages += store.acts.repeat(drafts, signed)
+            skipped.update(refused)
+        progress(matched if dry_run else len(messages))
+        if len(rows) < size or matched == limit:
+            break
+        after = (rows[-1].message.seq, rows[-1].delivery.id)
+    if which.ids is not None and matched < len(which.ids):
+        others = store.deliveries.find(Filter(ids=which.ids), limit=len(which.ids)).items
+        skipped.update(f"is {each.status}" for each in others)
+        skipped[_MISSING] += len(which.ids) - matched - len(others)
+    return Replayed(matched, matched if dry_run else len(messages), dict(+skipped), tuple(messages))
 
 
 def cancel(

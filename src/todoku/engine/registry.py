@@ -12,10 +12,11 @@ from todoku.core.destination import Destination, Outgoing
 from todoku.core.ending import Hook
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import Retrying
-from todoku.core.http_request import served_as
+from todoku.core.http_request import QUEUE, SCHEMES, served_as
 from todoku.core.limit import Limit
 from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.sealed import inner_type
+from todoku.core.settings import Settings
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_headers import with_secrets
 from todoku.engine.jobs.decoders import Schemas
@@ -77,6 +78,16 @@ class Registry:
             target = around(target)
         self._targets[target.name] = target
         return target
+
+    def serve_http(self, sender: Destination, settings: Settings, *, batch: int) -> None:
+        """Registers HTTP: every worker of every App sends requests, to any host."""
+        for name in SCHEMES:
+            self.add(
+                Target(
+                    name=name, queue=QUEUE, backoff=settings.backoff, sender=sender, batch=batch,
+                    at_once=settings.http_per_host,
+                )
+            )  # fmt: skip
 
     def wrap(self, around: Callable[[Target], Target]) -> None:
         """Applies `around` to every target, present and future, such as a framework's wrapper of each handler.

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-import time
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from types import CoroutineType
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
@@ -76,20 +77,57 @@ def off_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaited
     return _OffLoop(partial(call, *args, **kwargs))
 
 
-class Pause(Awaited[None]):
-    """Waits for some seconds."""
+class Signal:
+    """A wake-up for one implementation, which any thread may give."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
+        self._given = threading.Event()
+        self._tell: Callable[[], object] | None = None
+
+    def give(self) -> None:
+        """Wakes the implementation, or lets its next wait return at once."""
+        self._given.set()
+        if (tell := self._tell) is not None:
+            with suppress(RuntimeError):  # its event loop is closed: there is no one to wake
+                tell()
+
+    def within(self, seconds: float) -> Awaited[bool]:
+        """Waits for the wake-up. False: it did not come in this time."""
+        return _SignalWait(self, seconds)
+
+    def take(self, seconds: float = 0.0) -> bool:
+        """Waits in this thread. Returns whether the wake-up was given, and forgets it."""
+        given = self._given.wait(seconds)
+        self._given.clear()
+        return given
+
+    @contextmanager
+    def telling(self, tell: Callable[[], object]) -> Iterator[None]:
+        """Calls `tell`, from the thread that gives the wake-up, while the block runs."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell = None
+
+
+class _SignalWait(Awaited[bool]):
+    def __init__(self, signal: Signal, seconds: float) -> None:
+        self._signal = signal
         self._seconds = seconds
 
-    def now(self, twin: str) -> None:
-        """As Awaited.now."""
+    def now(self, twin: str) -> bool:
         refuse_in_event_loop(twin)
-        time.sleep(self._seconds)
+        return self._signal.take(self._seconds)
 
-    async def later(self) -> None:
-        """As Awaited.later."""
-        await asyncio.sleep(self._seconds)
+    async def later(self) -> bool:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        with self._signal.telling(lambda: loop.call_soon_threadsafe(woken.set)):
+            if not self._signal.take():  # it may have been given before
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), self._seconds)
+                return self._signal.take()
+        return True
 
 
 def blocking(

@@ -20,7 +20,8 @@ from todoku.app import App, PublishOptions
 from todoku.core.errors import IdempotencyConflict, InProgress, InvalidMessage
 from todoku.core.message import Message
 from todoku.engine.jobs.event import Event
-from todoku.engine.jobs.job import Handle, Job
+from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.job import Job
 from todoku.engine.ledger import Answer
 from todoku.integrations.idempotency import Principal, caller_hash, principal_or_default, request_fields
 

@@ -10,17 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from todoku.core.identity import destination_lock, effect_scope, once_scope
+from todoku.core.message import Draft
 from todoku.store import gates
 from todoku.store.audit import Signed
-from todoku.store.database import Database, Tx
+from todoku.store.database import Database, Tx, run_steps
 from todoku.store.deliveries import Filter, parameters
 from todoku.store.ended_delivery import load_as_succeeded, load_ended
 from todoku.store.endings import Endings
 from todoku.store.lanes import REMOVED
+from todoku.store.publish import publish
 
 
 class Acted(msgspec.Struct, frozen=True):
@@ -54,6 +57,22 @@ class ActStore:
         """Makes dead letters pending again, with attempts from 0 and `replay_count + 1` (I9)."""
         act = _Act("replay", ("aborted",), _replay)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
+
+    def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed) -> list[UUID]:
+        """Publishes each draft, which runs the succeeded delivery with that number again. Returns the new messages.
+
+        The audit records it twice: of the delivery, which message runs it again; of the message, of which delivery.
+        """
+
+        def work(tx: Tx) -> list[UUID]:
+            messages = run_steps(tx, publish(self._endings.publishing(), [draft for _, draft in drafts]))
+            for (id, _), message in zip(drafts, messages, strict=True):
+                both = {f"run again as {message.id}": f"delivery:{id}", f"delivery {id} again": f"message:{message.id}"}
+                for action, target in both.items():
+                    tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[target])
+            return [message.id for message in messages]
+
+        return self._database.write("repeat", work) if drafts else []
 
     def cancel(
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False

@@ -222,7 +222,7 @@ class ClaimStore:
             if self._lost(claim.worker, [claim]):  # raises in its turn without a database: then it stays unknown
                 raise
             result = Transacted.SETTLED  # the commit had happened, only its reply was lost
-        self._endings.catch_up()
+        self._endings.after_commit()
         return result
 
     def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:

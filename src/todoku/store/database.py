@@ -154,8 +154,23 @@ class Database(Protocol):
     def bulk(self) -> AbstractContextManager[Bulk]:
         """A separate connection that reads and writes whole tables."""
 
-    def listen(self, notice: Callable[[], None]) -> Listener:
-        """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""
+    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:
+        """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom.
+
+        `awaited` is called with the id of a message whose end another process waits for (`announce_wait`).
+        """
+
+    def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:
+        """Calls `ended`, from a thread, with the id of a message for which `give_notice` was called.
+
+        None: this database has no notices between processes.
+        """
+
+    def announce_wait(self, message_id: str) -> None:
+        """Tells every process that listens for work that the end of this message's deliveries is awaited."""
+
+    def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None:
+        """Tells every process that listens for ends, with the commit, that deliveries of these messages ended."""
 
     def now(self) -> int | None:
         """The `:now` of statements, in microseconds, where the database has no clock (SQLite)."""

@@ -34,6 +34,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     fingerprint: str | None = None
     key: str | None = None
+    label: str | None = None
+    """A label of the message, whatever it is; `labels` are those of HTTP requests."""
     since: datetime | None = None
     until: datetime | None = None
     due: bool = False
@@ -123,6 +125,7 @@ class Standing(msgspec.Struct, frozen=True):
     reason: str | None
     error: str | None
     result: str | None
+    destination: str = ""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -149,6 +152,14 @@ class DeliveryStore:
     def count(self, which: Filter, *, most: int) -> int:
         """How many unfinished deliveries match, counted up to `most`."""
         return int(self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))[0][0])
+
+    def of_message(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """One page of the deliveries of `which.message_id`, newest first, those that succeeded among them."""
+        before = None if cursor is None else _cursor(cursor, 1)[0]
+        values = parameters(msgspec.structs.replace(which, status=None))
+        rows = self._database.read(lambda tx: tx.rows("find_of_message", **values, before=before, most=limit + 1))
+        items = tuple(map(delivery, rows[:limit]))
+        return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
     def of_requests(self, message_ids: Sequence[UUID]) -> tuple[Delivery, ...]:
         """The deliveries of these messages, finished or not, by id, as far as the messages are HTTP requests."""
@@ -202,9 +213,13 @@ class DeliveryStore:
 
         return self._database.read(work)
 
-    def standing(self, message_id: UUID, destination: str) -> Standing | None:
-        """The state of one delivery of a message, with its result if one was stored; None: there is no such."""
-        rows = self._database.read(lambda tx: tx.rows("standing", message_id=message_id, destination=destination))
+    def standing(self, message_id: UUID, destinations: Sequence[str]) -> Standing | None:
+        """The state of one delivery of a message, to one of these names of its destination; None: there is no such.
+
+        With its result, if one was stored.
+        """
+        names = list(destinations)
+        rows = self._database.read(lambda tx: tx.rows("standing", message_id=message_id, destinations=names))
         return Standing(*rows[0]) if rows else None
 
     def result(self, delivery_id: int) -> str | None:
@@ -226,9 +241,14 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
 _UNFINISHED: Final = frozenset({"status", "reason", "fingerprint", "due", "response_statuses"})
 
 
+def finished_parameters(which: Filter) -> dict[str, Any]:
+    """The parameters of the fragment `finished_matching`."""
+    return {name: value for name, value in parameters(which).items() if name not in _UNFINISHED}
+
+
 def find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     """As `find`, among deliveries that succeeded."""
-    filters = {name: value for name, value in parameters(which).items() if name not in _UNFINISHED}
+    filters = finished_parameters(which)
     seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
     if which.reason is not None or which.fingerprint is not None or which.due or which.response_statuses:
         return Page((), None)  # a succeeded delivery did not fail, is not due, and its response is not stored

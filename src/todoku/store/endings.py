@@ -27,6 +27,7 @@ from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
 from todoku.store.ended_delivery import EndedDelivery
 from todoku.store.publish import Publishing, publish
+from todoku.store.waiters import Waiters
 
 T = TypeVar("T")
 
@@ -102,18 +103,24 @@ _CATCH_UP_LIMIT: Final = 100
 class Endings:
     """Publishes the consequences of ends in one database. Its methods may be called from any thread."""
 
-    def __init__(self, database: Database, *, notify: bool) -> None:
+    def __init__(self, database: Database, waiters: Waiters, *, notify: bool) -> None:
         self._database = database
+        self._waiters = waiters
         self._notify = notify
         self._hooks: tuple[Hook, ...] = ()
         self._hooks_until = 0.0
         self._late: set[str] = set()
 
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
-        """Runs a write that may end deliveries, then publishes the next batches that had to wait for its commit."""
+        """Runs a write that may end deliveries, then does what had to wait for its commit."""
         result = self._database.write(operation, work)
-        self.catch_up()
+        self.after_commit()
         return result
+
+    def after_commit(self) -> None:
+        """Wakes the callers that wait for an end, and publishes the next batches. `write` does this by itself."""
+        self._waiters.wake()
+        self.catch_up()
 
     # ------------------------------------------------------------------------------------ after the end
 
@@ -122,10 +129,10 @@ class Endings:
     ) -> None:
         """Call this after attempts were settled. `cancelled`: ids that ended because an operator cancelled them.
 
-        Without hooks, batches and callbacks this only checks each claim's headers, without a query.
+        Without hooks, batches, callbacks and waiting callers this only checks each claim's headers, without a query.
         """
         known = self._known(tx)
-        if known or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
+        if known or self._waiters or [pair for pair in pairs if pair[0].headers is not None and _is_followed(*pair)]:
             self.after_end(tx, ended_delivery.select_ended(pairs, cancelled))
 
     def after_abort(self, tx: Tx, ids: Sequence[int]) -> None:
@@ -138,8 +145,10 @@ class Endings:
         if ended:
             self._publish_to_hooks(tx, ended)
             if calls := _follow_requests(tx, ended):
-                run_steps(tx, publish(self._publishing(), calls))
+                run_steps(tx, publish(self.publishing(), calls))
             self._publish_next(tx, batches.count(tx, ended))
+            if self._waiters:
+                self._waiters.note(tx, {each.message_id for each in ended})
 
     def after_purge(self, tx: Tx, removed: Iterable[EndedDelivery]) -> None:
         """Call this before dead letters are removed: gives up the batches that need them to succeed."""
@@ -176,7 +185,7 @@ class Endings:
         ]
         if matched:
             ((now,),) = tx.rows("clock")
-            run_steps(tx, publish(self._publishing(), [_ending_draft(each, hooks, now) for each, hooks in matched]))
+            run_steps(tx, publish(self.publishing(), [_ending_draft(each, hooks, now) for each, hooks in matched]))
 
     # ------------------------------------------------------------------------------------------- batches
 
@@ -185,7 +194,7 @@ class Endings:
         done = [each for each in complete if not self._must_wait(each)]
         self._late.update(each.id for each in complete if self._must_wait(each))
         if done:
-            run_steps(tx, batches.begin(self._publishing(), [each.next for each in done if each.next is not None]))
+            run_steps(tx, batches.begin(self.publishing(), [each.next for each in done if each.next is not None]))
             tx.rows("finish_batches", ids=[each.id for each in done])
 
     def _must_wait(self, complete: batches.Complete) -> bool:
@@ -217,11 +226,12 @@ class Endings:
     def _take(self, tx: Tx, id: str) -> int:
         rows = tx.rows("take_batch", id=id)
         if following := [each for (next,) in rows if (each := batches.read(next)) is not None]:
-            run_steps(tx, batches.begin(self._publishing(), following))
+            run_steps(tx, batches.begin(self.publishing(), following))
         tx.rows("finish_batches", ids=[id])
         return len(rows)
 
-    def _publishing(self) -> Publishing:
+    def publishing(self) -> Publishing:
+        """The facts about the database that a publish is built from, as of now."""
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self._notify)
 

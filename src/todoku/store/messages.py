@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -12,7 +13,7 @@ from todoku.store.attempts import Attempt, attempt
 from todoku.store.audit import AuditRow
 from todoku.store.columns import build, moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Delivery, Filter, find, find_history
+from todoku.store.deliveries import Delivery, Filter, delivery, find, find_history, finished_parameters
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -38,6 +39,13 @@ class Story(msgspec.Struct, frozen=True):
     deliveries: tuple[Delivery, ...]
     attempts: tuple[Attempt, ...]
     audit: tuple[AuditRow, ...]
+
+
+class Repeatable(msgspec.Struct, frozen=True):
+    """A delivery that succeeded, and its message."""
+
+    delivery: Delivery
+    message: StoredMessage
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -69,6 +77,27 @@ class MessageStore:
         """Everything known about a message; None: there is no such message."""
         return self._database.read(lambda tx: _story(tx, message_id))
 
+    def last_seq(self) -> int:
+        """The seq of the message that was stored last; 0: there is none."""
+        return int(self._database.read(lambda tx: tx.rows("last_message"))[0][0])
+
+    def find_repeatable(
+        self, which: Filter, *, last: int, after: tuple[int, int] = (0, 0), limit: int = 500
+    ) -> tuple[Repeatable, ...]:
+        """Deliveries that succeeded, with their messages, in publish order: those behind (message's seq, delivery).
+
+        Only of messages up to the seq `last`, so that what runs again is not found in its turn. Deliveries of messages
+        that were pruned are left out.
+        """
+        (after_seq, after_id), filters = after, finished_parameters(which)
+        if which.message_id is not None:  # read the history of this message only
+            found = self._database.read(lambda tx: tx.rows("message", message_id=which.message_id))
+            seq = found[0][0] if found else 0
+            after_seq, after_id, last = (*max(after, (seq - 1, _HIGHEST)), min(last, seq))
+        values = {"after_seq": after_seq, "after_id": after_id, "last_seq": last, "most": limit}
+        rows = self._database.read(lambda tx: tx.rows("find_repeatable", **filters, **values))
+        return tuple(Repeatable(delivery(row[:_COLUMNS]), _message(row[_COLUMNS:])) for row in rows)
+
     def requests(self, message_ids: Sequence[UUID]) -> dict[UUID, StoredRequest]:
         """Those of these messages that are HTTP requests."""
         ids = [str(id) for id in message_ids]
@@ -87,12 +116,19 @@ class MessageStore:
         return {uuid(id): Preview(payload, size, kind) for id, payload, size, kind in rows}
 
 
+_COLUMNS: Final = len(Delivery.__struct_fields__)
+_HIGHEST: Final = (1 << 63) - 1
+
+
+def _message(row: tuple[Any, ...]) -> StoredMessage:
+    return build(StoredMessage, row[0], uuid(row[1]), *row[2:-1], moment(row[-1]))
+
+
 def _story(tx: Tx, message_id: UUID) -> Story | None:
     found = tx.rows("message", message_id=message_id)
     if not found:
         return None
-    (row,) = found
-    message = build(StoredMessage, row[0], uuid(row[1]), *row[2:-1], moment(row[-1]))
+    message = _message(found[0])
     which = Filter(message_id=message_id)
     deliveries = find(tx, which, None, 10_000).items + find_history(tx, which, None, 10_000).items
     ids = [delivery.id for delivery in deliveries]

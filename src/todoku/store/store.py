@@ -37,6 +37,7 @@ from todoku.store.sql import Steps
 from todoku.store.statistics import Statistics
 from todoku.store.tokens import TokenStore
 from todoku.store.url_groups import UrlGroupStore
+from todoku.store.waiters import Waiters
 
 T = TypeVar("T")
 
@@ -58,7 +59,9 @@ class Store:
         for name in _NOUNS:
             self.__dict__.pop(name, None)
         self.database = database
-        self._endings = Endings(database, notify=self._notify)
+        self.waiters = Waiters(database, notify=self._notify)
+        """Callers that wait for the end of a delivery."""
+        self._endings = Endings(database, self.waiters, notify=self._notify)
         self.claims = ClaimStore(database, self._endings, ledger_ttl=self._ledger_ttl)
         """Deliveries as workers take and settle them."""
 
@@ -170,6 +173,7 @@ class Store:
 
     def close(self) -> None:
         """Closes every connection. The store cannot be used afterwards."""
+        self.waiters.close()
         self.database.close()
 
     def run(self, steps: Steps[T]) -> T:
@@ -178,7 +182,7 @@ class Store:
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""
-        return self.database.listen(notice)
+        return self.database.listen(notice, awaited=self.waiters.expect)
 
     # ------------------------------------------------------------------------------- hooks and batches
 

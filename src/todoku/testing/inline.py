@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
@@ -112,9 +112,10 @@ class _InlineDeliveries:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stored, name)
 
-    def standing(self, message_id: UUID, destination: str) -> Standing | None:
+    def standing(self, message_id: UUID, destinations: Sequence[str]) -> Standing | None:
         """As DeliveryStore.standing."""
-        return self._ended.get((message_id, destination)) or self._stored.standing(message_id, destination)
+        ended = (found for name in destinations if (found := self._ended.get((message_id, name))) is not None)
+        return next(ended, None) or self._stored.standing(message_id, destinations)
 
 
 def _join(context: Context, tx: Any) -> None:

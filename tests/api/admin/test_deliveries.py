@@ -51,6 +51,37 @@ def test_a_delivery_that_succeeded_is_found_too(server: Server, world: World) ->
     assert server.ask("GET", "/deliveries?status=succeeded")["items"][0]["id"] == claim.id
 
 
+def test_a_success_is_replayed_only_as_a_new_message(server: Server, world: World) -> None:
+    (message,) = world.publish(1)
+    (claim,) = world.claim(world.worker())
+    world.settle([claim])
+    path, why = f"/deliveries/{claim.id}/replay", {"why": "the template was wrong"}
+    refused = server.ask("POST", path, json=why, status=422)
+    assert "again" in refused["detail"]
+    dry = server.ask("POST", path, json={**why, "again": True, "dry_run": True}, scope="operate")
+    assert dry == {"matched": 1, "replayed": 1, "skipped": {}}
+    assert world.deliveries() == []
+    done = server.ask("POST", path, json={**why, "again": True}, scope="operate")
+    (new,) = done.pop("messages")
+    assert done == {"matched": 1, "replayed": 1, "skipped": {}}
+    label = f"todoku.again_of:{message.id}"
+    assert server.ask("GET", f"/messages/{new}")["labels"] == [label]
+    found = server.ask("GET", "/deliveries", params={"label": label})
+    assert [row["message_id"] for row in found["items"]] == [new]
+    assert server.ask("POST", "/deliveries/999/replay", json=why, status=404)["detail"].startswith("there is no")
+
+
+def test_deliveries_are_replayed_by_what_they_are(server: Server, dead: list[int], world: World) -> None:
+    done = server.ask("POST", "/deliveries/replay", json={"ids": dead[:1], "why": "a test"})
+    assert done == {"matched": 1, "replayed": 1, "skipped": {}}
+    world.settle(world.claim(world.worker()))
+    again = server.ask("POST", "/deliveries/replay", json={"ids": dead[:1], "why": "a test"})
+    assert again == {"matched": 0, "replayed": 0, "skipped": {"is succeeded": 1}}  # repeating it is harmless
+    many = server.ask("POST", "/deliveries/replay", json={"all": True, "again": True, "limit": 1, "why": "a test"})
+    assert (many["replayed"], len(many["messages"])) == (1, 1)
+    assert "all deliveries" in server.ask("POST", "/deliveries/replay", json={"why": "x"}, status=422)["detail"]
+
+
 def test_a_failed_attempt_is_told_with_what_was_answered(server: Server, world: World) -> None:
     """S4-6: the cause of a failure is found, down to the receiver's own words."""
     world.publish(1)

@@ -1,4 +1,4 @@
-"""Deliveries: list, get, list failed attempts, cancel."""
+"""Deliveries: list, get, list failed attempts, replay, cancel."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from todoku.core.errors import NotThere
 from todoku.engine import operations
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.operations import ActResult, Replayed
+from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter, Page
 from todoku.store.statistics import DeadGroup
 
@@ -165,6 +166,53 @@ def cancel_delivery(context: RequestContext, where: ByNumber, body: Reasoned, by
     return operations.cancel(context.store, Filter(ids=(where.id,)), signed(by, body))
 
 
+class Repeat(Act, frozen=True, kw_only=True):
+    """Selects the deliveries to replay: at most `limit`, oldest first.
+
+    `again`: those that succeeded instead of dead letters, each as a new message to its destination alone.
+    """
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    again: bool = False
+
+
+class RepeatOne(Reasoned, frozen=True, kw_only=True):
+    """`again`: run the delivery although it succeeded, as a new message to its destination alone."""
+
+    again: bool = False
+    dry_run: bool = False
+
+
+@operation("POST", "/deliveries/{id}/replay", access="operate")
+def replay_delivery(context: RequestContext, where: ByNumber, body: RepeatOne, by: str) -> Replayed:
+    """Replays a dead letter; with `again`, runs a succeeded delivery again as a new message."""
+    _get(context, where.id)  # raises NotThere
+    which = Filter(ids=(where.id,))
+    done = _replay(context, which, signed(by, body), again=body.again, limit=1, dry_run=body.dry_run)
+    return operations.refuse_successes(done)
+
+
+@operation("POST", "/deliveries/replay", access="operate")
+def replay_deliveries(context: RequestContext, body: Repeat, by: str) -> Replayed:
+    """Replays all matching dead letters; with `again`, runs all matching successes again as new messages."""
+    author = signed(by, body)
+    return _replay(context, act_filter(body), author, again=body.again, limit=body.limit, dry_run=body.dry_run)
+
+
+def _replay(
+    context: RequestContext, which: Filter, author: Signed, *, again: bool, limit: int, dry_run: bool
+) -> Replayed:  # fmt: skip
+    if again:
+        route_to = context.box.declarations.route_to
+        done = operations.repeat(
+            context.outbox, which, author, route_to=route_to, limit=limit, dry_run=dry_run
+        )  # fmt: skip
+    else:
+        done = operations.replay(context.store, which, author, limit=limit, dry_run=dry_run)
+    context.outbox.wake()
+    return done
+
+
 @operation("POST", "/deliveries/cancel", access="operate")
 def cancel_deliveries(context: RequestContext, body: Act, by: str) -> ActResult:
     """Cancels all matching deliveries."""
@@ -178,4 +226,12 @@ def _get(context: RequestContext, id: int) -> Delivery:
     raise NotThere(f"there is no delivery {id}", hint="deliveries older than the retention are pruned")
 
 
-OPERATIONS: Final = (list_deliveries, get_delivery, list_attempts, cancel_delivery, cancel_deliveries)
+OPERATIONS: Final = (
+    list_deliveries,
+    get_delivery,
+    list_attempts,
+    replay_delivery,
+    replay_deliveries,
+    cancel_delivery,
+    cancel_deliveries,
+)

@@ -73,6 +73,7 @@ class Selecting(Parameters, frozen=True, kw_only=True):
     reason: Text | None = None
     fingerprint: Text | None = None
     key: Text | None = None
+    label: Text | None = None
     message_id: UUID | None = None
     since: Moment | None = None
     until: Moment | None = None
@@ -103,6 +104,7 @@ def filter_of(query: Selecting, **more: object) -> Filter:
         reason=query.reason,
         fingerprint=query.fingerprint,
         key=query.key,
+        label=query.label,
         message_id=query.message_id,
         since=in_utc(query.since, "since"),
         until=in_utc(query.until, "until"),

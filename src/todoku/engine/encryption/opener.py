@@ -16,6 +16,7 @@ import msgspec
 from cachetools import LRUCache
 
 from todoku.core.errors import CannotOpen, StoreError
+from todoku.core.http_request import HttpRequest
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Response, Retry, Snooze, Traceback
 from todoku.core.sealed import (
@@ -32,7 +33,13 @@ from todoku.core.sealed import (
     unpack,
 )
 from todoku.engine.encryption.cipher import DataKey, WrongTag, require_cryptography, unwrap
-from todoku.engine.encryption.secret_headers import has_sealed_headers, sealed_headers_of, secrets_of, without_secrets
+from todoku.engine.encryption.secret_headers import (
+    has_sealed_headers,
+    open_request,
+    sealed_headers_of,
+    secrets_of,
+    without_secrets,
+)
 from todoku.engine.observability.log import Log
 from todoku.store.messages import StoredMessage
 from todoku.store.store import Store
@@ -166,6 +173,13 @@ class Opener:
         if (kind := kind_of(content_type)) is None:
             return raw
         return self._open(raw, SealedPlace("payload", message_id, topic, kind.inner))[1]
+
+    def request(self, message: StoredMessage) -> HttpRequest:
+        """Returns the HTTP request of a stored message, with its secret headers and those of its callbacks decrypted.
+
+        Raises CannotOpen, StoreError, InvalidMessage (the message is no request).
+        """
+        return open_request(str(message.id), message.headers, lambda raw, place: self._open(raw, place)[1])
 
     # ------------------------------------------------------------------------------------------- inside
 

@@ -135,6 +135,7 @@ def _place_of_default(group: str, name: str) -> str:
 
 
 Seal = Callable[[bytes, SealedPlace], bytes]
+"""Encrypts bytes for a place, or decrypts them there."""
 
 _SHORTEST: Final = 8
 """Shorter secrets are not redacted in responses: they would match everywhere."""
@@ -181,6 +182,34 @@ def _seal_text(secrets: dict[str, str], place: SealedPlace, seal: Seal) -> str:
 
 def _place(id: str, sent: HttpRequest | Callback, kind: RequestKind) -> SealedPlace:
     return SealedPlace("headers", id, sent.url, kind=kind, method=sent.method)
+
+
+def open_request(id: str, headers: str | None, open: Seal) -> HttpRequest:
+    """Returns the request of the message `id`, with all its secret headers. The inverse of `seal_headers`.
+
+    InvalidMessage: the headers contain no request.
+    """
+    if (request := request_of(headers)) is None:
+        raise InvalidMessage("the message is no HTTP request", hint="only http.request has one")
+    if (text := _decode(headers).get(SECRETS)) is not None:
+        secrets = _open_text(text, _place(id, request, "request"), open)
+        request = msgspec.structs.replace(request, headers={**request.headers, **secrets})
+    return msgspec.structs.replace(
+        request,
+        callback=_open_callback(request.callback, open, id, "callback"),
+        failure_callback=_open_callback(request.failure_callback, open, id, "failure_callback"),
+    )
+
+
+def _open_callback(callback: Callback | None, open: Seal, id: str, kind: RequestKind) -> Callback | None:
+    if callback is None or callback.sealed is None:
+        return callback
+    secrets = _open_text(callback.sealed, _place(id, callback, kind), open)
+    return msgspec.structs.replace(callback, headers={**callback.headers, **secrets}, sealed=None)
+
+
+def _open_text(text: str, place: SealedPlace, open: Seal) -> dict[str, str]:
+    return msgspec.json.decode(open(parse_sealed_text(text), place), type=dict[str, str])
 
 
 def has_sealed_headers(claim: Claimed) -> bool:

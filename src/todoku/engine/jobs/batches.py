@@ -11,7 +11,8 @@ import msgspec
 from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_drafts
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft
-from todoku.engine.jobs.job import Call, Handle
+from todoku.engine.jobs.handle import Handle
+from todoku.engine.jobs.job import Call
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.batches import BatchStatus

@@ -14,7 +14,9 @@ from todoku.core.schedule import Missed, Plan, When, policy
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route, pattern
 from todoku.engine.context import Context
+from todoku.engine.deliveries import Id
 from todoku.engine.jobs.event import E, Event, EventClasses
+from todoku.engine.jobs.handle import Handle, ResultReader, locate
 from todoku.engine.jobs.handler import build_handler, is_async
 from todoku.engine.jobs.job import Call, Handler, Job
 from todoku.engine.jobs.options import JobOptions, PublishOptions
@@ -237,6 +239,19 @@ class Declarations:
             self.registry.add(self._target(called, to))
             self._served[called] = to
         return called
+
+    def route_to(self, destination: str) -> Route | None:
+        """How messages go to this destination; None: it is not declared here."""
+        if (job := self.jobs.get(destination)) is not None:
+            return job.route
+        return next((route for route in self.routes if route.destination == destination), None)
+
+    def handle(self, id: Id, destination: str | None) -> Handle[Any]:
+        """The handle of a delivery; the contract is that of `App.handle`. Blocks."""
+        message_id, name = locate(self.outbox.store, id, destination)
+        if (job := self.jobs.get(name)) is not None:
+            return job.handle(message_id)
+        return Handle(self.outbox, message_id, (name,), ResultReader(msgspec.json.decode), self.route_to(name))
 
     # ------------------------------------------------------------------------------------------- inside
 

@@ -14,7 +14,8 @@ from todoku.core.topic_pattern import Route, check_topic
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.decoders import result_decoder
-from todoku.engine.jobs.job import Handler, ResultReader
+from todoku.engine.jobs.handle import ResultReader
+from todoku.engine.jobs.job import Handler
 from todoku.engine.jobs.options import (
     JobOptions,
     checked_attempts,

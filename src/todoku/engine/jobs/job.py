@@ -2,139 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidMessage, JobAborted, NoSuchMessage, ResultNotKept
+from todoku.core.errors import InvalidMessage
 from todoku.core.message import Claimed, Draft, Message
-from todoku.core.outcome import Duration, seconds
-from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
-from todoku.engine import operations
 from todoku.engine.context import Context
-from todoku.engine.encryption.opener import Opener
+from todoku.engine.deliveries import parse_message_id
+from todoku.engine.jobs.handle import Handle, ResultReader
 from todoku.engine.jobs.options import CallOptions, checked_attempts, checked_duration, checked_queue
 from todoku.engine.jobs.signature import Signature
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions
 from todoku.engine.registry import Target
-from todoku.engine.twins import Pause, asynchronous, blocking, in_thread
+from todoku.engine.twins import asynchronous, blocking
 from todoku.store.columns import EPOCH
-from todoku.store.deliveries import Filter, Standing
-from todoku.store.store import Store
-
-# ------------------------------------------------------------
-# The handle of an enqueued job: its status, its result, and cancelling it.
-
-R_co = TypeVar("R_co", covariant=True)
-
-_FIRST_WAIT: Final = 0.01
-_LONGEST_WAIT: Final = 0.5
-
-
-class ResultReader(msgspec.Struct, frozen=True):
-    """How a job's result is decoded; None: it keeps none."""
-
-    decode: Callable[[str], Any] | None
-
-
-class Handle(Generic[R_co]):
-    """One enqueued job. `duplicate`: an equal one was stored before. `stored`: False if a `best_effort` call failed."""
-
-    __slots__ = ("_kept", "_opener", "_store", "duplicate", "id", "job", "stored")
-
-    def __init__(
-        self, store: Store, id: UUID, job: str, kept: ResultReader, *, duplicate: bool = False, stored: bool = True,
-        opener: Opener | None = None,
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._kept = kept
-        self._opener = opener
-        self.id = id
-        self.job = job
-        self.duplicate = duplicate
-        self.stored = stored
-
-    def __repr__(self) -> str:
-        return f"<Handle {self.job} {self.id}{' duplicate' if self.duplicate else ''}{'' if self.stored else ' lost'}>"
-
-    @blocking("handle")
-    async def status(self) -> Status:
-        """Returns its status. NoSuchMessage: it was rolled back, is not committed yet, or its retention has passed."""
-        standing = await in_thread(self._store.deliveries.standing, self.id, self.job)
-        if standing is None:
-            raise NoSuchMessage(
-                f"there is no {self.job} {self.id}",
-                hint="its transaction is not committed or was rolled back, or its retention has passed",
-            )
-        return Status(standing.status)
-
-    astatus = asynchronous(status)
-
-    @blocking("handle")
-    async def result(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - of the result, not of this call
-        """Waits for the job's return value, at most `timeout` (None: without a limit).
-
-        JobAborted if it became a dead letter, TimeoutError if it takes longer, ResultNotKept if the job was declared
-        without `keep_result=True`, CannotOpen if it is encrypted and its key is gone or not here.
-        """
-        for wait in self._waits(timeout):
-            standing = await in_thread(self._look)
-            if standing is not None and standing.status == Status.SUCCEEDED:
-                return self._value(standing)
-            self._refuse_aborted(standing)
-            await Pause(wait)
-        raise TimeoutError(f"{self.job} {self.id} has no result after {timeout} s; it goes on")
-
-    aresult = asynchronous(result)
-
-    @blocking("handle")
-    async def cancel(self, *, by: str, why: str) -> bool:
-        """Cancels it: True if it had not ended. A running attempt is asked to stop, and a success before that wins."""
-        which, who = Filter(message_id=self.id, destination=self.job), operations.sign(by, why)
-        return (await in_thread(operations.cancel, self._store, which, who)).changed > 0
-
-    acancel = asynchronous(cancel)
-
-    # ------------------------------------------------------------------------------------------- inside
-
-    def _look(self) -> Standing | None:
-        """Where it is now, with its result decrypted. Blocks."""
-        standing = self._store.deliveries.standing(self.id, self.job)
-        if standing is None or standing.result is None or self._opener is None:
-            return standing
-        opened = self._opener.result(standing.result, str(self.id), self.job)
-        return msgspec.structs.replace(standing, result=opened)
-
-    def _waits(self, timeout: Duration | None) -> Iterator[float]:
-        """The pauses between looks, each longer than the one before; the last look is at the end of the timeout."""
-        if self._kept.decode is None:
-            raise ResultNotKept(f"{self.job} keeps no result", hint="declare it with keep_result=True")
-        ends = None if timeout is None else time.monotonic() + seconds(timeout, what="timeout")
-        wait = _FIRST_WAIT
-        while ends is None or (left := ends - time.monotonic()) > 0:
-            yield wait if ends is None else min(wait, left)
-            wait = min(wait * 1.5, _LONGEST_WAIT)
-        yield 0.0
-
-    def _value(self, standing: Standing) -> R_co:
-        if standing.result is None or self._kept.decode is None:
-            return None  # type: ignore[return-value]  # it returned None, and that is what R says then
-        return self._kept.decode(standing.result)  # type: ignore[no-any-return]
-
-    def _refuse_aborted(self, standing: Standing | None) -> None:
-        if standing is not None and standing.status == Status.ABORTED:
-            reason = standing.reason or "UNKNOWN"
-            raise JobAborted(
-                f"{self.job} {self.id} was aborted: {reason}: {standing.error or reason}",
-                hint="remove the cause, then replay it",
-                reason=reason,
-            )
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -232,6 +118,21 @@ class Job(Generic[P, R]):
 
     aenqueue = asynchronous(enqueue)
 
+    def handle(self, id: UUID | str) -> Handle[R]:
+        """Returns the handle of this job's delivery of the message with this id, whoever stored it.
+
+        It is not looked up here: of a message that does not exist, the handle's calls raise NoSuchMessage.
+        """
+        return handle_of(self._outbox, self._handler, id if isinstance(id, UUID) else parse_message_id(id))
+
+
+def handle_of(
+    outbox: Outbox, handler: Handler, id: UUID, *, duplicate: bool = False, stored: bool = True
+) -> Handle[Any]:
+    """Returns the handle of a handler's delivery of a message, also of one that was stored under a former name."""
+    names = (handler.target.name, *handler.aliases)
+    return Handle(outbox, id, names, handler.kept, handler.route, duplicate=duplicate, stored=stored)
+
 
 class Call(Generic[R]):
     """One call of a job: its arguments are checked and encoded, and it is not stored yet."""
@@ -262,11 +163,7 @@ class Call(Generic[R]):
 
     def handle(self, message: Message) -> Handle[R]:
         """Returns the handle of the stored call."""
-        handler = self._handler
-        return Handle(
-            self._outbox.store, message.id, handler.target.name, handler.kept,
-            duplicate=message.duplicate, opener=self._outbox.opener,
-        )  # fmt: skip
+        return handle_of(self._outbox, self._handler, message.id, duplicate=message.duplicate)
 
     def handle_of(self, draft: Draft) -> Handle[R]:
         """Returns the handle of a call that will be stored with this draft's id."""
@@ -276,8 +173,7 @@ class Call(Generic[R]):
         """Returns the handle of a call that may not be stored (None): then `stored` is False."""
         if messages is not None:
             return self.handle(messages[0])
-        handler = self._handler
-        return Handle(self._outbox.store, draft.id, handler.target.name, handler.kept, stored=False)
+        return handle_of(self._outbox, self._handler, draft.id, stored=False)
 
 
 def routed(route: Route, given: CallOptions) -> Route:

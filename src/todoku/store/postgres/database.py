@@ -27,7 +27,7 @@ from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
-from todoku.store.postgres.notices import PostgresListener
+from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
@@ -140,8 +140,23 @@ class PostgresDatabase:
         ):
             yield PostgresBulk(connection, PostgresTx(connection, self._restyled), self._settings.schema)
 
-    def listen(self, notice: Callable[[], None]) -> Listener:
-        return PostgresListener(self._settings.database, notice)
+    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:
+        def heard(payload: str) -> None:
+            if payload.startswith(AWAITED):
+                awaited(payload.removeprefix(AWAITED))
+            else:
+                notice()
+
+        return PostgresListener(self._settings.database, WORK, heard)
+
+    def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:
+        return PostgresListener(self._settings.database, ENDS, ended)
+
+    def announce_wait(self, message_id: str) -> None:
+        self.write("announce", lambda tx: tx.rows("notify", channel=WORK, payloads=[AWAITED + message_id]))
+
+    def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None:
+        tx.rows("notify", channel=ENDS, payloads=list(message_ids))
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
         return self._transaction("read", work, f"begin isolation level repeatable read, read only; {_NO_TIMEOUTS}")

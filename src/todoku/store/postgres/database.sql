@@ -20,6 +20,10 @@ release savepoint todoku_best_effort
 -- Only reads: the database's clock.
 select date_part('epoch', todoku_now())
 
+-- name: notify
+-- Writes no row. The notices are sent with the commit, or never; repeating one is harmless.
+select pg_notify(:channel, payload) from unnest(:payloads::text[]) as s(payload)
+
 -- name: server
 -- Only reads.
 select current_setting('server_version'), current_setting('synchronous_commit')

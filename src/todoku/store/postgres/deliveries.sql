@@ -38,6 +38,11 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 's
        and (:caller_ips::text[] is null or request ->> 'caller_ip' = any (:caller_ips::text[]))
        and (:flow_keys::text[] is null or request -> 'flow' ->> 'key' = any (:flow_keys::text[]))))
 
+-- name: labelled
+-- A fragment: the filter by a label of the message, which is read only if the filter is set.
+(:label::text is null or exists (
+        select from json_array_elements_text(coalesce(m.labels, '[]')) l(label) where l.label = :label))
+
 -- name: matching
 -- A fragment: the filter of find, replay, cancel and purge. A filter that is null matches everything.
 (:ids::bigint[] is null or d.id = any (:ids::bigint[]))
@@ -49,6 +54,7 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 's
    and (:reason::text is null or d.reason = :reason)
    and (:fingerprint::text is null or d.fingerprint = :fingerprint)
    and (:key::text is null or m.key = :key)
+   and {labelled}
    and (:since::timestamptz is null or d.updated_at >= :since)
    and (:until::timestamptz is null or d.updated_at < :until)
    and (not :due::boolean or (d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()))
@@ -81,39 +87,58 @@ select count(*)
   from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
          where {matching} order by d.id limit :most) found
 
--- name: find_history
--- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
-select {finished_columns}, h.message_seq
-  from todoku_history h left join todoku_message m on m.seq = h.message_seq
- where (:message_id::uuid is null or m.id = :message_id::uuid)
+-- name: finished_matching
+-- A fragment: the filter as `matching`, of deliveries that succeeded. They have no reason, and are not due.
+(:message_id::uuid is null or m.id = :message_id::uuid)
    and (:ids::bigint[] is null or h.delivery_id = any (:ids::bigint[]))
    and (:topic::text is null or m.topic = :topic)
    and (:destination::text is null or h.destination = :destination)
    and (:queue::text is null or h.queue = :queue)
    and (:key::text is null or m.key = :key)
+   and {labelled}
    and (:since::timestamptz is null or h.finished_at >= :since)
    and (:until::timestamptz is null or h.finished_at < :until)
    and (:message_ids::text[] is null or m.id = any (:message_ids::text[]::uuid[]))
    and (:published_since::timestamptz is null or m.created_at >= :published_since)
    and (:published_until::timestamptz is null or m.created_at < :published_until)
    and {request_matching}
+
+-- name: find_history
+-- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
+select {finished_columns}, h.message_seq
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where {finished_matching}
    and (:before::bigint is null or (h.message_seq, h.delivery_id) < (:before_seq::bigint, :before::bigint))
  order by h.message_seq desc, h.delivery_id desc limit :most
+
+-- name: find_of_message
+-- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither. The
+-- message is found by its id first, so that both tables are read by its number.
+with m as materialized (select * from todoku_message where id = :message_id)
+select {delivery_columns}
+  from m cross join lateral (select * from todoku_delivery where message_seq = m.seq offset 0) d
+ where {matching} and (:before::bigint is null or d.id < :before)
+ union all
+select {finished_columns}
+  from m cross join lateral (select * from todoku_history where message_seq = m.seq offset 0) h
+ where {finished_matching} and :reason::text is null and (:before::bigint is null or h.delivery_id < :before)
+ order by 1 desc limit :most
 
 -- name: result
 -- Only reads.
 select result::text from todoku_result where delivery_id = :id
 
 -- name: standing
--- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither.
-select d.id, d.status, d.reason, d.error, null
-  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.destination = :destination
+-- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither. With
+-- `offset 0` both are read by the number of the message; without it the planner could walk all of the history.
+select d.id, d.status, d.reason, d.error, null, d.destination
+  from todoku_message m cross join lateral (select * from todoku_delivery where message_seq = m.seq offset 0) d
+ where m.id = :message_id and d.destination = any (:destinations::text[])
  union all
 select h.delivery_id, 'succeeded', null, null,
-       (select r.result::text from todoku_result r where r.delivery_id = h.delivery_id)
-  from todoku_message m join todoku_history h on h.message_seq = m.seq
- where m.id = :message_id and h.destination = :destination
+       (select r.result::text from todoku_result r where r.delivery_id = h.delivery_id), h.destination
+  from todoku_message m cross join lateral (select * from todoku_history where message_seq = m.seq offset 0) h
+ where m.id = :message_id and h.destination = any (:destinations::text[])
 
 -- name: is_http
 -- A fragment, identical to the condition of the indexes of requests: the delivery is one of a request.
@@ -156,7 +181,7 @@ select {delivery_columns}
            and coalesce(reason, '') <> 'CANCELLED'
          order by updated_at desc, id desc limit :look) d
  cross join lateral (
-    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+    select seq, id, topic, key, headers, labels, created_at from todoku_message where seq = d.message_seq limit 1) m
  where {matching}
  order by d.updated_at desc, d.id desc limit :most
 
@@ -176,7 +201,7 @@ select {delivery_columns}
          where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
          order by id limit :look) d
  cross join lateral (
-    select seq, id, topic, key, headers, created_at from todoku_message where seq = d.message_seq limit 1) m
+    select seq, id, topic, key, headers, labels, created_at from todoku_message where seq = d.message_seq limit 1) m
  where {matching}
  order by d.id limit :most
 

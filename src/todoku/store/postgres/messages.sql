@@ -11,6 +11,19 @@ select seq, id, topic, type, key, payload::text, payload_bytes, content_type, he
 select date_part('epoch', at), by, action, target, why from todoku_audit
  where target = any (:targets::text[]) order by id
 
+-- name: last_message
+-- Only reads, the end of the primary key.
+select coalesce(max(seq), 0) from todoku_message
+
+-- name: find_repeatable
+-- Only reads. Succeeded deliveries that match, with their messages, in the order in which they were published.
+select {finished_columns}, m.seq, m.id, m.topic, m.type, m.key, m.payload::text, m.payload_bytes, m.content_type,
+       m.headers::text, m.labels::text, date_part('epoch', m.created_at)
+  from todoku_history h cross join lateral (select * from todoku_message where seq = h.message_seq limit 1) m
+ where {finished_matching} and (h.message_seq, h.delivery_id) > (:after_seq::bigint, :after_id::bigint)
+   and h.message_seq <= :last_seq
+ order by h.message_seq, h.delivery_id limit :most
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when octet_length(payload::text) <= :largest then payload::text end,

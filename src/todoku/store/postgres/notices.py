@@ -8,8 +8,17 @@ from multiprocessing.connection import wait
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
-CHANNEL: Final = "todoku"
+WORK: Final = "todoku"
+"""The channel on which publishers tell idle workers of new work, and callers tell workers what they wait for."""
+
+ENDS: Final = "todoku_ended"
+"""The channel on which workers tell callers of other processes the ids of messages that ended."""
+
+AWAITED: Final = "awaited "
+"""Before the id of a message that a caller waits for. Any other payload means new work."""
+
 _CHECK_EVERY: Final = 0.5
 _RECONNECT_MAX: Final = 5.0
 _START_TIMEOUT: Final = 2.0
@@ -20,8 +29,9 @@ class PostgresListener:
 
     announces = True
 
-    def __init__(self, url: str, notice: Callable[[], None]) -> None:
+    def __init__(self, url: str, channel: str, notice: Callable[[str], None]) -> None:
         self._url = url
+        self._channel = channel
         self._notice = notice
         self._closed = threading.Event()
         self._listening = threading.Event()
@@ -41,7 +51,7 @@ class PostgresListener:
                 with psycopg.connect(
                     self._url, autocommit=True, connect_timeout=10, application_name="todoku listener"
                 ) as connection:
-                    connection.execute(f"listen {CHANNEL}")
+                    connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
                     pause = 0.1
                     self._listening.set()
                     self._wait_for_notices(connection)
@@ -52,6 +62,6 @@ class PostgresListener:
     def _wait_for_notices(self, connection: psycopg.Connection[Any]) -> None:
         # psycopg's own wait wakes this thread ten times a second, and select() supports no descriptor above 1023.
         while not self._closed.is_set():
-            for _ in connection.notifies(timeout=0):
-                self._notice()
+            for notify in connection.notifies(timeout=0):
+                self._notice(notify.payload)
             wait([connection.fileno()], timeout=_CHECK_EVERY)

@@ -170,9 +170,16 @@ class SqliteDatabase:
         with self._translate_errors(), bulk(self.path, make_tx, timeout=self._timeout) as one:
             yield one
 
-    def listen(self, notice: Callable[[], None]) -> Listener:
+    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:  # noqa: ARG002
         with self._translate_errors():
             return SqliteListener(self.path, notice, timeout=self._timeout)
+
+    def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:  # noqa: ARG002  a file tells nobody
+        return None
+
+    def announce_wait(self, message_id: str) -> None: ...
+
+    def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None: ...
 
     def snapshot(self, work: Callable[[Tx], T]) -> T:
         return self.read(work)  # every SQLite transaction reads one snapshot

@@ -42,6 +42,10 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
        and (:caller_ips is null or json_extract(request, '$.caller_ip') in (select value from json_each(:caller_ips)))
        and (:flow_keys is null or json_extract(request, '$.flow.key') in (select value from json_each(:flow_keys)))))
 
+-- name: labelled
+-- A fragment: the filter by a label of the message, which is read only if the filter is set.
+(:label is null or exists (select 1 from json_each(coalesce(m.labels, '[]')) l where l.value = :label))
+
 -- name: matching
 -- A fragment: the filter of find, replay, cancel and purge. A filter that is null matches everything.
 (:ids is null or d.id in (select value from json_each(:ids)))
@@ -53,6 +57,7 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
    and (:reason is null or d.reason = :reason)
    and (:fingerprint is null or d.fingerprint = :fingerprint)
    and (:key is null or m.key = :key)
+   and {labelled}
    and (:since is null or d.updated_at >= :since)
    and (:until is null or d.updated_at < :until)
    and (not :due or (d.status in ('pending', 'failed') and d.next_run_at <= :now))
@@ -85,24 +90,42 @@ select count(*)
   from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
          where {matching} order by d.id limit :most) found
 
--- name: find_history
--- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
-select {finished_columns}, h.message_seq
-  from todoku_history h left join todoku_message m on m.seq = h.message_seq
- where (:message_id is null or m.id = :message_id)
+-- name: finished_matching
+-- A fragment: the filter as `matching`, of deliveries that succeeded. They have no reason, and are not due.
+(:message_id is null or m.id = :message_id)
    and (:ids is null or h.delivery_id in (select value from json_each(:ids)))
    and (:topic is null or m.topic = :topic)
    and (:destination is null or h.destination = :destination)
    and (:queue is null or h.queue = :queue)
    and (:key is null or m.key = :key)
+   and {labelled}
    and (:since is null or h.finished_at >= :since)
    and (:until is null or h.finished_at < :until)
    and (:message_ids is null or m.id in (select value from json_each(:message_ids)))
    and (:published_since is null or m.created_at >= :published_since)
    and (:published_until is null or m.created_at < :published_until)
    and {request_matching}
+
+-- name: find_history
+-- Only reads. By (message, delivery) downwards; deliveries of pruned messages are included.
+select {finished_columns}, h.message_seq
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where {finished_matching}
    and (:before is null or (h.message_seq, h.delivery_id) < (:before_seq, :before))
  order by h.message_seq desc, h.delivery_id desc limit :most
+
+-- name: find_of_message
+-- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither. The
+-- message is found by its id first, so that both tables are read by its number.
+with m as materialized (select * from todoku_message where id = :message_id)
+select {delivery_columns}
+  from m join todoku_delivery d on d.message_seq = m.seq
+ where {matching} and (:before is null or d.id < :before)
+ union all
+select {finished_columns}
+  from m join todoku_history h on h.message_seq = m.seq
+ where {finished_matching} and :reason is null and (:before is null or h.delivery_id < :before)
+ order by 1 desc limit :most
 
 -- name: result
 -- Only reads.
@@ -110,14 +133,14 @@ select result from todoku_result where delivery_id = :id
 
 -- name: standing
 -- Only reads, in one statement: a delivery that is being settled is in one of the two tables, never in neither.
-select d.id, d.status, d.reason, d.error, null
+select d.id, d.status, d.reason, d.error, null, d.destination
   from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.destination = :destination
+ where m.id = :message_id and d.destination in (select value from json_each(:destinations))
  union all
 select h.delivery_id, 'succeeded', null, null,
-       (select r.result from todoku_result r where r.delivery_id = h.delivery_id)
+       (select r.result from todoku_result r where r.delivery_id = h.delivery_id), h.destination
   from todoku_message m join todoku_history h on h.message_seq = m.seq
- where m.id = :message_id and h.destination = :destination
+ where m.id = :message_id and h.destination in (select value from json_each(:destinations))
 
 -- name: is_http
 -- A fragment, identical to the condition of the indexes of requests: the delivery is one of a request.

@@ -10,6 +10,19 @@ select seq, id, topic, type, key, payload, payload_bytes, content_type, headers,
 select at / 1e6, by, action, target, why from todoku_audit
  where target in (select value from json_each(:targets)) order by id
 
+-- name: last_message
+-- Only reads, the end of the primary key.
+select coalesce(max(seq), 0) from todoku_message
+
+-- name: find_repeatable
+-- Only reads. Succeeded deliveries that match, with their messages, in the order in which they were published.
+select {finished_columns}, m.seq, m.id, m.topic, m.type, m.key, m.payload, m.payload_bytes, m.content_type,
+       m.headers, m.labels, m.created_at / 1e6
+  from todoku_history h join todoku_message m on m.seq = h.message_seq
+ where {finished_matching} and (h.message_seq, h.delivery_id) > (:after_seq, :after_id)
+   and h.message_seq <= :last_seq
+ order by h.message_seq, h.delivery_id limit :most
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when length(cast(payload as blob)) <= :largest then payload end,
