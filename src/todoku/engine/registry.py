@@ -16,6 +16,7 @@ from todoku.core.http_request import served_as
 from todoku.core.limit import Limit
 from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.sealed import inner_type
+from todoku.core.topic_pattern import OnDead
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_headers import with_secrets
 from todoku.engine.jobs.decoders import Schemas
@@ -68,6 +69,8 @@ class Registry:
         self._targets: dict[str, Target] = {}
         self.hooks: list[Hook] = []
         """The targets that are called when deliveries end, and for which deliveries."""
+        self.on_dead: dict[str, OnDead] = {}
+        """For destinations served here in order: what their dead letters do to later messages of the same key."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
