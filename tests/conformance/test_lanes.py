@@ -26,6 +26,7 @@ from todoku.store.claims import SettleReport
 from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.publish import LANE_LOCKS
+from todoku.store.statistics import ParkedKeys
 from todoku.store.store import Store
 
 WAREHOUSE = "warehouse"
@@ -352,6 +353,20 @@ def test_an_aborted_head_is_skipped_where_the_destination_says_so(world: World) 
     assert finish(world, worker) == [1, 2]
     assert [row.status for row in world.deliveries()] == ["aborted"]
     assert lanes(world) == []
+
+
+def test_what_waits_behind_dead_letters_is_counted(world: World) -> None:
+    """I10: keys, and deliveries, of parked lanes only; the dead letters themselves do not count."""
+    assert world.store.statistics.parked() == ParkedKeys(0, 0, None)
+    worker = world.worker(lease=1e6)
+    head = dead_head(world, worker)
+    order(world, 2, key="b")
+    world.publish(2)
+    assert world.store.statistics.parked() == ParkedKeys(1, 2, head + 1)
+    world.settle(world.claim_lanes(worker, limit=1), aborted())
+    assert world.store.statistics.parked() == ParkedKeys(2, 3, head + 1)
+    world.store.acts.purge(Filter(ids=(head,)), SOMEBODY)
+    assert world.store.statistics.parked().keys == 1
 
 
 def test_lanes_that_are_parked_go_on_when_their_destination_begins_to_skip(world: World) -> None:

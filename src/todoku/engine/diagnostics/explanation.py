@@ -39,11 +39,11 @@ def _dead(situation: Situation) -> Because:
     row = situation.delivery
     reason = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
     tried = f", after {row.attempts} of {row.max_attempts} attempts" if row.attempts else ""
-    return Because(
-        "aborted",
-        f"it has been a dead letter since {_clock(row.updated_at.timestamp())}: {reason}{tried}",
-        f"todoku replay {row.id}",
-    )
+    text = f"it has been a dead letter since {_clock(row.updated_at.timestamp())}: {reason}{tried}"
+    lane = situation.lane
+    if lane is not None and lane.parked and lane.head is not None and lane.blocker == row:
+        return Because("aborted", f"{text}; later deliveries of its key wait for it", _free(row.id))
+    return Because("aborted", text, f"todoku replay {row.id}")
 
 
 def _running(situation: Situation) -> Iterator[Because]:
@@ -131,7 +131,12 @@ def _lane_parked(lane: LaneRow) -> Because:
     if (dead := lane.blocker) is None:
         return Because("lane_parked", "its lane is parked, but no dead letter parks it", "todoku verify")
     text = f"its lane is parked by the dead letter {dead.id} ({dead.reason})"
-    return Because("lane_parked", text, f"todoku replay {dead.id}, or: todoku settle {dead.id} --as succeeded")
+    return Because("lane_parked", text, _free(dead.id))
+
+
+def _free(blocker: int) -> str:
+    """The two commands after which a parked lane goes on: with the dead letter first, or without it."""
+    return f"todoku replay {blocker} sends it first, todoku clear {blocker} removes it; then its key goes on"
 
 
 def _lane_behind(lane: LaneRow, now: float) -> Because:
