@@ -134,7 +134,7 @@ def test_no_worker_is_alive(world: World) -> None:
     world.publish()
     world.worker(lease=5)
     world.advance(6)
-    assert causes(world, one(world))["no_worker"].hint == "start one: todoku run"
+    assert causes(world, one(world))["no_worker"].hint == "start one: todoku run --app module:box"
 
 
 def test_nobody_has_registered_its_destination(world: World) -> None:

@@ -29,6 +29,9 @@ SEND_BATCH: Final = 32
 """Messages that a batching destination gets in one call, at most."""
 
 
+_ANOTHER_NAME: Final = 'give one of them another name: @box.job("other"), or name="other" of a consumer or a route'
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One destination that this process can execute: a handler (`call`) or a `sender`, never both.
 
@@ -95,7 +98,7 @@ class Registry:
         """Returns the names. InvalidSetting if one is taken or given twice."""
         for place, name in enumerate(names):
             if name in self._targets or name in names[:place]:
-                raise InvalidSetting(f"two destinations are named {name!r}", hint="give one of them another name=")
+                raise InvalidSetting(f"two destinations are named {name!r}", hint=_ANOTHER_NAME)
         return names
 
     def __getitem__(self, name: str) -> Target:

@@ -147,7 +147,7 @@ class RequestTo(Protocol):
         """Returns the destination; `name`: by which it is known. InvalidMessage: it is no URL."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class RoutedTo(msgspec.Struct, frozen=True):
     """Where messages go: a destination and its queue, and the attempts it asks for (None: as the settings say)."""
 
     name: str
@@ -175,8 +175,8 @@ class Declarations:
 
     def draft(self, event: Any, payload: object, options: PublishOptions) -> Draft:
         """The draft of an event, or of a topic and its payload, for the routes declared here."""
-        topic, body, key = self.events.split(event, payload)
-        given: PublishOptions = {"key": key, **options}
+        topic, body, key = self.events.split(event, payload, options.get("key"))
+        given: PublishOptions = {**options, "key": key}
         return self.outbox.draft(topic, body, MessageOptions(**given), self.routes)
 
     def drafts(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
@@ -256,7 +256,7 @@ class Declarations:
             )
         )
 
-    def destination(self, to: Destination | Sender | str, name: str | None) -> Place:
+    def destination(self, to: Destination | Sender | str, name: str | None) -> RoutedTo:
         """The place of a destination. One that this process serves is registered, once."""
         return self._destination_of(to, {"name": name})
 
@@ -266,7 +266,7 @@ class Declarations:
         if (schema := options.get("schema")) is not None:
             self.outbox.schemas.declare(topic, schema)
 
-    def _destination_of(self, given: Destination | Sender | str, options: RouteOptions) -> Place:
+    def _destination_of(self, given: Destination | Sender | str, options: RouteOptions) -> RoutedTo:
         """Where a route or a hook leads. `given` is registered unless it is a name, or registered already."""
         to, name = self._with_requests(given, options), options.get("name")
         called = name or (to if isinstance(to, str) else getattr(to, "name", None) or getattr(to, "__name__", ""))
@@ -278,7 +278,7 @@ class Declarations:
         if isinstance(to, str):
             refuse_for_name(to, options)
             known = self.registry.get(called)
-            return Place(called, called if known is None else known.queue, attempts)
+            return RoutedTo(called, called if known is None else known.queue, attempts)
         if self._served.get(called) is not to:
             self.registry.add(self._target(called, to, Attempts(max_attempts=attempts, backoff=backoff)))
             self._served[called] = to
@@ -287,7 +287,7 @@ class Declarations:
             raise InvalidSetting(
                 f"two routes to {called!r} differ in backoff", hint="give both the same, or one of them another name="
             )
-        return Place(called, target.queue, attempts)
+        return RoutedTo(called, target.queue, attempts)
 
     def _with_requests(self, to: Destination | Sender | str, options: RouteOptions) -> Destination | Sender | str:
         """A URL becomes an HTTP destination; it has the headers and time limit of its route. Equal ones are one."""

@@ -106,6 +106,7 @@ def _named(function: Callable[..., Any], name: str | None) -> str:
 def _check_options(name: str, options: JobOptions) -> None:
     if unknown := options.keys() - JobOptions.__optional_keys__:
         known = ", ".join(sorted(JobOptions.__optional_keys__))
+        known += '; its name comes first: @box.job("its.name")' if "name" in unknown else ""
         raise InvalidSetting(f"{name}: there is no option {', '.join(sorted(unknown))}", hint=f"known: {known}")
     check_backoff(options.get("backoff"), f"{name}: backoff")
 
