@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import time
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -281,6 +282,29 @@ def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
     shop.world.advance(3600)
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
+
+
+def test_limits_shows_those_that_the_app_declares(shop: Shop, tmp_path: Path) -> None:
+    """However the App is named; a job is listed once, whatever its former names."""
+    (tmp_path / "shop.py").write_text(
+        "import todoku\n"
+        "box = todoku.App()\n"
+        "@box.job(per_key=todoku.Limit(concurrency=2), aliases=['greet'])\n"
+        "def welcome(): ...\n"
+        "@box.on('order.*', per_key=todoku.Limit(rate=0.5))\n"
+        "def audit(event): ...\n"
+        "@box.job\n"
+        "def free(): ...\n"
+    )
+    assert "limits in code are shown with --app" in shop.run("limits").stderr
+    for told in (
+        shop.run("limits", "--app", "shop:box", "--json"),
+        shop.run("limits", "--json", TODOKU_APP="shop:box"),
+    ):
+        assert [tuple(row.values()) for row in rows(told)] == [
+            ("each key", "welcome", None, 2, None, None, None),
+            ("each key", "audit", None, None, 0.5, None, None),
+        ]
 
 
 def test_limits_shows_what_is_limited_and_which_keys_are_full(shop: Shop) -> None:
