@@ -12,6 +12,7 @@ from todoku.cli.options import database_option
 from todoku.cli.output import print_json, say
 from todoku.daemon.dev import DevOptions
 from todoku.daemon.dev import dev as dev_daemon
+from todoku.daemon.reload import up_reloading
 from todoku.daemon.single_pass import run_single_pass
 from todoku.daemon.start import DaemonOptions
 from todoku.daemon.start import run as run_daemon
@@ -69,12 +70,14 @@ def daemon_options(command: F) -> F:
 
 @click.command()
 @daemon_options
-def up(**given: Any) -> None:
+@click.option("--reload", is_flag=True, help="For development: start again when Python files of the App change.")
+def up(reload: bool, **given: Any) -> None:
     """Migrate, run workers and serve HTTP, all in one.
 
     Without an App it runs a small demonstration.
     """
-    sys.exit(up_daemon(DaemonOptions(**given), say))
+    options = DaemonOptions(**given)
+    sys.exit(up_reloading(options) if reload else up_daemon(options, say))
 
 
 @click.command()
