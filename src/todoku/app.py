@@ -22,6 +22,7 @@ from todoku.core.outcome import Duration
 from todoku.core.schedule import timing
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
+from todoku.destinations.http import http
 from todoku.destinations.http_sender import Requests, is_installed
 from todoku.engine.context import Context
 from todoku.engine.deliveries import Deliveries, Id
@@ -38,7 +39,7 @@ from todoku.engine.jobs.event import E, Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.jobs.options import JobOptions, PublishOptions
+from todoku.engine.jobs.options import JobOptions, PublishOptions, RouteOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
@@ -105,7 +106,7 @@ class App:
         self.store = Store(self._database, ledger_ttl=settings.ledger_ttl, notify=settings.notify)
         self.telemetry = Telemetry(span_ratio=settings.span_ratio)
         self.outbox = Outbox(self.store, self._database, settings, policy, self.telemetry)
-        declared = self.declarations = Declarations(self.outbox)
+        declared = self.declarations = Declarations(self.outbox, http)
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
@@ -314,15 +315,14 @@ class App:
         self.outbox.secrets.add(provider, resolve)
 
     def route(
-        self, topic: str, to: Destination | Job[..., Any] | Sender | str, *, name: str | None = None,
-        ordered: bool = False,
-    ) -> None:  # fmt: skip
+        self, topic: str, to: Destination | Job[..., Any] | Sender | str, **options: Unpack[RouteOptions]
+    ) -> None:
         """Sends messages whose topic matches to a destination: `*` is one word of the topic, `**` any number.
 
-        `to` is a destination, a plain function of an Outgoing, a job, or the name of a destination that another
-        process serves. `ordered`: messages with the same key arrive one after the other, as they were committed.
+        `to` is a destination, a URL (`https://…`, as `todoku.http`), a plain function of an Outgoing, a job, or the
+        name of a destination that another process serves. The options are explained at RouteOptions.
         """
-        self.declarations.route(topic, to, name, ordered=ordered)
+        self.declarations.route(topic, to, options)
 
     def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
         """Calls a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.

@@ -155,3 +155,65 @@ def test_other_packages_bring_destinations_by_an_entry_point(tmp_path: Path, mon
     ):
         with pytest.raises(todoku.InvalidSetting, match=text):
             todoku.destination(kind, **options)
+
+
+# ---------------------------------------------------------------------------- dead letters on ordered routes
+
+
+class Choosy(Broker):
+    """Refuses the first message."""
+
+    async def send(self, batch: Sequence[todoku.Outgoing]) -> Any:
+        await super().send(batch)
+        return [todoku.Abort("NO") if message.payload == b"0" else todoku.Done() for message in batch]
+
+
+def _ordered_app(url: str, on_dead: Any, told: list[str]) -> todoku.App:
+    """An App with an ordered destination, job and consumer, each of which refuses the message 0."""
+    box = todoku.App(url)
+    box.route("order.*", to=Choosy("orders"), ordered=True, on_dead=on_dead)
+
+    def refuse(what: str, number: int) -> None:
+        told.append(f"{what} {number}")
+        if number == 0:
+            raise todoku.Abort("NO")
+
+    @box.job(ordered=True, on_dead=on_dead)
+    def work(number: int) -> None:
+        refuse("job", number)
+
+    @box.on("order.*", ordered=True, on_dead=on_dead)
+    def consume(event: int) -> None:
+        refuse("consumer", event)
+
+    return box
+
+
+@pytest.mark.parametrize("on_dead", ["park", "skip"])
+def test_a_dead_letter_parks_its_key_or_is_skipped(world: World, url: str, on_dead: str) -> None:
+    """I10: `on_dead` of a route, a job and a consumer; a worker says it before it claims."""
+    told: list[str] = []
+    box = _ordered_app(url, on_dead, told)
+    for number in range(2):
+        box.publish("order.created", number, key="a", tx=None)
+        box.jobs["work"].using(key="a").enqueue(number)
+    box.drain()
+    went_on = on_dead == "skip"
+    assert sorted(told) == ["consumer 0", *["consumer 1"] * went_on, "job 0", *["job 1"] * went_on]
+    assert sorted({(row.destination, row.status) for row in world.deliveries() if row.status != "aborted"}) == (
+        [] if went_on else [("consume", "pending"), ("orders", "pending"), ("work", "pending")]
+    )
+    box.close()
+
+
+def test_keys_that_are_parked_go_on_with_the_next_worker_that_skips(world: World, url: str) -> None:
+    """I10: `on_dead="skip"` was added after the fact, and the worker restarted; and taken away again."""
+    told: list[str] = []
+    for on_dead, sent in (("park", [0, 1]), ("skip", []), ("park", [0, 1])):
+        box = _ordered_app(url, on_dead, told)
+        for number in sent:
+            box.jobs["work"].using(key="a").enqueue(number)
+        box.drain()
+        box.close()
+    assert told == ["job 0", "job 1", "job 0"]
+    assert [row.status for row in world.deliveries()] == ["aborted", "aborted", "pending"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import todoku
+from tests.architecture.test_docs import BLOCKS
 from tests.transactions.test_typing import checked
 
 CORRECT = """
@@ -17,9 +22,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
+from collections.abc import Sequence
 import msgspec
 from pydantic import BaseModel
 import todoku
+from todoku.core.ingest import Identity, ReceivedRequest
 
 box = todoku.App("sqlite:///shop.db", require_tx=False)
 
@@ -74,6 +81,23 @@ async def audit(event: dict[str, Any]) -> None: ...
 box.route("order.**", to=todoku.log(), ordered=True)
 box.route("order.**", to="elsewhere")
 box.route("order.**", to=square)
+box.route("order.**", to="https://partner.example/hooks", headers={"a": "b"}, timeout=timedelta(seconds=9))
+box.route("stock.**", to=todoku.http("https://a.example", backoff=todoku.table(1)), ordered=True, on_dead="skip")
+
+class Partner:  # a verifier whose parameters have names of their own
+    secrets: tuple[str, ...] = ("s",)
+    kept: tuple[str, ...] = ()
+
+    def key(self, text: str) -> bytes:
+        return text.encode()
+
+    def signed_by(self, request: ReceivedRequest, tried: Sequence[bytes], at: float) -> int | None:
+        return 0 if request.headers.get("x-signed") else None
+
+    def identity(self, request: ReceivedRequest, body: object) -> Identity:
+        return Identity(request.headers["x-id"])
+
+box.ingest("partner", Partner(), topic="partner.{type}")
 
 def to_file(message: todoku.Outgoing) -> None:
     assert_type(message.payload, bytes)
@@ -166,6 +190,8 @@ async def wrong() -> None:
     box.job(retries=3)  # wrong: no such option
     box.job(run="fibre")  # wrong: no such way to run
     box.route("order.*", to=7)  # wrong: no destination
+    box.route("order.*", to="x", on_dead="drop")  # wrong: park or skip
+    box.route("order.*", to="x", retries=3)  # wrong: no such option
     todoku.Retry(after="5s")  # wrong: seconds or a timedelta
     todoku.Abort()  # wrong: a reason
 """
@@ -184,20 +210,40 @@ def test_mypy_finds_each_mistake_and_nothing_else(tmp_path: Path, mypy_cache: Pa
     assert found["wrong"] == marked(WRONG)
 
 
-@pytest.mark.slow
-def test_pyright_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
-    """The same by pyright: the one TODOKU_TEST_PYRIGHT names, or the build of it that the tests install."""
+def pyright(where: Path, files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The errors that pyright finds in these files: the one TODOKU_TEST_PYRIGHT names, or the build of it for tests."""
     program = os.environ.get("TODOKU_TEST_PYRIGHT") or str(Path(sys.executable).with_name("basedpyright"))
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
-    for name, text in (("correct", CORRECT), ("wrong", WRONG)):
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    source = str(Path(todoku.__file__).parents[1])
+    options = {"typeCheckingMode": "standard", "extraPaths": [source]}
+    (where / "pyrightconfig.json").write_text(json.dumps(options), encoding="utf-8")
+    for name, text in files.items():
+        (where / f"{name}.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [program, "--outputjson", "--pythonpath", sys.executable, "correct.py", "wrong.py"],
-        cwd=tmp_path,
+        [program, "--outputjson", "--pythonpath", sys.executable, *(f"{name}.py" for name in files)],
+        cwd=where,
         capture_output=True,
         text=True,
         check=False,
     )
-    told = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+    return [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+
+
+@pytest.mark.slow
+def test_pyright_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+    """The same by pyright."""
+    told = pyright(tmp_path, {"correct": CORRECT, "wrong": WRONG})
     lines = {(Path(each["file"]).stem, each["range"]["start"]["line"] + 1) for each in told}
     assert lines == {("wrong", number) for number in marked(WRONG)}, told
+
+
+@pytest.mark.slow
+def test_pyright_accepts_every_documented_line(tmp_path: Path) -> None:
+    """Every block that runs by itself; Django has no types of its own, and its block would need django-stubs."""
+    documented = {
+        re.sub(r"\W", "_", block.id): block.code
+        for block in BLOCKS
+        if "no-run" not in block.info and "import django" not in block.code
+    }
+    assert len(documented) > 30
+    told = pyright(tmp_path, documented)
+    assert [(each["file"], each["range"]["start"]["line"] + 1, each["message"]) for each in told] == []

@@ -11,6 +11,7 @@ from tests.architecture.test_layers import FILES, ROOT, parsed, place
 ONE_IMPLEMENTATION = {
     "HealthSource": "the daemon, which has it, is a layer above the API, which asks for it",
     "ReferencedSecret": "the engine, which has it, is a layer above core, which names it",
+    "RequestDestination": "todoku.http has it, in a package beside the engine, which asks for it",
     "ModelLike": "a model of pydantic, which users bring",
 }
 """Protocols that invert a dependency or describe users' own classes."""

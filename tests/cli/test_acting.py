@@ -67,6 +67,20 @@ def test_a_replay_says_what_it_passed_over(shop: Shop) -> None:
     assert "there is no message" in refused(shop.run("replay", str(uuid4()), *WHY))
 
 
+def test_a_replay_of_a_success_says_what_it_is(shop: Shop) -> None:
+    """By its number and by its message, and so does every other act: no answer proposes what fails again."""
+    (message,) = shop.world.publish()
+    (claim,) = shop.world.claim(shop.world.worker())
+    shop.world.settle([claim])
+    told = (
+        "  1 skipped: is succeeded (it has arrived: nothing is left to act on; to send it once more, publish it again)"
+    )
+    for id in (str(claim.id), str(message.id)):
+        for act in (["replay"], ["cancel"], ["settle", "--as", "aborted"], ["clear"]):
+            done = shop.run(*act, id, *WHY)
+            assert (done.returncode, done.stdout.splitlines()[1:]) == (1, [told])
+
+
 def test_a_replay_must_say_which(shop: Shop) -> None:
     for wrong in ([], ["1", "--all"], ["--all", "--reason", "R"], ["1", "--reason", "R"]):
         assert "exactly one of IDs, --reason or --all" in misused(shop.run("replay", *wrong, *WHY))
@@ -283,6 +297,18 @@ def test_clear_prunes_what_succeeded_and_purges_what_died(shop: Shop) -> None:
     assert shop.run("verify").returncode == 0
 
 
+def test_clear_removes_one_dead_letter_by_its_id(shop: Shop) -> None:
+    """The hint after a cancellation of a dead letter names this command."""
+    first, second = shop.dead(2)
+    done = shop.run("cancel", str(first), *WHY)
+    assert "`todoku clear ID` removes it" in done.stdout
+    assert said(shop.run("clear", str(first), *WHY)) == ["clear: changed 1 of 1"]
+    assert list(shop.statuses()) == [second]
+    for wrong in (["--all"], ["--topic", "a"], ["--status", "pending"], ["--older-than", "1h"]):
+        assert "IDs are of dead letters" in misused(shop.run("clear", str(second), *wrong, *WHY))
+    assert "IDs of dead letters, or --status" in misused(shop.run("clear", *WHY))
+
+
 def test_clear_older_than_goes_by_the_databases_clock(shop: Shop) -> None:
     shop.world.publish(2)
     shop.world.sql("update todoku_delivery set updated_at = 0 where id = 1" if shop.world.backend == "sqlite" else
@@ -317,6 +343,29 @@ def test_limit_is_set_for_some_time_and_taken_away(shop: Shop) -> None:
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
     shop.world.advance(3600)
     assert [limit.name for limit in shop.world.store.limits.read().queues] == ["http"]
+
+
+def test_limits_shows_those_that_the_app_declares(shop: Shop, tmp_path: Path) -> None:
+    """However the App is named; a job is listed once, whatever its former names."""
+    (tmp_path / "shop.py").write_text(
+        "import todoku\n"
+        "box = todoku.App()\n"
+        "@box.job(per_key=todoku.Limit(concurrency=2), aliases=['greet'])\n"
+        "def welcome(): ...\n"
+        "@box.on('order.*', per_key=todoku.Limit(rate=0.5))\n"
+        "def audit(event): ...\n"
+        "@box.job\n"
+        "def free(): ...\n"
+    )
+    assert "limits in code are shown with --app" in shop.run("limits").stderr
+    for told in (
+        shop.run("limits", "--app", "shop:box", "--json"),
+        shop.run("limits", "--json", TODOKU_APP="shop:box"),
+    ):
+        assert [tuple(row.values()) for row in rows(told)] == [
+            ("each key", "welcome", None, 2, None, None, None),
+            ("each key", "audit", None, None, 0.5, None, None),
+        ]
 
 
 def test_limits_shows_what_is_limited_and_which_keys_are_full(shop: Shop) -> None:

@@ -47,6 +47,22 @@ def test_stats_counts_the_five_states(shop: Shop) -> None:
     ]
 
 
+def test_stats_tells_what_waits_behind_a_dead_letter(shop: Shop) -> None:
+    """I10: `explain` names the dead letter, and the commands it proposes free its key."""
+    worker = shop.world.worker(lease=3600)
+    shop.world.publish(3, key="a", ordered=True)
+    head, waiting, _ = (row.id for row in shop.world.deliveries())
+    shop.world.settle(shop.world.claim_lanes(worker, limit=1), aborted())
+    told = f"2 deliveries wait behind a dead letter of a key: todoku explain {waiting} names it"
+    assert said(shop.run("stats"))[-1] == told
+    (row,) = rows(shop.run("stats", "--json"))
+    assert (row["parked_keys"], row["parked_waiting"]) == (1, 2)
+    (row,) = [row for row in rows(shop.run("explain", str(waiting), "--json")) if row["cause"] == "lane_parked"]
+    assert f"todoku clear {head}" in row["hint"]
+    shop.run("clear", str(head), "--why", "tested")
+    assert said(shop.run("stats"))[-1].endswith("workers alive")
+
+
 # -------------------------------------------------------------------------------------------------- list
 
 COLUMNS = [

@@ -115,16 +115,26 @@ def test_a_dead_letter_parks_its_lane(ready: World) -> None:
     ready.settle(ready.claim_lanes(ready.worker(lease=HOUR), limit=1), aborted("REFUSED"))
     because = causes(ready, follower)["lane_parked"]
     assert because.text == f"its lane is parked by the dead letter {head} (REFUSED)"
-    assert because.hint.startswith(f"todoku replay {head}")
+    told = f"todoku replay {head} sends it first, todoku clear {head} removes it; then its key goes on"
+    assert because.hint == told
+    dead = causes(ready, head)["aborted"]
+    assert (dead.text.endswith("; later deliveries of its key wait for it"), dead.hint) == (True, told)
     ready.store.acts.replay(Filter(ids=(head,)), SOMEBODY)
     assert "lane_parked" not in causes(ready, follower)
+
+
+def test_a_dead_letter_that_nothing_waits_for_says_no_more_than_that(ready: World) -> None:
+    ready.publish(1, key="k", ordered=True, to=["bank"])
+    head = one(ready)
+    ready.settle(ready.claim_lanes(ready.worker(lease=HOUR)), aborted("REFUSED"))
+    assert causes(ready, head)["aborted"].hint == f"todoku replay {head}"
 
 
 def test_no_worker_is_alive(world: World) -> None:
     world.publish()
     world.worker(lease=5)
     world.advance(6)
-    assert causes(world, one(world))["no_worker"].hint == "start one: todoku run"
+    assert causes(world, one(world))["no_worker"].hint == "start one: todoku run --app module:box"
 
 
 def test_nobody_has_registered_its_destination(world: World) -> None:

@@ -26,6 +26,7 @@ from todoku.store.claims import SettleReport
 from todoku.store.deliveries import Filter
 from todoku.store.join import run
 from todoku.store.publish import LANE_LOCKS
+from todoku.store.statistics import ParkedKeys
 from todoku.store.store import Store
 
 WAREHOUSE = "warehouse"
@@ -352,6 +353,57 @@ def test_an_aborted_head_is_skipped_where_the_destination_says_so(world: World) 
     assert finish(world, worker) == [1, 2]
     assert [row.status for row in world.deliveries()] == ["aborted"]
     assert lanes(world) == []
+
+
+def test_what_waits_behind_dead_letters_is_counted(world: World) -> None:
+    """I10: keys, and deliveries, of parked lanes only; the dead letters themselves do not count."""
+    assert world.store.statistics.parked() == ParkedKeys(0, 0, None)
+    worker = world.worker(lease=1e6)
+    head = dead_head(world, worker)
+    order(world, 2, key="b")
+    world.publish(2)
+    assert world.store.statistics.parked() == ParkedKeys(1, 2, head + 1)
+    world.settle(world.claim_lanes(worker, limit=1), aborted())
+    assert world.store.statistics.parked() == ParkedKeys(2, 3, head + 1)
+    world.store.acts.purge(Filter(ids=(head,)), SOMEBODY)
+    assert world.store.statistics.parked().keys == 1
+
+
+def test_lanes_that_are_parked_go_on_when_their_destination_begins_to_skip(world: World) -> None:
+    """I10: the policy is changed after the fact; lanes of other destinations, and the dead letter, stay."""
+    worker = world.worker(lease=1e6)
+    dead_head(world, worker)
+    order(world, 2, to=("bank",))
+    (head,) = world.claim_lanes(worker, limit=1)
+    world.settle([head], aborted())
+    world.store.destinations.set_on_abort(WAREHOUSE, "mail", skip=True)
+    assert finish(world, worker) == [1, 2]
+    assert sorted((row.destination, row.status) for row in world.deliveries()) == [
+        ("bank", "aborted"), ("bank", "pending"), ("warehouse", "aborted"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("again", ["block", "skip"])
+def test_a_policy_said_again_changes_nothing(world: World, again: str) -> None:
+    """I10: every worker says it when it starts. Only a change to "skip" frees lanes."""
+    skip = again == "skip"
+    worker = world.worker(lease=1e6)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=False)
+    dead_head(world, worker)
+    assert world.claim_lanes(worker) == []
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=skip)
+    assert finish(world, worker) == ([1, 2] if skip else [])
+
+
+def test_a_reclaim_skips_a_dead_letter_where_its_destination_says_so(world: World) -> None:
+    """I10, H6: its worker died for the last time while it ran; those behind it go on all the same."""
+    world.store.destinations.set_on_abort(WAREHOUSE, skip=True)
+    order(world, 3)
+    assert numbers(world.claim_lanes(world.worker(lease=1.0), limit=1)) == [0]
+    world.advance(2)
+    assert world.store.leases.reclaim(max_lost=1).aborted == 1
+    assert finish(world, world.worker(lease=1e6)) == [1, 2]
 
 
 def test_replay_of_a_parked_head_runs_it_before_its_followers(world: World) -> None:

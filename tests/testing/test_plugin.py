@@ -9,6 +9,7 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support.world import Backend
@@ -100,6 +101,50 @@ def test_a_projects_own_tests_run_each_in_a_database_of_its_own(backend: Backend
     assert re.search(r"^E +user_id: 8 instead of 7$", said, re.MULTILINE)
     assert "def assert_enqueued" not in said  # the traceback ends in their test
     assert not (project / "production.db").exists()
+
+
+OWN_TABLES = """
+from contextlib import closing
+import sqlite3
+import psycopg
+import pytest
+
+@pytest.fixture
+def db(todoku_database):
+    sqlite = todoku_database.startswith("sqlite")
+    connect = sqlite3.connect if sqlite else psycopg.connect
+    with closing(connect(todoku_database.removeprefix("sqlite:///"))) as db:
+        db.execute("create table orders (id integer)")
+        db.commit()
+        yield db
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_an_order_and_its_job_are_one_commit(todoku_box, db, time):
+    from shop import welcome
+    db.execute("insert into orders values (7)")
+    welcome.using(tx=db).enqueue(7)
+    db.commit()
+    assert db.execute("select count(*) from orders").fetchone() == (1,)
+    assert db.execute("select count(*) from todoku_message").fetchone() == (1,)
+    assert todoku_box.drain() == 1
+
+def test_without_the_app(db):
+    assert db.execute("select count(*) from orders").fetchone() == (0,)
+"""
+
+
+@pytest.mark.slow
+def test_a_projects_own_tables_are_in_the_database_of_the_test(backend: Backend, url: str, project: Path) -> None:
+    """`todoku_database` is the schema of this test, not the database that all tests share; nothing of it is left."""
+    (project / "test_shop.py").write_text(OWN_TABLES)
+    where = [] if backend == "sqlite" else ["--todoku-database", url]
+    code, said = said_by_pytest(project, *where)
+    assert code == 0, said
+    assert "3 passed" in said
+    if backend == "postgres":
+        with psycopg.connect(url) as db:
+            left = db.execute("select nspname from pg_namespace where nspname like 'todoku_test_%'").fetchall()
+            assert (left, db.execute("select to_regclass('orders')").fetchone()) == ([], (None,))
 
 
 @pytest.mark.slow

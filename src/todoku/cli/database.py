@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 import click
 import msgspec
 
-from todoku.app import App, load_settings, open_database, printed_migrations
+from todoku.app import load_settings, open_database, printed_migrations
 from todoku.cli.options import database_option, json_option, open_app, refuse_missing_file
 from todoku.cli.output import print_document, print_json, progress, progress_bar, say, say_wrapped, show_rows
 from todoku.core.errors import TodokuError
@@ -106,11 +106,8 @@ def migrate(database: str | None, schema: str | None, only_print: bool, as_json:
     if only_print:
         print_document(printed_migrations(database, schema))
         return
-    box = App(database, schema=schema)
-    try:
+    with open_app(database, schema, may_create=True) as box:
         done = box.migrate()
-    finally:
-        box.close()
     if as_json:
         print_json(msgspec.to_builtins(done))
     elif done.applied:

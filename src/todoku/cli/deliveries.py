@@ -131,13 +131,21 @@ def stats(database: str | None, schema: str | None, as_json: bool) -> None:
     """Count deliveries by status and destination."""
     with open_app(database, schema) as box:
         counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
+        parked = box.store.statistics.parked()
     numbers = {status: counts.of(status) for status in STATUSES}
     if as_json:
-        print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3)})
+        print_json({
+            **numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3),
+            "parked_keys": parked.keys, "parked_waiting": parked.waiting,
+        })  # fmt: skip
         return
     print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())], keep=STATUSES)
     alive = "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
     say(f"{alive} alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
+    if parked.waiting:
+        keys = "a key" if parked.keys == 1 else f"{parked.keys} keys"
+        waits = "1 delivery waits" if parked.waiting == 1 else f"{parked.waiting} deliveries wait"
+        say(f"{waits} behind a dead letter of {keys}: todoku explain {parked.example} names it")
 
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:

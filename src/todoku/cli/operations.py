@@ -25,6 +25,7 @@ from todoku.cli.options import (
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operations
 from todoku.engine.deliveries import Of, resolve
+from todoku.store.acts import SUCCEEDED
 from todoku.store.deliveries import Filter
 
 Ids = tuple[UUID | int, ...]
@@ -101,8 +102,8 @@ _SHOWN = 20
 
 _HINTS = {
     "is sending": " (its worker will settle it; if the worker is dead, run `todoku release-expired`)",
-    operations.SUCCEEDED: " (to run it again as a new message, use --again)",
-    "is aborted": " (it is a dead letter: replay it, or remove it with `todoku clear --status aborted`)",
+    SUCCEEDED: " (it has arrived; to run it again as a new message, use `todoku replay --again`)",
+    "is aborted": " (it is a dead letter: `todoku replay ID` sends it again, `todoku clear ID` removes it)",
 }
 
 
@@ -198,33 +199,51 @@ def settle(
 
 @click.command()
 @database_option
-@click.option("--status", required=True, type=click.Choice(STATUSES), help="Remove deliveries with this status.")
+@click.argument("ids", nargs=-1, type=id_argument, metavar="[ID]...")
+@click.option("--status", type=click.Choice(STATUSES), help="Remove deliveries with this status.")
 @click.option("--older-than", type=duration, metavar="DURATION", help="Only if unchanged for this long: 7d.")
 @click.option("--topic", help="Only this topic.")
 @click.option("--all", "everything", is_flag=True, help="Remove all with this status.")
 @act_options
 @json_option
 def clear(
-    *, database: str | None, schema: str | None, status: Any, older_than: float | None, topic: str | None,
+    *, database: str | None, schema: str | None, ids: Ids, status: Any, older_than: float | None, topic: str | None,
     everything: bool, by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Remove deliveries with a given status.
+    """Remove dead letters, or deliveries by status.
 
     succeeded: pruned early. pending, failed: cancelled, then removed. aborted: dead letters are purged. sending:
     refused.
     """
+    _check_clear(ids, status, narrowed=topic is not None or older_than is not None, everything=everything)
+    refuse_empty(topic=topic)
+    with open_app(database, schema) as box:
+        operator = identify_operator(by, why, dry_run=dry_run)
+        total = (lambda: len(ids)) if ids else lambda: _to_clear(box, status, topic)
+        with progress("clearing", total=total, quiet=as_json) as report_progress:
+            if ids:
+                which = Filter(ids=resolve(box.store, ids, of="any"))
+                done = operations.purge(box.store, which, operator, dry_run=dry_run, progress=report_progress)
+            else:
+                done = operations.clear(
+                    box.store, status, operator, older_than=older_than, topic=topic, dry_run=dry_run,
+                    progress=report_progress,
+                )  # fmt: skip
+    act = "clear" if ids else f"clear {status}"
+    report(act, done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)
+
+
+def _check_clear(ids: Ids, status: str | None, *, narrowed: bool, everything: bool) -> None:
+    """UsageError unless it is clear what is removed."""
+    if ids:
+        if status not in (None, "aborted") or narrowed or everything:
+            raise click.UsageError("IDs are of dead letters, and cannot be combined with other options.")
+        return
+    if status is None:
+        raise click.UsageError("Say which deliveries: IDs of dead letters, or --status.")
     if status == "sending":
         raise click.UsageError(
             "A delivery that is sending belongs to its worker; use `todoku cancel`, or `todoku release-expired`."
         )
-    refuse_empty(topic=topic)
-    if everything == (topic is not None or older_than is not None):
+    if everything == narrowed:
         raise click.UsageError("Say which deliveries: --older-than, --topic or both; or --all.")
-    with open_app(database, schema) as box:
-        operator = identify_operator(by, why, dry_run=dry_run)
-        with progress("clearing", total=lambda: _to_clear(box, status, topic), quiet=as_json) as report_progress:
-            done = operations.clear(
-                box.store, status, operator, older_than=older_than, topic=topic, dry_run=dry_run,
-                progress=report_progress,
-            )  # fmt: skip
-    report(f"clear {status}", done.matched, done.changed, done.skipped, dry_run=dry_run, as_json=as_json)

@@ -28,15 +28,16 @@ from todoku.store.audit import Signed
 
 
 @contextmanager
-def open_app(database: str | None, schema: str | None) -> Iterator[App]:
+def open_app(database: str | None, schema: str | None, *, may_create: bool = False) -> Iterator[App]:
     """Yields a bare App on the database given by argument or setting, else that of the named App, else the default.
 
-    A SQLite file that does not exist is refused: a command that reads must not create a database.
+    A SQLite file that does not exist is refused, unless `may_create`: a command that reads must not create a database.
     """
     url, in_schema = (database, schema) if database is not None else _database_of_named_app(schema)
     box = App(url, schema=in_schema)
     try:
-        refuse_missing_file(box.settings.database)
+        if not may_create:
+            refuse_missing_file(box.settings.database)
         yield box
     finally:
         box.close()
@@ -69,7 +70,7 @@ def refuse_missing_file(url: str) -> None:
     """Raises SchemaError if the URL names a SQLite file that does not exist: opening it would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        hint = "create it with `todoku migrate` or `todoku up`, or name another with --db"
+        hint = f"create it with `todoku migrate --db {url}` or `todoku up`, or name another with --db"
         raise SchemaError(f"there is no database {file}", hint=hint)
 
 

@@ -7,6 +7,7 @@ import click
 from todoku.app import App
 from todoku.cli.options import act_options, database_option, duration, identify_operator, json_option, open_app, rate
 from todoku.cli.output import exit_not_found, print_json, say, show_rows
+from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.engine import operations
 
 
@@ -67,12 +68,15 @@ LIMITS = ("of", "name", "key", "concurrency", "rate", "running", "waiting")
     show_default=True,
     help="Show at most this many keys.",
 )
+@click.option("--app", metavar="MODULE:ATTR", help="App whose limits to show, too (TODOKU_APP, or [tool.todoku] app).")
 @json_option
-def limits(*, database: str | None, schema: str | None, max_keys: int, as_json: bool) -> None:
+def limits(*, database: str | None, schema: str | None, max_keys: int, app: str | None, as_json: bool) -> None:
     """Show limits in force, and keys at their limit.
 
-    A key is listed while it is at its limit and has more deliveries waiting.
+    Those that the App declares for each key of a job are `each key`. A key is listed while it is at its limit and has
+    more deliveries waiting.
     """
+    declared = _declared_limits(app)
     with open_app(database, schema) as box:
         found, full = box.store.limits.read(), box.store.statistics.full_gates(limit=max_keys)
     rows: list[tuple[object, ...]] = [
@@ -81,10 +85,21 @@ def limits(*, database: str | None, schema: str | None, max_keys: int, as_json: 
         for limit in group
         if limit.concurrency is not None or limit.rate is not None
     ]
+    rows += declared
     rows += [("key", one.destination, one.key, one.concurrency, one.rate, one.running, one.waiting) for one in full]
     if not rows:
-        exit_not_found("there are no limits, and no key is at its limit")
+        exit_not_found("there are no limits, and no key is at its limit (limits in code are shown with --app)")
     show_rows(LIMITS, rows, as_json=as_json)
+
+
+def _declared_limits(app: str | None) -> list[tuple[object, ...]]:
+    """The limits per key of the jobs and consumers of the named App, as rows; none if no App is named."""
+    if (name := find_app_name(app)) is None:
+        return []
+    box = load_app(name)
+    box.close()
+    limits = {job.name: limit for job in box.jobs.values() if (limit := job.route.per_key) is not None}
+    return [("each key", name, None, limit.concurrency, limit.rate, None, None) for name, limit in limits.items()]
 
 
 @click.command()

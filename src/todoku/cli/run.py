@@ -14,6 +14,7 @@ from todoku.core.control_characters import escape_controls
 from todoku.daemon.banner import Banner, banner, find_address, read_facts
 from todoku.daemon.dev import DevOptions
 from todoku.daemon.dev import dev as dev_daemon
+from todoku.daemon.reload import up_reloading
 from todoku.daemon.single_pass import run_single_pass
 from todoku.daemon.start import DaemonOptions, sqlite_file
 from todoku.daemon.start import run as run_daemon
@@ -72,12 +73,16 @@ def daemon_options(command: F) -> F:
 @click.command()
 @daemon_options
 @click.option("--demo", is_flag=True, help="Run the demonstration, also if the database is not new.")
-def up(demo: bool, **given: Any) -> None:
+@click.option("--reload", is_flag=True, help="For development: start again when Python files of the App change.")
+def up(demo: bool, reload: bool, **given: Any) -> None:
     """Migrate, run workers and serve HTTP, all in one.
 
     Without an App and a database it creates a SQLite file, and runs a small demonstration.
     """
-    sys.exit(up_daemon(DaemonOptions(**given), print_banner, demo=demo))
+    options = DaemonOptions(**given)
+    if reload and demo:
+        raise click.UsageError("--reload watches the files of your App, and --demo runs another: give one of them.")
+    sys.exit(up_reloading(options) if reload else up_daemon(options, print_banner, demo=demo))
 
 
 @click.command()

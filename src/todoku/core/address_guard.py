@@ -179,7 +179,10 @@ class Guard:
         self._loopback = loopback
 
     def refuses(self, address: str, host: str) -> str | None:
-        """Returns why the worker may not connect to `address` for a URL with the host `host`; None: it may."""
+        """Returns why the worker may not connect to `address` for a URL with the host `host`; None: it may.
+
+        If a setting can allow it, the text says which.
+        """
         try:
             found = _parse(address)
         except ValueError:
@@ -192,13 +195,20 @@ class Guard:
         if self._allows(found, host.lower()):
             return None
         why = _find_network(found, _CLOSED) or (None if found.version == 4 or found in _UNICAST else "reserved")
-        return None if why is None else f"{address} is {why}"
+        return None if why is None else f"{address} is {why}; {_allowed_by(found, host)}"
 
     def _allows(self, address: Address, host: str) -> bool:
         if host in self._hosts or any(address in network for network in self._networks):
             return True
         _, *parents = host.split(".")
         return any(f"*.{'.'.join(parents[at:])}" in self._hosts for at in range(len(parents)))
+
+
+def _allowed_by(address: Address, host: str) -> str:
+    if address.is_loopback:
+        return "for development, TODOKU_HTTP_LOOPBACK=true allows it"
+    name = str(address) if ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) else host.lower()
+    return f"TODOKU_HTTP_ALLOW={name} allows it"
 
 
 def _network(entry: str) -> Network | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol, get_args, runtime_checkable
 
 import msgspec
 
-from todoku.core.outcome import Outcome
+from todoku.core.backoff import Backoff
+from todoku.core.errors import InvalidMessage, InvalidSetting
+from todoku.core.outcome import Duration, Outcome
 from todoku.core.settings import Settings
 
 
@@ -52,3 +54,37 @@ class Destination(Protocol):
 
         In a batch for an ordered route, no two messages have the same key.
         """
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a message is tried, and the waits between; None: as the settings say. InvalidSetting: a bad value.
+
+    A destination that has its own is asked by the attribute `attempts`; what its route says goes before it.
+    """
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+
+    def __post_init__(self) -> None:
+        check_max_attempts(self.max_attempts)
+        check_backoff(self.backoff, "backoff")
+
+
+@runtime_checkable
+class RequestDestination(Protocol):
+    """A destination that sends HTTP requests: its routes may give their headers and their time limit."""
+
+    def for_route(self, *, headers: Mapping[str, str] | None, timeout: Duration | None) -> Destination:
+        """Returns a copy with more headers, and another time limit; None: its own."""
+
+
+def check_max_attempts(given: object, refusal: type[InvalidMessage] | type[InvalidSetting] = InvalidSetting) -> None:
+    """Raises the refusal unless this is None or a number of attempts."""
+    if given is not None and (type(given) is not int or not 0 < given <= 10_000):
+        raise refusal(f"max_attempts cannot be {given!r}", hint="1 to 10000; the first attempt counts too")
+
+
+def check_backoff(given: object, what: str) -> None:
+    """Raises InvalidSetting unless this is None or a back-off."""
+    if given is not None and not isinstance(given, get_args(Backoff)):
+        raise InvalidSetting(f"{what} cannot be {given!r}", hint="use todoku.table, linear or exponential")

@@ -61,16 +61,16 @@ class Verifier(Protocol):
     def kept(self) -> tuple[str, ...]:
         """Names (in lower case) of the headers that are stored with the message."""
 
-    def key(self, secret: str) -> bytes:
+    def key(self, secret: str, /) -> bytes:
         """Returns the HMAC key of a secret; raises InvalidSetting."""
 
-    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float) -> int | None:
+    def signed_by(self, arrived: ReceivedRequest, keys: Sequence[bytes], now: float, /) -> int | None:
         """Returns the index of the key that signed the request, at most 300 s from `now` (unix seconds), or None.
 
         Every signature is compared with every key, in constant time.
         """
 
-    def identity(self, arrived: ReceivedRequest, event: object) -> Identity | Challenge:
+    def identity(self, arrived: ReceivedRequest, event: object, /) -> Identity | Challenge:
         """Returns the id and type of the event, from its headers or its JSON; raises InvalidMessage if it has no id."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
@@ -15,6 +16,10 @@ from todoku.core.message import USUAL_ATTEMPTS
 _SEGMENT = re.compile(r"[A-Za-z0-9_:\-]+")
 
 
+OnDead = Literal["park", "skip"]
+"""What a dead letter does to later messages of its key, in order: they wait for a person, or go on."""
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that match `pattern` go to `destination` through `queue`, `ordered` by key or with a limit per key."""
 
@@ -22,6 +27,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     queue: str
     ordered: bool = False
+    on_dead: OnDead = "park"
     per_key: Limit | None = None
     max_attempts: int = USUAL_ATTEMPTS
     timeout: float | None = None

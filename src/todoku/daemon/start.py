@@ -30,7 +30,7 @@ from todoku.daemon.http_thread import HttpThread, is_local, listen, listening_ur
 from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
-from todoku.engine.diagnostics.summary import without_password
+from todoku.engine.diagnostics.summary import migrate_command, without_password
 from todoku.engine.http.api_tokens import create_first
 from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
@@ -237,12 +237,13 @@ def check_migrated(box: App) -> None:
     """Raises SchemaError unless the schema is up to date. Creates no SQLite file."""
     file = sqlite_file(box.settings.database)
     if file is not None and not file.exists():
-        raise SchemaError(f"there is no database {file}", hint="create it with `todoku migrate`")
+        raise SchemaError(f"there is no database {file}", hint=f"create it: {migrate_command(box.settings)}")
     facts = box.store.facts()
     if facts.version is None or facts.version < facts.latest:
         found = "is not migrated" if facts.version is None else f"is at version {facts.version}"
         raise SchemaError(
-            f"the database {found}; this todoku needs version {facts.latest}", hint="run `todoku migrate`"
+            f"the database {found}; this todoku needs version {facts.latest}",
+            hint=f"run {migrate_command(box.settings)}",
         )
 
 

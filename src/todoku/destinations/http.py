@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 from todoku.core.address_guard import check_url
+from todoku.core.backoff import Backoff
 from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
-from todoku.core.destination import Outgoing
+from todoku.core.destination import Attempts, Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.http_request import check_headers
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
@@ -24,16 +25,25 @@ class Endpoint(Sender):
 
     def __init__(
         self, url: str, *, name: str, method: str, headers: Mapping[str, str], timeout: float | None,
-        secrets: tuple[str, ...], source: str,
+        secrets: tuple[str, ...], source: str, attempts: Attempts,
     ) -> None:  # fmt: skip
         super().__init__(Settings())
         self.name = name
+        self.attempts = attempts
         self._url = url
         self._method = method
         self._headers = headers
         self._timeout = timeout
         self._secrets = secrets
         self._source = source
+
+    def for_route(self, *, headers: Mapping[str, str] | None, timeout: Duration | None) -> Endpoint:
+        """Returns a copy with these headers beside its own, and this time limit; None: its own."""
+        return Endpoint(
+            self._url, name=self.name, method=self._method, headers={**self._headers, **check_headers(headers or {})},
+            timeout=self._timeout if timeout is None else seconds(timeout, what="timeout"), secrets=self._secrets,
+            source=self._source, attempts=self.attempts,
+        )  # fmt: skip
 
     @property
     def at_once(self) -> int:
@@ -78,12 +88,14 @@ def http(
     timeout: Duration | None = None,
     secret: str | Sequence[str] | None = None,
     source: str = DEFAULT_SOURCE,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
 ) -> Endpoint:
     """Creates a destination over HTTP: each message is a request to `url`, and is delivered if the response is 2xx.
 
     `secret`: `whsec_…`, for signatures of Standard Webhooks; during a rotation, several. `timeout`: of one attempt,
-    from the DNS lookup to the last byte of the response (default: the setting). Private addresses are refused unless
-    TODOKU_HTTP_ALLOW lists them.
+    from the DNS lookup to the last byte of the response (default: the setting). `max_attempts`, `backoff`: default to
+    the App's. Private addresses are refused unless TODOKU_HTTP_ALLOW lists them.
     """
     checked_url = check_url(url, what="url")
     parts = urlsplit(checked_url)
@@ -96,6 +108,7 @@ def http(
         timeout=None if timeout is None else seconds(timeout, what="timeout"),
         secrets=secrets,
         source=check_source(source),
+        attempts=Attempts(max_attempts=max_attempts, backoff=backoff),
     )
 
 

@@ -205,7 +205,8 @@ class Ledger:
                 return
             if not (yield from _record(to, wanted, answers[0])):
                 raise InProgress(
-                    f"key {key!r} was reserved for {hold} s and then taken over by another caller", hint="raise hold="
+                    f"key {key!r} was reserved for {hold} s and then taken over by another caller",
+                    hint="reserve it for longer: box.ledger.once(…, hold=600)",
                 )
             telemetry.kept(answers[0].state)
 

@@ -19,7 +19,7 @@ from todoku.core.errors import DatabaseBusy, InvalidAct
 from todoku.core.http_request import served_as
 from todoku.engine.outbox import Outbox
 from todoku.engine.repetition import RouteTo, again_drafts
-from todoku.store.acts import Acted
+from todoku.store.acts import MISSING, SUCCEEDED, Acted
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.deliveries import Delivery, Filter
@@ -94,20 +94,7 @@ def replay(
         return store.acts.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
 
     done = _batches(batch, limit=limit, progress=progress, rate=None if dry_run else rate)
-    return Replayed(done.matched, done.changed, _with_successes(store, which, done.skipped))
-
-
-SUCCEEDED: Final = "is succeeded"
-_MISSING: Final = "not found, or being changed by somebody else"
-
-
-def _with_successes(store: Store, which: Filter, skipped: dict[str, int]) -> dict[str, int]:
-    """Why deliveries were passed over, where those that succeeded are not just "not found"."""
-    if which.ids is None or which.status is not None or _MISSING not in skipped:
-        return skipped
-    found = len(store.deliveries.find(Filter(ids=which.ids, status="succeeded"), limit=len(which.ids)).items)
-    counts = {**skipped, _MISSING: skipped[_MISSING] - found, SUCCEEDED: found}
-    return {why: number for why, number in counts.items() if number > 0}
+    return Replayed(done.matched, done.changed, done.skipped)
 
 
 def refuse_successes(done: Replayed) -> Replayed:
@@ -154,7 +141,7 @@ def repeat(
     if which.ids is not None and matched < len(which.ids):
         others = store.deliveries.find(Filter(ids=which.ids), limit=len(which.ids)).items
         skipped.update(f"is {each.status}" for each in others)
-        skipped[_MISSING] += len(which.ids) - matched - len(others)
+        skipped[MISSING] += len(which.ids) - matched - len(others)
     return Replayed(matched, matched if dry_run else len(messages), dict(+skipped), tuple(messages))
 
 

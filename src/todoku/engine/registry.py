@@ -17,6 +17,7 @@ from todoku.core.limit import Limit
 from todoku.core.message import USUAL_ATTEMPTS, Claimed
 from todoku.core.sealed import inner_type
 from todoku.core.settings import Settings
+from todoku.core.topic_pattern import OnDead
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_headers import with_secrets
 from todoku.engine.jobs.decoders import Schemas
@@ -27,6 +28,9 @@ Run = Literal["loop", "thread", "process"]
 
 SEND_BATCH: Final = 32
 """Messages that a batching destination gets in one call, at most."""
+
+
+_ANOTHER_NAME: Final = 'give one of them another name: @box.job("other"), or name="other" of a consumer or a route'
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,8 @@ class Registry:
         self._targets: dict[str, Target] = {}
         self.hooks: list[Hook] = []
         """The targets that are called when deliveries end, and for which deliveries."""
+        self.on_dead: dict[str, OnDead] = {}
+        """For destinations served here in order: what their dead letters do to later messages of the same key."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
@@ -103,7 +109,7 @@ class Registry:
         """Returns the names. InvalidSetting if one is taken or given twice."""
         for place, name in enumerate(names):
             if name in self._targets or name in names[:place]:
-                raise InvalidSetting(f"two destinations are named {name!r}", hint="give one of them another name=")
+                raise InvalidSetting(f"two destinations are named {name!r}", hint=_ANOTHER_NAME)
         return names
 
     def __getitem__(self, name: str) -> Target:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from todoku.core.http_request import served_as
+from todoku.store import lanes
 from todoku.store.database import Database, Tx
 
 
@@ -32,10 +33,20 @@ class DestinationStore:
         """Records that a worker serves these destinations now."""
         self._database.write("announce", lambda tx: tx.rows("announce", destinations=list(destinations)))
 
-    def set_on_abort(self, destination: str, *, skip: bool) -> None:
-        """Whether a dead letter of this destination blocks its lane (the default) or is skipped."""
+    def set_on_abort(self, *destinations: str, skip: bool) -> None:
+        """Whether dead letters of these destinations block their lanes (the default) or are skipped.
+
+        Where that becomes "skipped", lanes that are blocked now go on.
+        """
         policy = "skip" if skip else "block"
-        self._database.write("set_on_abort", lambda tx: tx.rows("set_on_abort", name=destination, on_abort=policy))
+
+        def work(tx: Tx) -> None:
+            changed = [name for (name,) in tx.rows("set_on_abort", names=sorted(destinations), on_abort=policy)]
+            blocked = tx.rows("blocked_lanes", destinations=changed) if skip and changed else []
+            if locked := lanes.lock(tx, (lane for (lane,) in blocked)):
+                tx.rows("refresh_lanes", lanes=locked, unpark=True)
+
+        self._database.write("set_on_abort", work)
 
     def known(self) -> Known:
         """Every queue and destination that has a row."""

@@ -97,6 +97,17 @@ class FullGate(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class ParkedKeys(msgspec.Struct, frozen=True):
+    """How many keys wait for a dead letter of theirs, and how many deliveries: counted up to ten thousand.
+
+    `example` is one of these deliveries: `explain` names the dead letter that it waits for.
+    """
+
+    keys: int
+    waiting: int
+    example: int | None
+
+
 class Point(msgspec.Struct, frozen=True):
     """What ended in one stretch of time: deliveries that succeeded, attempts that failed."""
 
@@ -150,6 +161,10 @@ class Statistics:
         """Keys that are at their limit while more deliveries of theirs wait, those with the most waiting first."""
         rows = self._database.read(lambda tx: tx.rows("full_gates", counted=_GATE_COUNTED, most=limit))
         return tuple(FullGate(*row) for row in rows)
+
+    def parked(self) -> ParkedKeys:
+        """Deliveries in order whose key waits for a dead letter, until somebody replays or purges it (I10)."""
+        return ParkedKeys(*self._database.read(lambda tx: tx.rows("count_parked", most=LAG_COUNTED))[0])
 
     def series(self, *, since: datetime, until: datetime, width: int) -> Series:
         """Numbers for each `width` seconds from `since` to `until`, both on its multiples. Cost: bounded."""

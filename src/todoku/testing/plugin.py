@@ -15,7 +15,7 @@ import pytest
 
 from todoku.app import App
 from todoku.daemon.app_loader import find_app_name, load_app
-from todoku.testing.fresh_database import fresh
+from todoku.testing.fresh_database import fresh, new_schema
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,10 +33,14 @@ def todoku_app(pytestconfig: pytest.Config) -> App:
 
 
 @pytest.fixture
-def todoku_database(pytestconfig: pytest.Config, tmp_path: Path) -> str:
-    """The URL of this test's database. Create your own tables there, too, if tests join transactions."""
+def todoku_database(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[str]:
+    """The URL of this test's database: a file, or a schema. Create your own tables there if tests join transactions."""
     given: str | None = pytestconfig.getoption("--todoku-database")
-    return given or f"sqlite:///{tmp_path}/todoku.db"
+    if given is None:
+        yield f"sqlite:///{tmp_path}/todoku.db"
+        return
+    with new_schema(given) as url:
+        yield url
 
 
 @pytest.fixture

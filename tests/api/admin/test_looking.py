@@ -30,6 +30,7 @@ def test_statistics_count_by_status_destination_and_reason(server: Server, dead:
     refused = next(row for row in found["by"] if row["reason"] == "REFUSED")
     assert (refused["destination"], refused["number"]) == ("warehouse", 2)
     assert (found["exact"], found["workers"], found["lag"]["dead"]) == (True, 1, 3)
+    assert found["parked"] == {"keys": 0, "waiting": 0, "example": None}
 
 
 def test_the_course_of_an_hour_is_told_minute_by_minute(server: Server, world: World) -> None:

@@ -18,7 +18,7 @@ from todoku.store.audit import NumberedAudit
 from todoku.store.columns import moment
 from todoku.store.leases import WorkerRow
 from todoku.store.ledger import Entry
-from todoku.store.statistics import Count, Lag, Series
+from todoku.store.statistics import Count, Lag, ParkedKeys, Series
 
 _WIDTHS: Final = {"minute": 60, "hour": 3600}
 _DEFAULT_BUCKETS: Final = 60
@@ -79,6 +79,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     age: float
     lag: Lag
     workers: int
+    parked: ParkedKeys
 
 
 class SeriesQuery(Parameters, frozen=True, kw_only=True):
@@ -134,6 +135,7 @@ def get_statistics(context: RequestContext) -> Statistics:
         age=counts.age,
         lag=store.statistics.lag(stuck_after=context.settings.max_processing_sec),
         workers=len(store.limits.read().workers),
+        parked=store.statistics.parked(),
     )
 
 

@@ -12,6 +12,7 @@ from todoku.core.errors import TodokuError
 from todoku.core.redaction import personal_fields
 from todoku.core.sealed import MasterKey
 from todoku.core.settings import Settings
+from todoku.engine.diagnostics.summary import migrate_command
 from todoku.store.database import Facts
 from todoku.store.store import Store
 
@@ -56,7 +57,7 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
     yield from _check_schema_settings(facts)
     yield from _check_storage(facts)
     yield from _check_connections(facts, settings)
-    version_finding = _check_version(facts)
+    version_finding = _check_version(facts, settings)
     yield version_finding
     if version_finding.level == "problem":
         return
@@ -130,12 +131,12 @@ def _check_connections(facts: Facts, settings: Settings) -> Iterator[Finding]:
             yield Finding("ok", "pooler", text)
 
 
-def _check_version(facts: Facts) -> Finding:
+def _check_version(facts: Facts, settings: Settings) -> Finding:
     if facts.version is None:
-        return Finding("problem", "schema", "not migrated", "run `todoku migrate`")
+        return Finding("problem", "schema", "not migrated", f"run {migrate_command(settings)}")
     if facts.version < facts.latest:
         text = f"version {facts.version}, this todoku needs {facts.latest}"
-        return Finding("problem", "schema", text, "run `todoku migrate`")
+        return Finding("problem", "schema", text, f"run {migrate_command(settings)}")
     if facts.version > facts.latest:
         text = f"version {facts.version}, this todoku knows {facts.latest}"
         return Finding("problem", "schema", text, "a newer todoku migrated it: upgrade this one")
@@ -207,7 +208,8 @@ def _check_history(facts: Facts) -> Finding:
 def _check_dead_letters(store: Store) -> Iterator[Finding]:
     if number := sum(group.number for group in store.statistics.dead_letters()):
         text = f"{number} dead letters"
-        yield Finding("warn", "dead letters", text, "`todoku reasons` shows why, `todoku replay` sends them again")
+        todo = "`todoku reasons` shows why, `todoku replay --reason REASON` sends them again"
+        yield Finding("warn", "dead letters", text, todo)
 
 
 def _check_personal_data(store: Store) -> Iterator[Finding]:

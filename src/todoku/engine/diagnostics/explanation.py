@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from todoku.store.deliveries import Delivery
 from todoku.store.limits import Restriction
 from todoku.store.situation import GateRow, LaneRow, Situation
 
@@ -39,11 +40,11 @@ def _dead(situation: Situation) -> Because:
     row = situation.delivery
     reason = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
     tried = f", after {row.attempts} of {row.max_attempts} attempts" if row.attempts else ""
-    return Because(
-        "aborted",
-        f"it has been a dead letter since {_clock(row.updated_at.timestamp())}: {reason}{tried}",
-        f"todoku replay {row.id}",
-    )
+    text = f"it has been a dead letter since {_clock(row.updated_at.timestamp())}: {reason}{tried}"
+    lane = situation.lane
+    if lane is not None and lane.parked and lane.head is not None and lane.blocker == row:
+        return Because("aborted", f"{text}; later deliveries of its key wait for it", _free(row))
+    return Because("aborted", text, _again(row) or f"todoku replay {row.id}")
 
 
 def _running(situation: Situation) -> Iterator[Because]:
@@ -131,7 +132,19 @@ def _lane_parked(lane: LaneRow) -> Because:
     if (dead := lane.blocker) is None:
         return Because("lane_parked", "its lane is parked, but no dead letter parks it", "todoku verify")
     text = f"its lane is parked by the dead letter {dead.id} ({dead.reason})"
-    return Because("lane_parked", text, f"todoku replay {dead.id}, or: todoku settle {dead.id} --as succeeded")
+    return Because("lane_parked", text, _free(dead))
+
+
+def _free(dead: Delivery) -> str:
+    """The two commands after which a parked lane goes on: with the dead letter first, or without it."""
+    again = _again(dead) or f"todoku replay {dead.id} sends it first"
+    remove = "" if "todoku clear" in again else f", todoku clear {dead.id} removes it"
+    return f"{again}{remove}; then its key goes on"
+
+
+def _again(dead: Delivery) -> str:
+    """What to do about a dead letter that would come back if it was only replayed; empty: a replay may succeed."""
+    return _AGAIN.get(dead.reason or "", "").format(dead.id, dead.destination)
 
 
 def _lane_behind(lane: LaneRow, now: float) -> Because:
@@ -150,7 +163,7 @@ def _workers(situation: Situation) -> Iterator[Because]:
     destination = situation.delivery.destination
     alive = [worker for worker in situation.workers if worker.expires_at.timestamp() > situation.now]
     if not alive:
-        yield Because("no_worker", "no worker is alive", "start one: todoku run")
+        yield Because("no_worker", "no worker is alive", _START)
         return
     seen = situation.known.seen(destination)
     if seen is None:
@@ -159,8 +172,20 @@ def _workers(situation: Situation) -> Iterator[Because]:
         text = f"no live worker has registered {destination}; the last one did {_ago(situation, seen)}"
         yield Because("unregistered", text, _REGISTER)
     if all(worker.state == "draining" for worker in alive):
-        yield Because("draining", "every worker that is alive is draining", "start another: todoku run")
+        yield Because("draining", "every worker that is alive is draining", _START.replace("one", "another"))
 
+
+_START: Final = "start one: todoku run --app module:box"
+_AGAIN: Final = {
+    "NO_ROUTE": "a replay finds no route either: declare one and publish it again; todoku clear {0} removes it",
+    "IDEMPOTENCY_CONFLICT": "publish it with a new idempotency key; todoku clear {0} removes it",
+    "BAD_REQUEST": "it cannot be sent as it is: publish it again, corrected; todoku clear {0} removes it",
+    "SHREDDED": "it cannot be read any more; todoku clear {0} removes it",
+    "BAD_PAYLOAD": "correct its handler or schema, restart the workers, then: todoku replay {0}",
+    "UNKNOWN_DESTINATION": "run a worker whose App declares {1}, then: todoku replay {0}",
+    "SSRF_REFUSED": "allow the address for the workers, as the error says, restart them, then: todoku replay {0}",
+}
+"""What to do about dead letters that a replay alone would bring back, by their reason."""
 
 _MAX_ATTEMPTS: Final = "the {} are max_attempts of its publisher or, if it gave none, of the worker that tried it"
 _REGISTER: Final = "run a worker whose App declares it: todoku run --app module:box"

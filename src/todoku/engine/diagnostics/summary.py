@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from todoku.core.settings import Settings
 from todoku.core.status import Status
 from todoku.store.statistics import Counts
 
@@ -34,6 +35,12 @@ class About(msgspec.Struct, frozen=True):
 
     def _numbers(self) -> dict[str, int]:
         return {status.value: self.counts.of(status.value) for status in Status}
+
+
+def migrate_command(settings: Settings) -> str:
+    """The command that creates or updates the tables of this very database, whatever the environment names."""
+    schema = "" if settings.schema is None else f" --schema {settings.schema}"
+    return f"todoku migrate --db {without_password(settings.database)}{schema}"
 
 
 def without_password(url: str) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
-from todoku.core.destination import Configured, Destination, Outgoing
+from todoku.core.destination import Attempts, Configured, Destination, Outgoing, RequestDestination
 from todoku.core.errors import InvalidMessage, InvalidSetting, UnknownJob
+from todoku.core.http_request import SCHEMES, served_as
 from todoku.core.message import Draft
+from todoku.core.outcome import without_url_secrets
 from todoku.core.schedule import Missed, Plan, When, policy
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route, pattern
@@ -19,7 +21,15 @@ from todoku.engine.jobs.event import E, Event, EventClasses
 from todoku.engine.jobs.handle import Handle, ResultReader, locate
 from todoku.engine.jobs.handler import build_handler, is_async
 from todoku.engine.jobs.job import Call, Handler, Job
-from todoku.engine.jobs.options import JobOptions, PublishOptions
+from todoku.engine.jobs.options import (
+    JobOptions,
+    PublishOptions,
+    RouteOptions,
+    check_route_options,
+    checked_duration,
+    checked_on_dead,
+    refuse_for_name,
+)
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import MessageOptions
 from todoku.engine.registry import SEND_BATCH, Registry, Target, outgoing
@@ -132,16 +142,33 @@ class Jobs(Mapping[str, Job[..., Any]]):
             self._jobs[name] = job
 
 
+class RequestTo(Protocol):
+    """Creates the destination that sends messages to a URL."""
+
+    def __call__(self, url: str, *, name: str | None) -> Destination:
+        """Returns the destination; `name`: by which it is known. InvalidMessage: it is no URL."""
+
+
+class RoutedTo(msgspec.Struct, frozen=True):
+    """Where messages go: a destination and its queue, and the attempts it asks for (None: as the settings say)."""
+
+    name: str
+    queue: str
+    max_attempts: int | None
+
+
 class Declarations:
     """The jobs, events, consumers, destinations and routes of one App. The contracts are those of App's methods."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, request_to: RequestTo) -> None:
         self.outbox = outbox
+        self._request_to = request_to
         self.registry = Registry(outbox.schemas)
         self.jobs = Jobs()
         self.events = EventClasses()
         self.routes: list[Route] = []
         self._served: dict[str, object] = {}
+        self._requests: dict[Hashable, Destination] = {}
 
     @property
     def settings(self) -> Settings:
@@ -150,8 +177,8 @@ class Declarations:
 
     def draft(self, event: Any, payload: object, options: PublishOptions) -> Draft:
         """The draft of an event, or of a topic and its payload, for the routes declared here."""
-        topic, body, key = self.events.split(event, payload)
-        given: PublishOptions = {"key": key, **options}
+        topic, body, key = self.events.split(event, payload, options.get("key"))
+        given: PublishOptions = {**options, "key": key}
         return self.outbox.draft(topic, body, MessageOptions(**given), self.routes)
 
     def drafts(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
@@ -194,6 +221,7 @@ class Declarations:
         """Registers a job under its name and its aliases. InvalidSetting: one of them is taken."""
         for name in self.registry.free((job.name, *job.aliases)):
             self.registry.add(msgspec.structs.replace(job.target, name=name))
+            self._declare_on_dead(msgspec.structs.replace(job.route, destination=name))
         self.jobs.add(job)
         return job
 
@@ -204,41 +232,35 @@ class Declarations:
             self.outbox.sealer.declare(topic)
         return declare
 
-    def route(
-        self, topic: str, to: Destination | Job[..., Any] | Sender | str, name: str | None, *, ordered: bool
-    ) -> None:
+    def route(self, topic: str, to: Destination | Job[..., Any] | Sender | str, options: RouteOptions) -> None:
         """Declares a route from a topic, or a pattern, to a destination."""
         pattern(topic)
+        check_route_options(options)
         if isinstance(to, Job):
-            if name is not None or ordered:
+            if options:
                 raise InvalidSetting(
-                    "a job has its own name and order", hint="give both where the job is declared"
-                )  # fmt: skip
+                    f"a job has its own {' and '.join(sorted(options))}", hint="give them where the job is declared"
+                )
             self._add_route(msgspec.structs.replace(to.route, pattern=topic))
             return
-        destination = self.destination(to, name)
-        known = self.registry.get(destination)
+        ordered, timeout = options.get("ordered", False), options.get("timeout")
+        on_dead = checked_on_dead(topic, options.get("on_dead", "park"), ordered=ordered)
+        place = self._destination_of(to, options)
         self._add_route(
             Route(
                 pattern=topic,
-                destination=destination,
-                queue=known.queue if known is not None else destination,
+                destination=place.name,
+                queue=place.queue,
                 ordered=ordered,
-                max_attempts=self.settings.max_attempts,
+                on_dead=on_dead,
+                max_attempts=place.max_attempts or self.settings.max_attempts,
+                timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidSetting),
             )
         )
 
-    def destination(self, to: Destination | Sender | str, name: str | None) -> str:
-        """The name of a destination. One that this process serves is registered, once."""
-        called = name or (to if isinstance(to, str) else getattr(to, "name", None) or getattr(to, "__name__", ""))
-        if not isinstance(called, str) or not called:
-            raise InvalidMessage("a destination needs a name", hint="pass name=…")
-        if isinstance(to, str):
-            return called
-        if self._served.get(called) is not to:
-            self.registry.add(self._target(called, to))
-            self._served[called] = to
-        return called
+    def destination(self, to: Destination | Sender | str, name: str | None) -> RoutedTo:
+        """The place of a destination. One that this process serves is registered, once."""
+        return self._destination_of(to, {"name": name})
 
     def route_to(self, destination: str) -> Route | None:
         """How messages go to this destination; None: it is not declared here."""
@@ -259,14 +281,57 @@ class Declarations:
         if (schema := options.get("schema")) is not None:
             self.outbox.schemas.declare(topic, schema)
 
-    def _target(self, name: str, to: Destination | Sender) -> Target:
-        backoff, attempts = self.settings.backoff, self.settings.max_attempts
+    def _destination_of(self, given: Destination | Sender | str, options: RouteOptions) -> RoutedTo:
+        """Where a route or a hook leads. `given` is registered unless it is a name, or registered already."""
+        to, name = self._with_requests(given, options), options.get("name")
+        called = name or (to if isinstance(to, str) else getattr(to, "name", None) or getattr(to, "__name__", ""))
+        if not isinstance(called, str) or not called:
+            raise InvalidMessage("a destination needs a name", hint="pass name=…")
+        own = getattr(to, "attempts", None)
+        own = own if isinstance(own, Attempts) else Attempts()
+        attempts, backoff = options.get("max_attempts") or own.max_attempts, options.get("backoff") or own.backoff
+        if isinstance(to, str):
+            refuse_for_name(to, options)
+            known = self.registry.get(called)
+            return RoutedTo(called, called if known is None else known.queue, attempts)
+        if self._served.get(called) is not to:
+            self.registry.add(self._target(called, to, Attempts(max_attempts=attempts, backoff=backoff)))
+            self._served[called] = to
+        target = self.registry[called]
+        if target.backoff != (backoff or self.settings.backoff):
+            raise InvalidSetting(
+                f"two routes to {called!r} differ in backoff", hint="give both the same, or one of them another name="
+            )
+        return RoutedTo(called, target.queue, attempts)
+
+    def _with_requests(self, to: Destination | Sender | str, options: RouteOptions) -> Destination | Sender | str:
+        """A URL becomes an HTTP destination; it has the headers and time limit of its route. Equal ones are one."""
+        headers, timeout, name = options.get("headers"), options.get("timeout"), options.get("name")
+        if isinstance(to, str) and "://" in to:
+            if served_as(to.lower()) not in SCHEMES:
+                raise InvalidSetting(
+                    f"{without_url_secrets(to)!r} is no destination",
+                    hint="http://… or https://…, or a name without ://",
+                )
+            to = self._requests.setdefault((to, name), self._request_to(to, name=name))
+        if not isinstance(to, Destination) or not isinstance(to, RequestDestination):
+            if headers is not None:
+                raise InvalidSetting("headers are for HTTP requests", hint='route to a URL: to="https://…"')
+            return to
+        if headers is None and timeout is None:
+            return to
+        changed = to.for_route(headers=headers, timeout=timeout)
+        return self._requests.setdefault((to, frozenset((headers or {}).items()), timeout), changed)
+
+    def _target(self, name: str, to: Destination | Sender, attempts: Attempts) -> Target:
+        backoff = attempts.backoff or self.settings.backoff
+        usual = self.settings.max_attempts if attempts.max_attempts is None else None
         if isinstance(to, Destination):
             if isinstance(to, Configured):
                 to.configure(self.settings)
             return Target(
                 name=name, queue=name, backoff=backoff, sender=to, batch=getattr(to, "batch", SEND_BATCH),
-                at_once=getattr(to, "at_once", None), usual_attempts=attempts,
+                at_once=getattr(to, "at_once", None), usual_attempts=usual,
             )  # fmt: skip
         if not callable(to):
             raise InvalidSetting(
@@ -279,18 +344,26 @@ class Declarations:
             backoff=backoff,
             run="loop" if is_async(function) else "thread",
             call=lambda context: function(outgoing(context.claim)),
-            usual_attempts=attempts,
+            usual_attempts=usual,
         )
 
     def _add_route(self, route: Route) -> None:
-        """Adds a route. All routes to one destination have the same queue and the same `ordered`."""
-        for other in self.routes:
-            if other.destination == route.destination and (other.queue, other.ordered) != (route.queue, route.ordered):
+        """Adds a route. All routes to one destination have the same queue, the same `ordered` and `on_dead`."""
+        for other in (other for other in self.routes if other.destination == route.destination):
+            same = (other.queue, other.ordered) == (route.queue, route.ordered)
+            if not same or other.on_dead != route.on_dead:
                 raise InvalidSetting(
-                    f"two routes to {route.destination!r} differ in queue or ordered: {other.pattern}, {route.pattern}",
-                    hint="give one of them another name=",
+                    f"two routes to {route.destination!r} differ in {'on_dead' if same else 'queue or ordered'}: "
+                    f"{other.pattern}, {route.pattern}",
+                    hint="make them agree, or give one of them another name=",
                 )
         self.routes.append(route)
+        self._declare_on_dead(route)
+
+    def _declare_on_dead(self, route: Route) -> None:
+        """Makes workers here record what dead letters of an ordered destination do, before one can die."""
+        if route.ordered and route.destination in self.registry.names:
+            self.registry.on_dead[route.destination] = route.on_dead
 
 
 def _alone(event: object) -> tuple[object, None]:

@@ -52,7 +52,8 @@ class EventKind(msgspec.Struct, frozen=True):
         value = getattr(event, self.key)
         if value is None:
             raise InvalidMessage(
-                f"{self.kind.__name__}.{self.key} is None, and it is the key", hint="give it a value, or pass key=…"
+                f"{self.kind.__name__}.{self.key} is None, and it is the key",
+                hint="give it a value, or publish(event, key=…, tx=…)",
             )
         return str(value)
 
@@ -91,16 +92,16 @@ class EventClasses:
             f"{kind.__name__} is not an event of this App", hint="declare it: @box.event('its.topic'), or pass a topic"
         )
 
-    def split(self, event: Any, payload: object) -> tuple[str, object, str | None]:
-        """Returns (topic, payload, key) of an event, or of a topic and its payload."""
+    def split(self, event: Any, payload: object, key: str | None = None) -> tuple[str, object, str | None]:
+        """Returns (topic, payload, key) of an event, or of a topic and its payload. A given `key` goes first."""
         if isinstance(event, str):
-            return event, payload, None
+            return event, payload, key
         if payload is not None:
             raise InvalidMessage(
                 "an event is its own payload", hint="publish(event, tx=…) or publish(topic, payload, tx=…)"
             )
         kind = self.of(type(event))
-        return kind.topic, event, kind.key_of(event)
+        return kind.topic, event, kind.key_of(event) if key is None else key
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
-from todoku.core.backoff import Backoff
+from todoku.core.destination import check_backoff
 from todoku.core.errors import InvalidSetting
 from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.settings import Settings
@@ -20,6 +20,7 @@ from todoku.engine.jobs.options import (
     JobOptions,
     checked_attempts,
     checked_duration,
+    checked_on_dead,
     checked_per_key,
     checked_queue,
     checked_retrying,
@@ -106,10 +107,9 @@ def _named(function: Callable[..., Any], name: str | None) -> str:
 def _check_options(name: str, options: JobOptions) -> None:
     if unknown := options.keys() - JobOptions.__optional_keys__:
         known = ", ".join(sorted(JobOptions.__optional_keys__))
+        known += '; its name comes first: @box.job("its.name")' if "name" in unknown else ""
         raise InvalidSetting(f"{name}: there is no option {', '.join(sorted(unknown))}", hint=f"known: {known}")
-    backoff = options.get("backoff")
-    if backoff is not None and not isinstance(backoff, get_args(Backoff)):
-        raise InvalidSetting(f"{name}: backoff cannot be {backoff!r}", hint="use todoku.table, linear or exponential")
+    check_backoff(options.get("backoff"), f"{name}: backoff")
 
 
 def _check_consumer(name: str, options: JobOptions) -> None:
@@ -123,12 +123,13 @@ def _check_consumer(name: str, options: JobOptions) -> None:
 def _route(name: str, options: JobOptions, settings: Settings) -> Route:
     """The route of enqueued calls: to this handler, whatever the topic."""
     attempts = checked_attempts(options.get("max_attempts"), options.get("max_retries"), InvalidSetting)
-    timeout = options.get("timeout")
+    timeout, ordered = options.get("timeout"), options.get("ordered", False)
     return Route(
         pattern="**",
         destination=name,
         queue=checked_queue(options.get("queue", "default"), InvalidSetting),
-        ordered=options.get("ordered", False),
+        ordered=ordered,
+        on_dead=checked_on_dead(name, options.get("on_dead", "park"), ordered=ordered),
         per_key=checked_per_key(name, options),
         max_attempts=settings.max_attempts if attempts is None else attempts,
         timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidSetting),

@@ -15,7 +15,7 @@ from todoku.engine.jobs.declarations import Declarations, Declare, Sender
 from todoku.engine.jobs.job import Job
 from todoku.engine.jobs.options import JobOptions, checked_queue
 
-_NOT_FOR_HOOKS: Final = ("ordered", "unique_for", "per_key", "encrypted", "schema")
+_NOT_FOR_HOOKS: Final = ("ordered", "on_dead", "unique_for", "per_key", "encrypted", "schema")
 
 
 class EndingOptions(TypedDict, total=False):
@@ -82,10 +82,9 @@ def _declare_destination(
     """Declares a destination that each matching Ending is sent to."""
     if isinstance(to, Job):
         raise InvalidSetting("a job takes arguments, not an Ending", hint='put @box.after("aborted") on a function')
-    called = declarations.destination(to, name)
-    known = declarations.registry.get(called)
-    queue, attempts = known.queue if known is not None else called, declarations.settings.max_attempts
-    _add(declarations, which, Hook(name=called, event="aborted", queue=queue, max_attempts=attempts))
+    place = declarations.destination(to, name)
+    attempts = place.max_attempts or declarations.settings.max_attempts
+    _add(declarations, which, Hook(name=place.name, event="aborted", queue=place.queue, max_attempts=attempts))
 
 
 def _declare_function(

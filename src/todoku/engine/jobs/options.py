@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from todoku.core.backoff import Backoff
+from todoku.core.destination import Attempts, check_max_attempts
 from todoku.core.errors import InvalidMessage, InvalidSetting, TodokuError
 from todoku.core.failure import Retrying
 from todoku.core.limit import Limit
 from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.outcome import Duration, seconds
+from todoku.core.topic_pattern import OnDead
 
 Exceptions = type[Exception] | tuple[type[Exception], ...]
 
@@ -21,8 +23,9 @@ class JobOptions(TypedDict, total=False):
 
     `max_attempts` (or `max_retries`, one less), `backoff`, `timeout`: of its attempts. `run`: "loop" (async), "thread"
     (sync), "process" (killed at its timeout). `transactional`: it gets an open transaction that commits with its
-    success. `ordered`: calls with the same key run in turn. `per_key`: the limit of calls with the same key, over all
-    workers (`todoku.Limit`). `unique_for`: an equal call within that time is a duplicate. `keep_result`: its return
+    success. `ordered`: calls with the same key run in turn; `on_dead="skip"`: also after one of them became a dead
+    letter, for which they wait otherwise. `per_key`: the limit of calls with the same key, over all workers
+    (`todoku.Limit`). `unique_for`: an equal call within that time is a duplicate. `keep_result`: its return
     value is stored for `handle.result()`. `encrypted`: its arguments and its result are stored encrypted, and of an
     error only the type. `retry_on`: only these exceptions are retried; `abort_on`: these never. `aliases`: its former
     names. `schema`: a JSON Schema of its arguments, or of the event.
@@ -36,6 +39,7 @@ class JobOptions(TypedDict, total=False):
     run: Literal["auto", "loop", "thread", "process"]
     transactional: bool
     ordered: bool
+    on_dead: OnDead
     per_key: Limit | None
     unique_for: Duration | None
     keep_result: bool
@@ -63,6 +67,24 @@ class CallOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     labels: Sequence[str]
     best_effort: bool
+
+
+class RouteOptions(TypedDict, total=False):
+    """How the messages of a route are sent: the keywords of `box.route`.
+
+    `name`: of the destination. `ordered`: messages with the same key arrive one after the other, as they were
+    committed. `on_dead`: what a dead letter does to later messages of its key: "park", they wait until it is replayed
+    or purged; "skip", they go on. `max_attempts`, `backoff`, `timeout`: of its attempts. `headers`: of its requests, if
+    the destination is a URL.
+    """
+
+    name: str | None
+    ordered: bool
+    on_dead: OnDead
+    max_attempts: int | None
+    backoff: Backoff | None
+    timeout: Duration | None
+    headers: Mapping[str, str] | None
 
 
 class PublishOptions(TypedDict, total=False):
@@ -95,9 +117,39 @@ def checked_attempts(attempts: object, retries: object, refusal: Refusal) -> int
         if type(retries) is not int or not 0 <= retries < 10_000:
             raise refusal(f"max_retries cannot be {retries!r}", hint="0 to 9999; the first attempt is no retry")
         return retries + 1
-    if attempts is not None and (type(attempts) is not int or not 0 < attempts <= 10_000):
-        raise refusal(f"max_attempts cannot be {attempts!r}", hint="1 to 10000; the first attempt counts too")
-    return attempts
+    check_max_attempts(attempts, refusal)
+    return cast("int | None", attempts)
+
+
+def check_route_options(options: RouteOptions) -> None:
+    """Raises InvalidSetting for an option that no route has, or a value that no destination takes."""
+    if unknown := options.keys() - RouteOptions.__optional_keys__:
+        known = ", ".join(sorted(RouteOptions.__optional_keys__))
+        raise InvalidSetting(f"a route has no option {', '.join(sorted(unknown))}", hint=f"known: {known}")
+    Attempts(max_attempts=options.get("max_attempts"), backoff=options.get("backoff"))
+    if not isinstance(options.get("headers") or {}, Mapping):
+        raise InvalidSetting("headers is no mapping", hint='headers={"Authorization": "Bearer …"}')
+
+
+def refuse_for_name(name: str, options: RouteOptions) -> None:
+    """Raises InvalidSetting for options of a route to a name that only the process that serves it can apply."""
+    for option in ("backoff", "on_dead"):
+        if options.get(option) is not None:
+            raise InvalidSetting(
+                f"{option} is decided where {name!r} is served, not by its name",
+                hint="give it in the route that has the destination itself: to=…",
+            )
+
+
+def checked_on_dead(name: str, given: object, *, ordered: bool) -> OnDead:
+    """Returns what dead letters do to later messages of their key, or raises InvalidSetting."""
+    if given not in get_args(OnDead):
+        raise InvalidSetting(f"{name}: on_dead cannot be {given!r}", hint='"park" or "skip"')
+    if given == "skip" and not ordered:
+        raise InvalidSetting(
+            f'{name}: on_dead="skip" is for messages in order', hint="add ordered=True, or leave on_dead out"
+        )
+    return cast("OnDead", given)
 
 
 def checked_per_key(name: str, options: JobOptions) -> Limit | None:

@@ -213,7 +213,7 @@ class Worker:
         wait, log_again_at = 0.1, 0.0
         while not self._draining.is_set():
             try:
-                await asyncio.to_thread(self._store.announce_hooks, self._registry.hooks)  # before any delivery ends
+                await asyncio.to_thread(self._announce_ends)  # before any delivery ends
                 self.on_incarnation(await asyncio.to_thread(self._lease.begin))
             except (DatabaseUnavailable, DatabaseBusy) as error:
                 if self._until_idle:
@@ -226,6 +226,13 @@ class Worker:
             else:
                 return True
         return False
+
+    def _announce_ends(self) -> None:
+        """Stores what the end of a delivery does: the hooks it calls, and whether a dead letter blocks its lane."""
+        self._store.announce_hooks(self._registry.hooks)
+        for policy in ("park", "skip"):
+            if names := [name for name, on_dead in self._registry.on_dead.items() if on_dead == policy]:
+                self._store.destinations.set_on_abort(*names, skip=policy == "skip")
 
     def _start(self) -> None:
         assert self._loop is not None  # noqa: S101 - set by `run`

@@ -1,9 +1,16 @@
 -- Destinations and queues that are known.
 
 -- name: set_on_abort
--- One row; settle reads it when it aborts a lane's head.
-insert into todoku_destination (name, on_abort, seen_at) values (:name, :on_abort, todoku_now())
-    on conflict (name) do update set on_abort = excluded.on_abort
+-- Settle reads these rows when it aborts a lane's head. Returns the ones that were different before. Sorted, so that two
+-- workers cannot deadlock.
+insert into todoku_destination as b (name, on_abort, seen_at)
+select name, :on_abort, todoku_now() from unnest(:names::text[]) as s(name) order by name
+    on conflict (name) do update set on_abort = excluded.on_abort where b.on_abort <> excluded.on_abort
+returning name
+
+-- name: blocked_lanes
+-- Only reads, once after a change of policy: the lanes of these destinations that wait for a person.
+select id from todoku_lane where parked and destination = any (:destinations::text[]) order by id
 
 -- name: announce
 -- Records that a worker serves these destinations; sorted, so that two workers cannot deadlock.

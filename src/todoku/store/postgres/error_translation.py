@@ -29,7 +29,7 @@ def translate_errors() -> Iterator[None]:
         hint = "another transaction holds a row; try again"
         raise DatabaseBusy(f"PostgreSQL: {_first_line(error)}", hint=hint) from error
     except (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn) as error:
-        hint = "run `todoku migrate`; if that was done, set `schema` to the schema of its tables"
+        hint = "box.migrate(), or `todoku migrate --db URL`; if that was done, set `schema` to the schema of its tables"
         raise SchemaError(f"this database is not migrated: {_first_line(error)}", hint=hint) from error
     except errors.InvalidSchemaName as error:
         hint = "the search_path of this role names no schema that exists: set `schema`, or create one of those it names"

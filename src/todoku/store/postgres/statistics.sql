@@ -117,6 +117,14 @@ select g.queue, g.destination, g.key, g."limit", g.rate, g.running, w.number
  where w.number > 0
  order by w.number desc, g.destination, g.key limit :most
 
+-- name: count_parked
+-- Only reads a limited number of rows: parked lanes by their index, the deliveries of each by the index of lanes.
+select count(distinct lane), count(*), min(id) from (
+    select d.lane, d.id from (select id from todoku_lane where parked order by queue limit :most) l
+     cross join lateral (select lane, id from todoku_delivery
+                          where lane = l.id and status <> 'aborted' order by id limit :most) d
+     limit :most) parked
+
 -- name: series_size
 -- Only reads: the approximate number of rows of a span, by the planner's statistics of its days; nothing is counted.
 select (coalesce(sum(case when c.reltuples > 0 and c.relpages > 0

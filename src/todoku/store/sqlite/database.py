@@ -290,7 +290,8 @@ class SqliteDatabase:
         except sqlite3.OperationalError as error:
             text = str(error)
             if "no such table" in text or "no such column" in text:
-                raise SchemaError(f"{self.path} is not migrated: {text}", hint="run `todoku migrate`") from error
+                hint = f"box.migrate(), or `todoku migrate --db sqlite:///{self.path}`"
+                raise SchemaError(f"{self.path} is not migrated: {text}", hint=hint) from error
             if "readonly" in text:
                 raise DatabaseUnavailable(
                     f"{self.path} is read-only", hint="check the owner and the mode of the file"

@@ -1,9 +1,14 @@
 -- Destinations and queues that are known.
 
 -- name: set_on_abort
--- One row; settle reads it when it aborts a lane's head.
-insert into todoku_destination (name, on_abort, seen_at) values (:name, :on_abort, :now)
-    on conflict (name) do update set on_abort = excluded.on_abort
+-- Settle reads these rows when it aborts a lane's head. Returns the ones that were different before.
+insert into todoku_destination (name, on_abort, seen_at) select value, :on_abort, :now from json_each(:names) where true
+    on conflict (name) do update set on_abort = excluded.on_abort where on_abort <> excluded.on_abort
+returning name
+
+-- name: blocked_lanes
+-- Only reads, once after a change of policy: the lanes of these destinations that wait for a person.
+select id from todoku_lane where parked and destination in (select value from json_each(:destinations)) order by id
 
 -- name: announce
 -- Records that a worker serves these destinations.

@@ -120,6 +120,13 @@ select queue, destination, key, "limit", rate, running, number from (
  where number > 0
  order by number desc, destination, key limit :most
 
+-- name: count_parked
+-- Only reads a limited number of rows, of parked lanes by the index of lanes.
+select count(distinct lane), count(*), min(id) from (
+    select d.lane, d.id from todoku_lane l cross join todoku_delivery d indexed by todoku_delivery_lane
+        on d.lane = l.id and d.lane is not null and d.status <> 'aborted'
+     where l.parked limit :most)
+
 -- name: series_size
 -- Only reads both ends of the span: rows are appended in order of time, so their distance is about their number.
 select coalesce((select rowid from todoku_history where finished_at < :until order by finished_at desc limit 1)
