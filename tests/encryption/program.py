@@ -134,7 +134,6 @@ def main(text: str) -> dict[str, Any]:
 
 def _tracebacks() -> Iterator[tuple[str, str]]:
     for dead in box.deliveries.find(status="aborted").items:
-        for attempt in box.store.attempts.of(dead.id):
+        for attempt in box.handle(dead.id).attempts():
             if attempt.traceback is not None:
-                opened = box.outbox.opener.traceback(attempt.traceback, str(dead.message_id), dead.destination)
-                yield dead.destination, opened
+                yield dead.destination, attempt.traceback

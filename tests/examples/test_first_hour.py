@@ -269,7 +269,7 @@ def test_mypy_has_nothing_to_say_of_them(mypy_cache: Path) -> None:
     [
         "signup.py",
         "reports.py",
-        pytest.param("relay.py", marks=pytest.mark.xfail(reason="sources rename parameters of Verifier: issue 12, A8")),
+        "relay.py",
     ],
 )
 def test_pyright_has_nothing_to_say_of_it(program: str, tmp_path: Path) -> None:

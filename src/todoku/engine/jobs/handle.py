@@ -88,8 +88,11 @@ class Handle(Generic[R_co]):
 
     @blocking("handle")
     async def attempts(self) -> tuple[Attempt, ...]:
-        """Returns its failed attempts, the oldest first: when, reason, error, and all else known. NoSuchMessage."""
-        return await in_thread(lambda: self._store.attempts.of(self._standing().id))
+        """Returns its failed attempts, the oldest first: when, reason, error, traceback, and all else known.
+
+        The traceback of an encrypted message is decrypted. Raises NoSuchMessage, CannotOpen.
+        """
+        return await in_thread(self._attempts)
 
     aattempts = asynchronous(attempts)
 
@@ -185,6 +188,17 @@ class Handle(Generic[R_co]):
         if standing.result is None:
             return None
         return self._outbox.opener.result(standing.result, str(self.id), standing.destination)
+
+    def _attempts(self) -> tuple[Attempt, ...]:
+        standing, opener = self._standing(), self._outbox.opener
+        return tuple(
+            attempt
+            if attempt.traceback is None
+            else msgspec.structs.replace(
+                attempt, traceback=opener.traceback(attempt.traceback, str(self.id), standing.destination)
+            )
+            for attempt in self._store.attempts.of(standing.id)
+        )
 
     def _value(self, text: str | None) -> R_co:
         if text is None or self._kept.decode is None:
