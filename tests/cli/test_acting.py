@@ -67,16 +67,14 @@ def test_a_replay_says_what_it_passed_over(shop: Shop) -> None:
     assert "there is no message" in refused(shop.run("replay", str(uuid4()), *WHY))
 
 
-def test_a_replay_of_a_success_says_what_it_is(shop: Shop) -> None:
-    """By its number and by its message, and so does every other act: no answer proposes what fails again."""
+def test_an_act_on_a_success_says_what_it_is(shop: Shop) -> None:
+    """By its number and by its message: no answer proposes what fails again."""
     (message,) = shop.world.publish()
     (claim,) = shop.world.claim(shop.world.worker())
     shop.world.settle([claim])
-    told = (
-        "  1 skipped: is succeeded (it has arrived: nothing is left to act on; to send it once more, publish it again)"
-    )
+    told = "  1 skipped: is succeeded (it has arrived; to run it again as a new message, use `todoku replay --again`)"
     for id in (str(claim.id), str(message.id)):
-        for act in (["replay"], ["cancel"], ["settle", "--as", "aborted"], ["clear"]):
+        for act in (["cancel"], ["settle", "--as", "aborted"], ["clear"]):
             done = shop.run(*act, id, *WHY)
             assert (done.returncode, done.stdout.splitlines()[1:]) == (1, [told])
 
@@ -108,7 +106,7 @@ def test_replaying_a_success_is_refused_and_says_how_it_runs_again(shop: Shop) -
     (dead,) = shop.dead()
     assert said(shop.run("replay", str(dead), str(done), *WHY)) == [
         "replay: changed 1 of 1",
-        "  1 skipped: is succeeded (to run it again as a new message, use --again)",
+        "  1 skipped: is succeeded (it has arrived; to run it again as a new message, use `todoku replay --again`)",
     ]
 
 

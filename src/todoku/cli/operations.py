@@ -131,7 +131,7 @@ def replay(
     idempotency key, and with the label todoku.again_of:ID. Your App says in which order and within which limits.
     """
     with open_named_app(app, database, schema) if again else open_app(database, schema) as box:
-        of: Of = "succeeded" if again else "any"
+        of: Of = "succeeded" if again else "unfinished"
         selected = build_filter(box, ids, of, everything=everything, **filters)
         operator = identify_operator(by, why, dry_run=dry_run)
         total = (lambda: limit) if again else lambda: _at_most(limit, box, selected, "aborted")
@@ -222,7 +222,7 @@ def clear(
         total = (lambda: len(ids)) if ids else lambda: _to_clear(box, status, topic)
         with progress("clearing", total=total, quiet=as_json) as report_progress:
             if ids:
-                which = Filter(ids=resolve(box.store, ids, of="any"))
+                which = Filter(ids=resolve(box.store, ids))
                 done = operations.purge(box.store, which, operator, dry_run=dry_run, progress=report_progress)
             else:
                 done = operations.clear(

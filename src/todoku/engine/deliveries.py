@@ -26,9 +26,8 @@ Id = UUID | int | str
 """A delivery's number, or a message's id, which stands for its unfinished deliveries."""
 
 
-Of = Literal["unfinished", "any", "succeeded"]
-"""The deliveries of a message that its id stands for: the unfinished ones; "any": or all, if there are none of those;
-"succeeded": those that succeeded, or all, if there are none of those."""
+Of = Literal["unfinished", "succeeded"]
+"""The deliveries of a message that its id stands for; if it has none of those, it stands for all."""
 
 
 def resolve(store: Store, ids: Iterable[Id], *, of: Of = "unfinished") -> tuple[int, ...]:
@@ -45,8 +44,7 @@ def resolve(store: Store, ids: Iterable[Id], *, of: Of = "unfinished") -> tuple[
             raise NoSuchMessage(f"there is no message {id}", hint="`todoku list` shows the newest; old ones are pruned")
         succeeded = [delivery.id for delivery in story.deliveries if delivery.status == "succeeded"]
         waiting = [delivery.id for delivery in story.deliveries if delivery.status != "succeeded"]
-        wanted = {"unfinished": waiting, "any": waiting or succeeded, "succeeded": succeeded or waiting}
-        found += wanted[of]
+        found += (succeeded or waiting) if of == "succeeded" else (waiting or succeeded)
     return tuple(dict.fromkeys(found))
 
 
@@ -139,7 +137,7 @@ class Deliveries:
                 return operations.repeat(self._outbox, wanted, signed, route_to=self._route_to, **options)
             return operations.refuse_successes(operations.replay(store, wanted, signed, **options))
 
-        of: Of = "succeeded" if again else "any"
+        of: Of = "succeeded" if again else "unfinished"
         done = await in_thread(self._act(replay, ids, which, by, why, of=of, limit=limit, rate=rate, dry_run=dry_run))
         if not dry_run:
             self._outbox.wake()
