@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from todoku.app import App
+from todoku.app import App, load_settings
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
 from todoku.core.scope import is_public
 from todoku.core.settings import Settings
@@ -96,7 +96,7 @@ def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
     if (name := find_app_name(options.app)) is None:
         return None
     box = load_app(name)
-    if options.database is not None and box.settings.database != options.database:
+    if options.database is not None and box.settings.database != load_settings(database=options.database).database:
         raise CannotStart(
             f"{name} uses {without_password(box.settings.database)}, but --db is {without_password(options.database)}",
             hint="create it by todoku.App() without a database, or leave out --db",
