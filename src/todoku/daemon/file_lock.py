@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
@@ -18,6 +17,8 @@ class FileLock:
         self._descriptor = self._acquire()
 
     def _acquire(self) -> int:
+        import fcntl  # noqa: PLC0415 - not on Windows, where `todoku up` is refused before
+
         while True:
             try:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)

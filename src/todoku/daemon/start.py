@@ -90,6 +90,16 @@ def export_options(options: DaemonOptions) -> None:
         os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would take precedence over the command line
 
 
+def refuse_without_processes(command: str) -> None:
+    """Raises CannotStart on a system without process groups, which is Windows."""
+    if not hasattr(os, "killpg"):
+        raise CannotStart(
+            f"`todoku {command}` needs process groups and signals, which Windows does not have",
+            hint="run it in WSL or in a container; on Windows itself, box.lifespan runs a worker inside your program, "
+            "and `todoku run --once` makes one pass",
+        )
+
+
 def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
     """The App to run with its name, or None if none is named. CannotStart: it uses another database than --db."""
     export_options(options)
@@ -106,6 +116,7 @@ def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
 
 def up(options: DaemonOptions, say: Callable[..., None]) -> int:
     """Migrates the database, runs worker processes and serves HTTP. Without an App, runs the demonstration."""
+    refuse_without_processes("up")
     found = load_named_app(options)
     if found is None:  # the demonstration must not abort messages of destinations it does not know
         os.environ["TODOKU_UNKNOWN_AFTER_SEC"] = str(_FOREVER)
@@ -128,6 +139,7 @@ def up(options: DaemonOptions, say: Callable[..., None]) -> int:
 
 def run(options: DaemonOptions) -> int:
     """Runs worker processes for an App and serves HTTP. Waits until the database has been migrated."""
+    refuse_without_processes("run")
     found = load_named_app(options)
     if found is None:
         raise CannotStart(
