@@ -140,15 +140,9 @@ def _row(delivery: Delivery) -> str:
     return (
         f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
         f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
-        f'<td class="number">{_attempts(delivery)}</td>'
+        f'<td class="number">{delivery.tries}</td>'
         f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}</td></tr>'
     )
-
-
-def _attempts(delivery: Delivery) -> str:
-    """Returns the number of attempts, with the maximum unless the delivery has succeeded."""
-    most = "" if delivery.status == "succeeded" else f"/{delivery.max_attempts}"
-    return f"{delivery.attempts}{most}"
 
 
 def _text(value: str | None) -> str:

@@ -72,7 +72,7 @@ def show(database: str | None, schema: str | None, id: UUID | int, as_json: bool
     if as_json:
         print_json(document)
     else:
-        _print_message(story, document)
+        _print_message(story, document, {id: masked(text, fields) for id, text in results.items() if text is not None})
 
 
 def _document(story: Story, results: dict[int, str | None], fields: tuple[str, ...]) -> dict[str, object]:
@@ -122,7 +122,7 @@ def _response_excerpt(response: Response | None) -> str:
     return f" ({text})" if text else ""
 
 
-def _print_message(story: Story, document: dict[str, object]) -> None:
+def _print_message(story: Story, document: dict[str, object], results: dict[int, object]) -> None:
     for name in ("id", "topic", "key", "created", "headers", "payload"):
         if document[name] is not None:
             say(f"{name:<9} {format_value(document[name])}")
@@ -132,12 +132,14 @@ def _print_message(story: Story, document: dict[str, object]) -> None:
         columns,
         [
             (
-                row.id, row.destination, row.queue, row.status, f"{row.attempts}/{row.max_attempts}",
+                row.id, row.destination, row.queue, row.status, row.tries,
                 row.next_run_at if row.status in ("pending", "failed") else None, row.reason, row.error,
             )
             for row in story.deliveries
         ],
     )  # fmt: skip
+    for number, result in results.items():
+        say(f"result of {number}: {format_value(result)}")
     say()
     print_table(("at", "delivery", "what", "told"), _timeline(story))
 
@@ -213,22 +215,31 @@ STATUSES = [status.value for status in Status]
 @database_option
 @json_option
 def stats(database: str | None, schema: str | None, as_json: bool) -> None:
-    """Count deliveries by status and destination."""
+    """Count deliveries by status and destination.
+
+    Deliveries that tell a hook of an end are counted apart.
+    """
     with open_app(database, schema) as box:
         counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
     numbers = {status: counts.of(status) for status in STATUSES}
+    hooks = {status: counts.of_hooks(status) for status in STATUSES}
     if as_json:
-        print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3)})
+        known = {"workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3), "hooks": hooks}
+        print_json({**numbers, **known})
         return
     print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())])
+    if any(hooks.values()):
+        told = ", ".join(f"{number} {status}" for status, number in hooks.items() if number)
+        say(f"hooks, not counted above: {told}")
     say(f"{len(workers)} workers alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
 
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:
     """Counts unfinished deliveries by destination. Succeeded ones are not counted by destination."""
-    names = sorted({row.destination for row in counts.rows})
+    published = [row for row in counts.rows if not row.hook]
+    names = sorted({row.destination for row in published})
     found: dict[tuple[str, str], int] = {}
-    for row in counts.rows:
+    for row in published:
         found[row.destination, row.status] = found.get((row.destination, row.status), 0) + row.number
     return [(name, *(_count(found, name, status) for status in STATUSES)) for name in names]
 
@@ -283,7 +294,7 @@ def list_(
         show_rows(COLUMNS, table, as_json=True)
     else:
         short = ("id", "topic", "destination", "status", "prio", "tries", *COLUMNS[8:])
-        print_table(short, [(row[0], *row[2:6], f"{row[6]}/{row[7]}", *row[8:]) for row in table])
+        print_table(short, [(row[0], *row[2:6], one.tries, *row[8:]) for one, row in zip(rows, table, strict=True)])
 
 
 def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:

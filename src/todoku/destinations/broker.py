@@ -179,7 +179,7 @@ class Broker(ABC, Generic[C]):
             await self._publish(connection, self._refuse_too_large(connection, parcels))
 
         try:
-            await within(self._seconds, publish())
+            await within(self._seconds, publish(), f"{self.name} did not confirm")
         except Exception as error:  # noqa: BLE001 - every exception of a client becomes an outcome
             self._give_up(line)
             unconfirmed = [parcel for parcel in parcels if parcel.outcome is None]
@@ -204,7 +204,7 @@ class Broker(ABC, Generic[C]):
             await self._ping(await line.connected())
 
         try:
-            await within(self._seconds, ping())
+            await within(self._seconds, ping(), f"{self.name} did not answer")
         except Exception as error:
             self._give_up(line)
             raise DeliveryError("BROKER_DOWN", f"{type(error).__name__}: {error}") from error

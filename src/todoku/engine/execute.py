@@ -178,6 +178,8 @@ class Executor:
     ) -> None:
         """Passes an ended attempt to the settler."""
         name = type(error).__name__ if error is not None else None
+        if isinstance(error, TimeoutError):
+            outcome = _explain_timeout(outcome, claim.destination, time.monotonic() - started)
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -187,6 +189,17 @@ class Executor:
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.record(claim.destination, outcome)
         self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled))
+
+
+def _explain_timeout(outcome: Outcome | Settlement, name: str, seconds: float) -> Outcome | Settlement:
+    """Adds what timed out, and when, to the outcome of a TimeoutError that a handler raised: it often has no text."""
+    match outcome:
+        case Retry(reason="TIMEOUT", detail=detail):
+            return Retry(outcome.after, "TIMEOUT", f"{name} raised it after {seconds:.3g} s: {detail}")
+        case Abort(reason="TIMEOUT", detail=detail):
+            return Abort("TIMEOUT", f"{name} raised it after {seconds:.3g} s: {detail}")
+        case _:
+            return outcome
 
 
 def outcome_of(value: Any, target: Target) -> Outcome:
@@ -205,11 +218,11 @@ def outcome_of(value: Any, target: Target) -> Outcome:
         return DONE
 
 
-def interrupted_outcome(why: str, seconds: float = 0.0) -> Outcome:
-    """Returns the outcome of an attempt that the worker stopped."""
+def interrupted_outcome(why: str, name: str = "", seconds: float = 0.0) -> Outcome:
+    """Returns the outcome of an attempt that the worker stopped. `name`: of its destination; `seconds`: its limit."""
     match why:
         case "timeout":
-            return Retry(reason="TIMEOUT", detail=f"took longer than {seconds:g} s")
+            return Retry(reason="TIMEOUT", detail=f"{name} did not end within {seconds:g} s")
         case "cancel":
             return Abort("CANCELLED", "cancelled while running")
         case _:

@@ -38,7 +38,7 @@ class ProcessRunner:
             pipe.send((target.reference, target.name, context.claim, seconds))
             if not pipe.poll(seconds):
                 self._kill()
-                return interrupted_outcome("timeout", seconds), None
+                return interrupted_outcome("timeout", target.name, seconds), None
             outcome, name = _decode_outcome(pipe.recv())
         except (EOFError, OSError) as error:
             code = self._kill()

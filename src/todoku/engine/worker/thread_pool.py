@@ -261,8 +261,9 @@ class ThreadPool:
             slot.abandoned = True
             context = slot.context
         context.cancel()
-        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started)
-        Log(adapter=context.claim.destination, message_id=context.claim.message_id).warning(
+        claim = context.claim
+        self._executor.finish(claim, interrupted_outcome(why, claim.destination, slot.seconds), slot.started)
+        Log(adapter=claim.destination, message_id=claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )
         self._threads.remove(slot)
