@@ -215,31 +215,26 @@ STATUSES = [status.value for status in Status]
 @database_option
 @json_option
 def stats(database: str | None, schema: str | None, as_json: bool) -> None:
-    """Count deliveries by status and destination.
-
-    Deliveries that tell a hook of an end are counted apart.
-    """
+    """Count deliveries by status and destination; those that tell a hook of an end are counted apart."""
     with open_app(database, schema) as box:
         counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
     numbers = {status: counts.of(status) for status in STATUSES}
     hooks = {status: counts.of_hooks(status) for status in STATUSES}
     if as_json:
-        known = {"workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3), "hooks": hooks}
-        print_json({**numbers, **known})
+        age = round(counts.age, 3)
+        print_json({**numbers, "workers": len(workers), "exact": counts.exact, "age": age, "hooks": hooks})
         return
     print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())])
-    if any(hooks.values()):
-        told = ", ".join(f"{number} {status}" for status, number in hooks.items() if number)
+    if told := ", ".join(f"{number} {status}" for status, number in hooks.items() if number):
         say(f"hooks, not counted above: {told}")
     say(f"{len(workers)} workers alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
 
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:
     """Counts unfinished deliveries by destination. Succeeded ones are not counted by destination."""
-    published = [row for row in counts.rows if not row.hook]
-    names = sorted({row.destination for row in published})
+    names = sorted({row.destination for row in counts.rows if not row.hook})
     found: dict[tuple[str, str], int] = {}
-    for row in published:
+    for row in filter(lambda row: not row.hook, counts.rows):
         found[row.destination, row.status] = found.get((row.destination, row.status), 0) + row.number
     return [(name, *(_count(found, name, status) for status in STATUSES)) for name in names]
 
