@@ -174,7 +174,7 @@ kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (nee
 	  echo "kafka: needs java and mvn; the tests on Kafka will be skipped"; \
 	fi
 
-node-clients: ## fetch QStash's client for Node, which some tests drive, once, into .cache (needs node and npm)
+node-clients: ## fetch QStash's client for Node and Cloudflare's workerd, which some tests drive, once, into .cache (needs node and npm)
 	@if [ -d .cache/node/node_modules/@upstash/qstash ] && cmp -s tests/support/node/package-lock.json .cache/node/package-lock.json; then \
 	  echo "node-clients: present"; \
 	elif command -v npm >/dev/null 2>&1 && command -v node >/dev/null 2>&1; then \
