@@ -215,7 +215,7 @@ STATUSES = [status.value for status in Status]
 @database_option
 @json_option
 def stats(database: str | None, schema: str | None, as_json: bool) -> None:
-    """Count deliveries by status and destination; those that tell a hook of an end are counted apart."""
+    """Count deliveries by status and destination, hooks apart."""
     with open_app(database, schema) as box:
         counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
     numbers = {status: counts.of(status) for status in STATUSES}
