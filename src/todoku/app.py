@@ -45,7 +45,7 @@ from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operations import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id
-from todoku.engine.process_settings import load_settings
+from todoku.engine.process_settings import load_settings, read_secret
 from todoku.engine.queues import Queues
 from todoku.engine.schedule import Timing, declare, timed
 from todoku.engine.schedules import Schedules
@@ -88,7 +88,7 @@ def printed_migrations(database: str | None, schema: str | None) -> str:
 class App:
     """Your messages and where they go. Examples call it `box`.
 
-    `database` is `sqlite:///file.db` or `postgresql://…`; None reads TODOKU_DATABASE or DATABASE_URL.
+    `database` is `sqlite:///file.db`, `postgresql://…` or `secret://…`; None reads TODOKU_DATABASE or DATABASE_URL.
     `schema` is the PostgreSQL schema of todoku's tables (None: the first of the search path).
     `require_tx`: a publish or enqueue without `tx=` is an error.
     `no_route`: a message that no route takes is an error, or becomes a dead letter.
@@ -137,7 +137,8 @@ class App:
 
     def connect(self, database: str, *, schema: str | None = None) -> None:
         """Moves the App, with its declarations, to another database. Not while a worker of this App runs."""
-        settings = msgspec.structs.replace(self.settings, database=database, schema=schema)
+        url = str(read_secret("database", database, self.settings.secrets_dir))
+        settings = msgspec.structs.replace(self.settings, database=url, schema=schema)
         opened = open_database(settings)
         self.store.close()
         self._database = opened

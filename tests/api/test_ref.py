@@ -103,10 +103,10 @@ def test_an_unknown_provider_is_refused_at_enqueue_and_nothing_is_stored(box: to
     @box.on(Tried)
     def consume(event: Tried) -> None: ...
 
-    ref = todoku.Ref("vault:db/password")
-    with pytest.raises(todoku.InvalidMessage, match="password: no provider of secrets is called 'vault'"):
+    ref = todoku.Ref("nobody:db/password")
+    with pytest.raises(todoku.InvalidMessage, match="password: no provider of secrets is called 'nobody'"):
         connect.enqueue(ref)
-    with pytest.raises(todoku.InvalidMessage, match="no provider of secrets is called 'vault'"):
+    with pytest.raises(todoku.InvalidMessage, match="no provider of secrets is called 'nobody'"):
         box.publish(Tried(ref), tx=None)
     assert payloads(world) == []
 
@@ -115,11 +115,11 @@ def test_a_worker_without_the_provider_aborts(box: todoku.App, world: World, att
     @box.job
     def connect(password: todoku.Ref) -> None: ...
 
-    world.publish(topic="connect", to=["connect"], queue="default", payload=lambda _: {"password": "vault:x"})
+    world.publish(topic="connect", to=["connect"], queue="default", payload=lambda _: {"password": "nobody:x"})
     (outcome,) = attempt()
     assert isinstance(outcome, todoku.Abort)
     assert outcome.reason == "BAD_PAYLOAD"
-    assert "vault" in outcome.detail
+    assert "nobody" in outcome.detail
 
 
 @pytest.mark.parametrize("id", ["", "password", "vault:", ":path", "9:x", "vault:a\nb", "v" * 65 + ":x"])

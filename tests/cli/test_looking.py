@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+import todoku
 from tests.cli.program import Shop, misused, rows, said
 from tests.support.world import SOMEBODY, aborted, failed
 from todoku.cli.output import fit_widths
@@ -63,6 +64,36 @@ def test_stats_tells_what_waits_behind_a_dead_letter(shop: Shop) -> None:
     assert said(shop.run("stats"))[-1] == "1 worker alive"
 
 
+def test_stats_does_not_count_what_hooks_are_told_as_the_user_s(shop: Shop) -> None:
+    """A delivery to a hook is nobody's message: it is counted apart, also where its destination has others."""
+    box = todoku.App(shop.world.url)
+    box.after("succeeded", to=todoku.log("warehouse"))
+
+    @box.after("succeeded")
+    def note(ending: todoku.Ending) -> None:
+        raise todoku.Abort("REFUSED")
+
+    @box.job
+    def greet() -> None: ...
+
+    box.route("order.*", to="warehouse")
+    box.migrate()
+    greet.enqueue()
+    box.publish("order.created", {}, tx=None)
+    box.drain()
+    box.publish("order.created", {}, delay=3600, tx=None)
+    box.close()
+    (row,) = rows(shop.run("stats", "--json"))
+    assert [row[status] for status in FIVE] == [1, 0, 2, 0, 0]
+    assert row["hooks"] == {"pending": 0, "sending": 0, "succeeded": 2, "failed": 0, "aborted": 2}
+    lines = said(shop.run("stats"))
+    assert [line.split() for line in lines[1:3]] == [
+        ["warehouse", "1", "0", "-", "0", "0"],
+        ["all", "1", "0", "2", "0", "0"],
+    ]
+    assert lines[3] == "hooks, not counted above: 2 succeeded, 2 aborted"
+
+
 # -------------------------------------------------------------------------------------------------- list
 
 COLUMNS = [
@@ -88,6 +119,21 @@ def test_list_is_newest_first_with_the_columns_in_a_stable_order(shop: Shop) -> 
     ]  # fmt: skip
     assert "0/4" in second
     assert "REFUSED in a test" in third
+
+
+def test_attempts_of_what_succeeded_are_those_it_took(shop: Shop) -> None:
+    """How many it was allowed is not stored: nothing is made up in its place."""
+    shop.world.publish(max_attempts=4)
+    worker = shop.world.worker()
+    shop.world.settle(shop.world.claim(worker), failed())
+    shop.world.settle(shop.world.claim(worker))
+    (row,) = rows(shop.run("list", "--json"))
+    assert (row["status"], row["attempts"], row["max_attempts"]) == ("succeeded", 2, None)
+    _, line = said(shop.run("list"))
+    assert line.split()[5] == "2"
+    (row,) = rows(shop.run("show", str(row["id"]), "--json"))
+    assert (row["deliveries"][0]["attempts"], row["deliveries"][0]["max_attempts"]) == (2, None)
+    assert not any("2/2" in line for line in said(shop.run("show", str(row["id"]))))
 
 
 def test_what_nobody_may_read_is_masked(shop: Shop) -> None:
@@ -160,12 +206,18 @@ def test_show_tells_the_whole_story_of_a_message(shop: Shop) -> None:
 
 
 def test_show_also_tells_of_what_succeeded_with_its_result(shop: Shop) -> None:
+    """S3-37."""
     (message,) = shop.world.publish()
     (delivery,) = shop.statuses()
-    assert shop.run("settle", str(delivery), "--as", "succeeded", "--result", '{"sent": 1}').returncode == 0
+    assert (
+        shop.run("settle", str(delivery), "--as", "succeeded", "--result", '{"sent": 1, "token": "x"}').returncode == 0
+    )
     (row,) = rows(shop.run("show", str(delivery), "--json"))
     assert (row["id"], row["deliveries"][0]["status"]) == (str(message.id), "succeeded")
-    assert row["deliveries"][0]["result"] == {"sent": 1}
+    assert row["deliveries"][0]["result"] == {"sent": 1, "token": "***"}
+    lines = said(shop.run("show", str(delivery)))
+    place = lines.index(f"result of delivery {delivery}")
+    assert "".join(lines[place + 1 : place + 5]).replace(" ", "") == '{"sent":1,"token":"***"}'
 
 
 def test_show_and_reasons_tell_where_the_code_failed(shop: Shop) -> None:

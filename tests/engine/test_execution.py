@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -63,6 +64,27 @@ def test_an_attempt_past_its_time_is_stopped_and_retried(world: World, crew: Cre
     finally:
         release.set()
     assert reasons(world) == [("failed", "TIMEOUT")] * 3
+    assert {row.error for row in world.deliveries()} == {"warehouse did not end within 0.2 s"}
+
+
+@pytest.mark.parametrize("run", ["loop", "thread"])
+def test_a_timeout_that_a_handler_raises_says_whose_it_is_and_after_how_long(
+    world: World, crew: Crew, run: Any
+) -> None:
+    async def waits(ctx: Context) -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(3600)
+
+    def asks(ctx: Context) -> None:
+        raise TimeoutError("the bank does not answer")
+
+    crew.handles("warehouse", waits if run == "loop" else asks, run=run)
+    world.publish()
+    crew.drain()
+    (row,) = world.deliveries()
+    assert (row.status, row.reason) == ("failed", "TIMEOUT")
+    what = "TimeoutError" if run == "loop" else "TimeoutError: the bank does not answer"
+    assert re.fullmatch(rf"warehouse raised it after \S+ s: {what}", row.error or ""), row.error
 
 
 def test_the_messages_own_timeout_comes_first(world: World, crew: Crew) -> None:

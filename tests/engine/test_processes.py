@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from tests.support.apart import box
@@ -49,6 +50,7 @@ def test_at_its_timeout_the_process_is_killed(world: World, tmp_path: Path) -> N
     crew_of(world).drain()
     (row,) = world.deliveries()
     assert (row.status, row.reason) == ("failed", "TIMEOUT")
+    assert re.fullmatch(r"forever did not end within \S+ s", row.error or "")
     assert not (tmp_path / "mark").exists()
 
 

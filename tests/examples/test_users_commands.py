@@ -128,6 +128,24 @@ def test_todoku_s_own_commands_run_the_same_jobs(scripts: Scripts, tmp_path: Pat
         assert application.queue.stats() == Stats(completed=1), ran
 
 
+def test_list_shows_the_result_of_a_job_that_keeps_one(
+    scripts: Scripts, backend: str, url: str, tmp_path: Path
+) -> None:
+    """S3-37: recorded, and shown where jobs are looked at."""
+    environ = where(backend, url)
+    scripts.run("worker-manager enqueue data_analysis 'how many?'", tmp_path, **environ)
+    with scripts.running("worker", tmp_path, DATA_ANALYSIS_MS="1", **environ) as worker:
+        worker.until_said("Job 1 completed successfully")
+        worker.stop()
+    listed = scripts.run("worker-manager list completed", tmp_path, **environ)
+    found = re.search(r"^  Result: (\{.*\})$", listed, re.MULTILINE)
+    assert found is not None, listed
+    assert json.loads(found[1]) == {"message": "how many?", "users": 0, "mean_score": None, "by_location": {}}
+    database = "sqlite:///workers.db" if backend == "sqlite" else url
+    shown = scripts.run(f"todoku show 1 --db {shlex.quote(database)}", tmp_path, **environ)
+    assert 'result of 1: {"message":"how many?","users":0' in shown.replace('": ', '":').replace(', "', ',"')
+
+
 @pytest.mark.parametrize(
     ("line", "environ", "said"),
     [

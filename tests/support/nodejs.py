@@ -1,4 +1,7 @@
-"""QStash's client for Node, driven from Python: each call is made by the real client in a process of its own."""
+"""QStash's client for Node, driven from Python: each call is made by the real client in a process of its own.
+
+And Cloudflare's runtime, `workerd`: what runs in Workers runs in it, with the modules that a bundler put into one file.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +62,65 @@ class NodeClient:
         return self.call(f"queue.{method}", *arguments, of={"queueName": queue})
 
 
-def required() -> None:
+def required(why: str | None = None) -> None:
     """Skip, or fail where services are required, if it cannot be driven here."""
-    if (why := missing()) is not None:
+    if (why := why or missing()) is not None:
         if os.environ.get("TODOKU_TEST_REQUIRE_SERVICES") == "1":
             pytest.fail(why)
         pytest.skip(why)
+
+
+def workerd_missing() -> str | None:
+    """Why no Worker can run here; None: one can."""
+    if (why := missing()) is not None:
+        return why
+    if not (MODULES / "workerd").is_dir() or workerd() is None:
+        return "Cloudflare's runtime is not here, or not for this machine: `make node-clients`"
+    return None
+
+
+def workerd() -> Path | None:
+    """The program of this machine, which is a package of its own."""
+    return next(iter((MODULES / "@cloudflare").glob("workerd-*/bin/workerd")), None)
+
+
+CONFIGURATION = """\
+using Workerd = import "/workerd/workerd.capnp";
+const config :Workerd.Config = (
+  services = [
+    (name = "main", worker = (
+      modules = [(name = "worker", esModule = embed "bundle.mjs")],
+      compatibilityDate = "2026-10-01",
+      globalOutbound = "network",
+      bindings = [{bindings}],
+    )),
+    (name = "network", network = (allow = ["public", "private", "local"])),
+  ],
+  sockets = [(name = "http", address = "127.0.0.1:{port}", http = (), service = "main")],
+);
+"""
+
+
+@contextmanager
+def cloudflare_worker(code: str, home: Path, port: int, **bindings: str) -> Iterator[Path]:
+    """Runs a Worker on this port; `bindings` are its `env`. Yields the file of what it logs. Skips as `required`."""
+    required(workerd_missing())
+    (home / "worker.mjs").write_text(code, "utf-8")
+    bundling = [MODULES / ".bin" / "esbuild", "worker.mjs", "--bundle", "--format=esm", "--outfile=bundle.mjs"]
+    subprocess.run(
+        [*bundling, "--conditions=workerd,worker,browser", "--log-level=warning"], cwd=home, check=True,
+        env=os.environ | {"NODE_PATH": str(MODULES)},
+    )  # fmt: skip
+    texts = ", ".join(f"(name = {json.dumps(name)}, text = {json.dumps(text)})" for name, text in bindings.items())
+    (home / "config.capnp").write_text(CONFIGURATION.format(bindings=texts, port=port), "utf-8")
+    log = home / "log"
+    with log.open("wb") as file, subprocess.Popen(
+        [str(workerd()), "serve", "config.capnp"], cwd=home, stdout=file, stderr=subprocess.STDOUT
+    ) as process:  # fmt: skip
+        try:
+            yield log
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -150,14 +150,19 @@ class Command:
 
 def shown(job: Row) -> list[str]:
     """A job as `list` prints it."""
-    payload = job["payload"] or ""
     retries = f"{job['retry_count']}/{job['max_retries']}"
     lines = [f"ID: {job['id']}  Type: {job['job_type']}  Priority: {job['priority']}  Retries: {retries}"]
     lines.append(f"  Created: {job['created_at']}")
     if job["error_message"]:
         lines.append(f"  Error: {job['error_message']}")
-    lines.append(f"  Payload: {payload if len(payload) <= _PREVIEW else payload[: _PREVIEW - 1] + '…'}")
+    lines.append(f"  Payload: {_preview(job['payload'] or '')}")
+    if job["result"] is not None:
+        lines.append(f"  Result: {_preview(job['result'])}")
     return lines
+
+
+def _preview(text: str) -> str:
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
 
 
 def _user() -> str:

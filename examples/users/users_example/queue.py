@@ -28,6 +28,11 @@ _TODOKU: Final[Mapping[str, tuple[str, ...]]] = {
 """The seed's states in todoku's words; what is processing cannot be cleared."""
 
 
+_LISTED: Final = """
+    select job_queue.*, (select cast(result as text) from todoku_result where delivery_id = job_queue.id) as result
+      from job_queue where status = :status order by created_at desc, id desc limit :most"""
+
+
 class Stats(msgspec.Struct, frozen=True):
     """How many jobs are in each state."""
 
@@ -79,13 +84,9 @@ class JobQueue:
         return Stats(**{row["status"]: row["number"] for row in found})
 
     def list(self, status: Status = "pending", limit: int = MOST_LISTED) -> list[Row]:
-        """The newest jobs in a state."""
+        """The newest jobs in a state, with the result of each that keeps one."""
         with self._database.transaction(writes=False) as tx:
-            return tx.rows(
-                "select * from job_queue where status = :status order by created_at desc, id desc limit :most",
-                status=status,
-                most=limit,
-            )
+            return tx.rows(_LISTED, status=status, most=limit)
 
     def clear(self, status: Status, *, by: str, why: str) -> int:
         """Remove the jobs in a state, signed and audited, and return how many.

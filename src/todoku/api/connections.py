@@ -6,7 +6,6 @@ or with a client that does not read its response. So connections that clients ho
 
 from __future__ import annotations
 
-import resource
 from collections import defaultdict
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
@@ -58,8 +57,8 @@ class Connection(Protocol):
 
 def bounds_of(settings: Settings) -> Bounds:
     """Returns the limits of the settings; those not set follow from how many files the process may open."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    room = _MOST * 4 if files == resource.RLIM_INFINITY else files - _OTHER_FILES
+    files = _most_files()
+    room = _MOST * 4 if files is None else files - _OTHER_FILES
     connections = settings.api_connections or max(_FEWEST, min(_MOST, room // 2))
     if settings.api_connections is not None and connections > room:
         raise InvalidSetting(
@@ -68,6 +67,16 @@ def bounds_of(settings: Settings) -> Bounds:
         )
     per_address = settings.api_connections_per_address or max(_FEWEST, connections // 2)
     return Bounds(settings.api_idle_sec, settings.api_receive_sec, connections, min(per_address, connections))
+
+
+def _most_files() -> int | None:
+    """Returns how many files this process may open; None: there is no limit, or no way to ask for it (Windows)."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if files == resource.RLIM_INFINITY else files
 
 
 class Connections:

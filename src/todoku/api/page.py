@@ -160,7 +160,7 @@ def _row(delivery: Delivery, traceback: str | None) -> str:
     return (
         f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
         f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
-        f'<td class="number">{_attempts(delivery)}</td>'
+        f'<td class="number">{delivery.tries}</td>'
         f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}{_details(traceback)}</td></tr>'
     )
 
@@ -170,12 +170,6 @@ def _details(traceback: str | None) -> str:
         return ""
     lines = "\n".join(map(_text, traceback.splitlines()))
     return f"<details><summary>traceback</summary><pre>{lines}</pre></details>"
-
-
-def _attempts(delivery: Delivery) -> str:
-    """Returns the number of attempts, with the maximum unless the delivery has succeeded."""
-    most = "" if delivery.status == "succeeded" else f"/{delivery.max_attempts}"
-    return f"{delivery.attempts}{most}"
 
 
 def _text(value: str | None) -> str:

@@ -128,18 +128,21 @@ STATUSES = [status.value for status in Status]
 @database_option
 @json_option
 def stats(database: str | None, schema: str | None, as_json: bool) -> None:
-    """Count deliveries by status and destination."""
+    """Count deliveries by status and destination, hooks apart."""
     with open_app(database, schema) as box:
         counts, workers = box.store.statistics.counts(max_age=5.0), box.store.limits.read().workers
         parked = box.store.statistics.parked()
     numbers = {status: counts.of(status) for status in STATUSES}
+    hooks = {status: counts.of_hooks(status) for status in STATUSES}
     if as_json:
         print_json({
             **numbers, "workers": len(workers), "exact": counts.exact, "age": round(counts.age, 3),
-            "parked_keys": parked.keys, "parked_waiting": parked.waiting,
+            "parked_keys": parked.keys, "parked_waiting": parked.waiting, "hooks": hooks,
         })  # fmt: skip
         return
     print_table(["destination", *STATUSES], [*_by_destination(counts), ("all", *numbers.values())], keep=STATUSES)
+    if told := ", ".join(f"{number} {status}" for status, number in hooks.items() if number):
+        say(f"hooks, not counted above: {told}")
     alive = "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
     say(f"{alive} alive" + ("" if counts.exact else f"; counted {counts.age:.0f} s ago, sampled"))
     if parked.waiting:
@@ -150,9 +153,9 @@ def stats(database: str | None, schema: str | None, as_json: bool) -> None:
 
 def _by_destination(counts: Counts) -> list[tuple[object, ...]]:
     """Counts unfinished deliveries by destination. Succeeded ones are not counted by destination."""
-    names = sorted({row.destination for row in counts.rows})
+    names = sorted({row.destination for row in counts.rows if not row.hook})
     found: dict[tuple[str, str], int] = {}
-    for row in counts.rows:
+    for row in filter(lambda row: not row.hook, counts.rows):
         found[row.destination, row.status] = found.get((row.destination, row.status), 0) + row.number
     return [(name, *(_count(found, name, status) for status in STATUSES)) for name in names]
 
@@ -213,7 +216,7 @@ def list_(
     cells = [
         (
             row[0], *((route_text(one.topic, one.destination),) if on_terminal() else row[2:4]), *row[4:6],
-            f"{row[6]}/{row[7]}", *row[8:],
+            one.tries, *row[8:],
         )
         for one, row in zip(rows, table, strict=True)
     ]  # fmt: skip

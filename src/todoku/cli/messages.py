@@ -188,6 +188,10 @@ def show(database: str | None, schema: str | None, id: UUID | int, as_json: bool
     for row in story.deliveries:
         if row.error:
             _print_error(row, [attempt for attempt in story.attempts if attempt.delivery_id == row.id])
+    for number, text in results.items():
+        if text is not None:
+            say_title(f"result of delivery {number}")
+            say(*(f"  {line}" for line in pretty_json(masked(text, fields))))
     say_title("payload")
     say(*(f"  {line}" for line in pretty_json(document["payload"])))
     say_title("timeline")
@@ -262,7 +266,7 @@ def _print_message(story: Story, document: dict[str, object]) -> None:
         columns,
         [
             (
-                row.id, row.destination, row.queue, row.status, f"{row.attempts}/{row.max_attempts}",
+                row.id, row.destination, row.queue, row.status, row.tries,
                 row.next_run_at if row.status in ("pending", "failed") else None, row.reason,
             )
             for row in story.deliveries

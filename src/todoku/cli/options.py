@@ -120,8 +120,8 @@ def identify_operator(by: str | None, why: str | None, *, dry_run: bool) -> Sign
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container without a passwd entry: KeyError before Python 3.13, then OSError
-        return f"uid {os.getuid()}"
+    except (KeyError, OSError, ImportError):  # a container without a passwd entry; Windows without USERNAME
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/([smh]))?")

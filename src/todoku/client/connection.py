@@ -17,6 +17,7 @@ from todoku.core.errors import InvalidSetting
 from todoku.core.outcome import Duration, seconds
 from todoku.engine.observability.alerts import Alarm
 from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.process_settings import read_secret
 
 WITHIN: Final = 0.4
 """Seconds, from the DNS lookup of the queue to the end of its answer."""
@@ -81,7 +82,8 @@ def _backend(to: str | App | None, token: str | None, deduplicated_for: float | 
         raise InvalidSetting(
             f"a queue cannot be at {url!r}", hint="pass an App, or a URL such as https://queue.example.com"
         )
-    return RemoteBackend(url, token or os.environ.get("QSTASH_TOKEN", "").strip(), deduplicated_for=deduplicated_for)
+    known = read_secret("QSTASH_TOKEN", token or os.environ.get("QSTASH_TOKEN", "").strip())
+    return RemoteBackend(url, str(known), deduplicated_for=deduplicated_for)
 
 
 def _telemetry(backend: Backend, spool: Spool | None) -> Telemetry:

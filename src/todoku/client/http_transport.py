@@ -205,6 +205,8 @@ def _lower(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _is_readable(open_socket: socket.socket) -> bool:
+    if not hasattr(select, "poll"):  # Windows, where `select` takes any number of a socket
+        return bool(select.select([open_socket], [], [], 0)[0])
     poller = select.poll()
     poller.register(open_socket, select.POLLIN | select.POLLHUP | select.POLLERR)
     return bool(poller.poll(0))

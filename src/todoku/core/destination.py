@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, get_args, runtime_checkable
 
 import msgspec
@@ -35,6 +35,18 @@ class Configured(Protocol):
         """Receives the App's settings, before the first `send`."""
 
 
+FillSecrets = Callable[[str], Awaitable[str]]
+"""Returns a text with the values of the secrets that it names: `secret://provider/path`."""
+
+
+@runtime_checkable
+class UsesSecrets(Protocol):
+    """A destination whose options may name secrets."""
+
+    def use_secrets(self, fill: FillSecrets) -> None:
+        """Receives what reads the secrets of its App, before the first `send`."""
+
+
 @runtime_checkable
 class Destination(Protocol):
     """Anything with a name and `async send(batch)`. Messages are delivered to destinations and to handlers.
@@ -44,6 +56,7 @@ class Destination(Protocol):
     - `batch`: the largest number of messages in one `send`, 32 by default;
     - `async ping()`: while it raises, deliveries wait without using up attempts;
     - `configure(settings)`: called with the App's settings when a route to the destination is declared;
+    - `use_secrets(fill)`: called then, too; `await fill("secret://vault/shop/smtp#password")` reads a secret;
     - `async aclose()`: called in the event loop of a worker that stops.
     """
 

@@ -81,7 +81,8 @@ def _classify(error: Exception, reasons: Reasons) -> Retry | Abort:
     if isinstance(error, DeliveryError):
         reason, detail = (error.reason, error.detail) if is_reason(error.reason) else ("INTERNAL_ERROR", "")
         return _failure(reason, detail or _text(error), retryable=error.retryable)
-    detail = f"{type(error).__name__}: {_text(error)}"
+    text = _text(error)
+    detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
     for ancestor in type(error).__mro__:
         if ancestor in reasons:
             reason, retryable = reasons[ancestor]

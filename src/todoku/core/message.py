@@ -19,6 +19,9 @@ PRIORITIES: Final = range(16)
 
 MAX_KEY_LENGTH: Final = 512
 MAX_TOPIC_LENGTH: Final = 255
+LARGE_PAYLOAD: Final = 64 << 10
+"""Bytes from which a payload is worth a warning: the tables are no place for documents."""
+
 USUAL_ATTEMPTS: Final = 6
 """The default number of attempts. Stored with a delivery, it means that the publisher gave no number."""
 

@@ -152,15 +152,27 @@ _LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite", "trusted
 
 def read_settings(environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object) -> Settings:
     """Returns the settings from arguments, the environment and a parsed `todoku.toml`, in this order of precedence."""
+    return check_settings(gather_settings(environ, file, **given))
+
+
+def gather_settings(
+    environ: Mapping[str, str], file: Mapping[str, object] | None = None, **given: object
+) -> dict[str, object]:
+    """Returns the value of each setting as it was given, for `check_settings`."""
     values: dict[str, object] = dict(file or {})
     for name in (*Settings.__struct_fields__, *ALERT_SETTINGS):
         if name not in ("backoff", "alerts") and (found := _from_environment(environ, name)) is not None:
             values[name] = found
     if (policy := _backoff(environ, values)) is not None:
         values["backoff"] = policy
-    values |= {name: value for name, value in given.items() if value is not None}
-    alerts = alerting(values)
-    return msgspec.structs.replace(_check(values), alerts=alerts)
+    return values | {name: value for name, value in given.items() if value is not None}
+
+
+def check_settings(values: Mapping[str, object]) -> Settings:
+    """Returns the settings of these values; raises InvalidSetting."""
+    checked = dict(values)
+    alerts = alerting(checked)
+    return msgspec.structs.replace(_check(checked), alerts=alerts)
 
 
 def _from_environment(environ: Mapping[str, str], name: str) -> str | None:

@@ -15,7 +15,7 @@ from todoku.core.errors import CannotStart
 from todoku.core.scope import KEYS, PORT, TOKEN
 from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
-from todoku.daemon.start import Daemon, DaemonOptions, load_named_app
+from todoku.daemon.start import Daemon, DaemonOptions, load_named_app, refuse_without_processes
 from todoku.engine.diagnostics.summary import without_password
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def dev(options: DaemonOptions, dev_options: DevOptions, say: Callable[..., None
     Uses the database of the App; without one, a temporary database. CannotStart unless it listens on a loopback
     address, because the credentials are public.
     """
+    refuse_without_processes("dev")
     options = _with_local_address(options)
     with ExitStack() as stack:
         _export_credentials(dev_options)

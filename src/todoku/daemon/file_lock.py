@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import importlib.util
 import os
 from pathlib import Path
 
@@ -18,6 +18,8 @@ class FileLock:
         self._descriptor = self._acquire()
 
     def _acquire(self) -> int:
+        import fcntl  # noqa: PLC0415 - not on Windows, where `todoku up` is refused before
+
         while True:
             try:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -49,7 +51,11 @@ class FileLock:
 
 
 def lock_holder(file: Path) -> str | None:
-    """Who holds the lock of this database file, as it wrote itself; None: nobody."""
+    """Who holds the lock of this database file, as it wrote itself; None: nobody, or the system has no such locks."""
+    if importlib.util.find_spec("fcntl") is None:
+        return None
+    import fcntl  # noqa: PLC0415 - not on Windows
+
     try:
         descriptor = os.open(_lock_path(file), os.O_RDONLY)
     except OSError:

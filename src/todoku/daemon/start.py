@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from todoku.app import App
+from todoku.app import App, load_settings
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
 from todoku.core.scope import is_public
 from todoku.core.settings import Settings
@@ -91,13 +91,23 @@ def export_options(options: DaemonOptions) -> None:
         os.environ.pop("TODOKU_DATABASE_FILE", None)  # it would take precedence over the command line
 
 
+def refuse_without_processes(command: str) -> None:
+    """Raises CannotStart on a system without process groups, which is Windows."""
+    if not hasattr(os, "killpg"):
+        raise CannotStart(
+            f"`todoku {command}` needs process groups and signals, which Windows does not have",
+            hint="run it in WSL or in a container; on Windows itself, box.lifespan runs a worker inside your program, "
+            "and `todoku run --once` makes one pass",
+        )
+
+
 def load_named_app(options: DaemonOptions) -> tuple[str, App] | None:
     """The App to run with its name, or None if none is named. CannotStart: it uses another database than --db."""
     export_options(options)
     if (name := find_app_name(options.app)) is None:
         return None
     box = load_app(name)
-    if options.database is not None and box.settings.database != options.database:
+    if options.database is not None and box.settings.database != load_settings(database=options.database).database:
         raise CannotStart(
             f"{name} uses {without_password(box.settings.database)}, but --db is {without_password(options.database)}",
             hint="create it by todoku.App() without a database, or leave out --db",
@@ -110,6 +120,7 @@ def up(options: DaemonOptions, show: Callable[[Banner, Sequence[str]], None], *,
 
     Without an App it runs the demonstration's, which publishes if the SQLite file is new or with `demo`.
     """
+    refuse_without_processes("up")
     found = load_named_app(options)
     if found is None:  # the demonstration must not abort messages of destinations it does not know
         os.environ["TODOKU_UNKNOWN_AFTER_SEC"] = str(_FOREVER)
@@ -133,6 +144,7 @@ def up(options: DaemonOptions, show: Callable[[Banner, Sequence[str]], None], *,
 
 def run(options: DaemonOptions) -> int:
     """Runs worker processes for an App and serves HTTP. Waits until the database has been migrated."""
+    refuse_without_processes("run")
     found = load_named_app(options)
     if found is None:
         raise CannotStart(

@@ -19,12 +19,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from todoku.core.cloudevents import DEFAULT_SOURCE, check_source, headers
-from todoku.core.destination import Outgoing
+from todoku.core.destination import FillSecrets, Outgoing
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError, Reasons, classify
 from todoku.core.outcome import DONE, Abort, Outcome, Retry, Snooze
 from todoku.core.settings import Settings
 from todoku.destinations.connection import CLOSING, C, SharedConnection, within
+from todoku.destinations.secret_options import SecretOptions
 
 REASONS: Final[Reasons] = {
     TimeoutError: ("BROKER_TIMEOUT", True),
@@ -117,6 +118,7 @@ class Broker(ABC, Generic[C]):
         self._options = options
         self._seconds = (options.send_timeout_ms or Settings().send_timeout_ms) / 1000
         self._reasons: Reasons | None = None
+        self._secrets = SecretOptions()
         self._ending: set[asyncio.Future[None]] = set()
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedConnection[C]] = WeakKeyDictionary()
 
@@ -163,6 +165,10 @@ class Broker(ABC, Generic[C]):
         """Takes the timeout from the App's settings, unless the destination has its own."""
         self._seconds = (self._options.send_timeout_ms or settings.send_timeout_ms) / 1000
 
+    def use_secrets(self, fill: FillSecrets) -> None:
+        """Takes what reads the secrets that its address and its `client` options name."""
+        self._secrets.use(fill)
+
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
         """Sends a batch, in order, and returns one outcome per message. If the broker is down, all have the same."""
         parcels = [Parcel(message, self._headers(message)) for message in batch]
@@ -173,7 +179,7 @@ class Broker(ABC, Generic[C]):
             await self._publish(connection, self._refuse_too_large(connection, parcels))
 
         try:
-            await within(self._seconds, publish())
+            await within(self._seconds, publish(), f"{self.name} did not confirm")
         except Exception as error:  # noqa: BLE001 - every exception of a client becomes an outcome
             self._give_up(line)
             unconfirmed = [parcel for parcel in parcels if parcel.outcome is None]
@@ -198,7 +204,7 @@ class Broker(ABC, Generic[C]):
             await self._ping(await line.connected())
 
         try:
-            await within(self._seconds, ping())
+            await within(self._seconds, ping(), f"{self.name} did not answer")
         except Exception as error:
             self._give_up(line)
             raise DeliveryError("BROKER_DOWN", f"{type(error).__name__}: {error}") from error
@@ -259,10 +265,21 @@ class Broker(ABC, Generic[C]):
         """Imports the client library, or a module of it."""
         return import_module(f"{cls.module}.{part}" if part else cls.module)
 
+    async def _open(self) -> C:
+        """Connects. An error of the client library may quote its arguments: if they have a secret, its text is lost."""
+        try:
+            return await self._connect()
+        except Exception as error:
+            if not self._secrets.used or isinstance(error, DeliveryError):
+                raise
+            outcome = self.outcome_of(error)
+            reason = "BROKER_DOWN" if isinstance(outcome, Snooze) else outcome.reason
+            raise DeliveryError(reason, type(error).__name__, retryable=not isinstance(outcome, Abort)) from None
+
     def _line(self) -> SharedConnection[C]:
         loop = asyncio.get_running_loop()
         if (line := self._lines.get(loop)) is None:
-            line = self._lines[loop] = SharedConnection(self._connect, self._is_lost, self._close, self._ending)
+            line = self._lines[loop] = SharedConnection(self._open, self._is_lost, self._close, self._ending)
         return line
 
     def _give_up(self, line: SharedConnection[C]) -> None:

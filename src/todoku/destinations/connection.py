@@ -69,8 +69,8 @@ class SharedConnection(Generic[C]):
 _abandoned: Final[set[asyncio.Task[Any]]] = set()
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Awaits `work`; raises TimeoutError after `seconds`.
+async def within(seconds: float, work: Coroutine[Any, Any, None], what: str = "it was not done") -> None:
+    """Awaits `work`; raises TimeoutError after `seconds`, which says `what`.
 
     It runs as a task of its own and is cancelled without waiting for it: client libraries are known to lose a
     cancellation (`asyncio.wait_for` before Python 3.12 does), and then to run for ever.
@@ -84,7 +84,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
             task.add_done_callback(_forget)
             task.cancel()
     if not task.done():
-        raise TimeoutError(f"not done in {seconds:g} s")
+        raise TimeoutError(f"{what} within {seconds:g} s")
     task.result()
 
 

@@ -9,13 +9,16 @@ from urllib.parse import quote, urlsplit
 from todoku.core.address_guard import check_url
 from todoku.core.backoff import Backoff
 from todoku.core.cloudevents import DEFAULT_SOURCE, attributes, check_source
-from todoku.core.destination import Attempts, Outgoing
+from todoku.core.destination import Attempts, FillSecrets, Outgoing
 from todoku.core.errors import InvalidSetting
+from todoku.core.failure import DeliveryError, classify
 from todoku.core.http_request import check_headers
 from todoku.core.outcome import DONE, Done, Duration, Outcome, seconds
+from todoku.core.secret_text import names_secret
 from todoku.core.settings import Settings
 from todoku.core.signature import webhook_headers, webhook_key
 from todoku.destinations.http_sender import ALWAYS, OutgoingPost, Sender, trace_headers
+from todoku.destinations.secret_options import SecretOptions
 
 
 class Endpoint(Sender):
@@ -34,14 +37,16 @@ class Endpoint(Sender):
         self._method = method
         self._headers = headers
         self._timeout = timeout
-        self._secrets = secrets
+        self._signed_with = secrets
+        self._secrets = SecretOptions()
+        self._names_secrets = any(map(names_secret, (*headers.values(), *secrets)))
         self._source = source
 
     def for_route(self, *, headers: Mapping[str, str] | None, timeout: Duration | None) -> Endpoint:
         """Returns a copy with these headers beside its own, and this time limit; None: its own."""
         return Endpoint(
             self._url, name=self.name, method=self._method, headers={**self._headers, **check_headers(headers or {})},
-            timeout=self._timeout if timeout is None else seconds(timeout, what="timeout"), secrets=self._secrets,
+            timeout=self._timeout if timeout is None else seconds(timeout, what="timeout"), secrets=self._signed_with,
             source=self._source, attempts=self.attempts,
         )  # fmt: skip
 
@@ -50,21 +55,31 @@ class Endpoint(Sender):
         """The most concurrent requests of one worker."""
         return self._settings.http_per_host
 
+    def use_secrets(self, fill: FillSecrets) -> None:
+        """Takes what reads the secrets that its headers and `secret` name."""
+        self._secrets.use(fill)
+
     async def send(self, batch: Sequence[Outgoing]) -> list[Outcome]:
         """Sends each message as one request."""
         return [await self._send_one(message) for message in batch]
 
     async def _send_one(self, message: Outgoing) -> Outcome:
+        own, signed_with = self._headers, self._signed_with
+        if self._names_secrets:
+            try:
+                own, signed_with = await self._secrets.filled((own, signed_with))
+            except DeliveryError as error:
+                return classify(error)
         headers = {
             "Content-Type": message.content_type,
             **ALWAYS,
-            **self._headers,
+            **own,
             **trace_headers(message),
             **{f"ce-{name}": _ascii(value) for name, value in attributes(message, source=self._source).items()},
             "Accept-Encoding": "identity",
         }
-        if self._secrets:
-            headers |= webhook_headers(message.message_id, message.payload, secrets=self._secrets, now=time.time())
+        if signed_with:
+            headers |= webhook_headers(message.message_id, message.payload, secrets=signed_with, now=time.time())
         post = OutgoingPost(
             url=self._url, method=self._method, headers=headers, body=message.payload,
             timeout=self.seconds(self._timeout), only_status=True,
@@ -93,9 +108,10 @@ def http(
 ) -> Endpoint:
     """Creates a destination over HTTP: each message is a request to `url`, and is delivered if the response is 2xx.
 
-    `secret`: `whsec_…`, for signatures of Standard Webhooks; during a rotation, several. `timeout`: of one attempt,
-    from the DNS lookup to the last byte of the response (default: the setting). `max_attempts`, `backoff`: default to
-    the App's. Private addresses are refused unless TODOKU_HTTP_ALLOW lists them.
+    `secret`: `whsec_…`, for signatures of Standard Webhooks; during a rotation, several. It and the values of `headers`
+    may be `secret://…`. `timeout`: of one attempt, from the DNS lookup to the last byte of the response (default: the
+    setting). `max_attempts`, `backoff`: default to the App's. Private addresses are refused unless TODOKU_HTTP_ALLOW
+    lists them.
     """
     checked_url = check_url(url, what="url")
     parts = urlsplit(checked_url)
@@ -120,7 +136,8 @@ def _secrets(given: str | Sequence[str]) -> tuple[str, ...]:
             "secret is an empty list", hint="whsec_ and base64; leave it out to send without a signature"
         )
     for each in secrets:
-        webhook_key(each)
+        if not names_secret(each):
+            webhook_key(each)
     return secrets
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from todoku.core.destination import Outgoing
 from todoku.core.duration import retry_after
@@ -91,7 +92,8 @@ class Sender:
         if self._reasons is None:
             self._reasons = _client_reasons()
         if isinstance(error, TimeoutError):
-            return Retry(reason="HTTP_TIMEOUT", detail=f"no complete response within {post.timeout:g} s")
+            host = urlsplit(post.url).hostname
+            return Retry(reason="HTTP_TIMEOUT", detail=f"no complete response of {host} within {post.timeout:g} s")
         # aiohttp wraps the guard's exception in its own.
         return classify(_innermost(error), reasons=self._reasons)
 

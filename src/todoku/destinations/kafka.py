@@ -33,11 +33,12 @@ class Kafka(Broker[Any]):
         self._servers = servers if isinstance(servers, str) else list(servers)
 
     async def _connect(self) -> Any:
+        servers, client = await self._secrets.filled((self._servers, self._options.client))
         producer = self.library().AIOKafkaProducer(
             **{
-                "bootstrap_servers": self._servers, "enable_idempotence": True, "acks": "all",
+                "bootstrap_servers": servers, "enable_idempotence": True, "acks": "all",
                 "request_timeout_ms": int(self._seconds * 900), "max_request_size": self._options.max_bytes,
-                **self._options.client,
+                **client,
             }
         )  # fmt: skip
         try:

@@ -112,7 +112,8 @@ class Nats(Broker[Jet]):
         once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         callbacks = {"disconnected_cb": lost, "closed_cb": lost, "error_cb": ignore}
         limit = {"connect_timeout": max(1, int(self._seconds))}
-        arguments = {"servers": self._servers, **once, **callbacks, **limit, **self._options.client}
+        servers, given = await self._secrets.filled((self._servers, self._options.client))
+        arguments = {"servers": servers, **once, **callbacks, **limit, **given}
         client = await self.library().connect(**arguments)
         jets.append(Jet(client))
         await client.subscribe(f"{jets[0].inbox}*", cb=jets[0].answered, pending_msgs_limit=0, pending_bytes_limit=0)

@@ -31,7 +31,7 @@ class Pubsub(Broker[Any]):
 
     async def _connect(self) -> Any:
         library = self.library()
-        given = dict(self._options.client)
+        given = await self._secrets.filled(self._options.client)
         if self._emulator is not None:
             given |= await asyncio.to_thread(self._without_credentials, library)
         # The worker's batch is sent at once: the client must not wait for more messages.

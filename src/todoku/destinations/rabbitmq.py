@@ -44,7 +44,8 @@ class Rabbitmq(Broker[RabbitChannel]):
 
     async def _connect(self) -> RabbitChannel:
         # Not `connect_robust`: after a loss the waiting sends have to fail, and the next send opens a new connection.
-        connection = await self.library().connect(self._url, **{"timeout": self._seconds, **self._options.client})
+        url, client = await self._secrets.filled((self._url, self._options.client))
+        connection = await self.library().connect(url, **{"timeout": self._seconds, **client})
         try:
             channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
             exchange = await channel.get_exchange(self._exchange, ensure=False)

@@ -45,11 +45,12 @@ class Redis(Broker[Any]):
     async def _connect(self) -> Any:
         asynchronous, backoff, retry = (self.library(part) for part in ("asyncio", "backoff", "asyncio.retry"))
         # The client must not retry: a pipeline that is sent twice appends everything twice.
+        url, given = await self._secrets.filled((self._url, self._options.client))
         client = asynchronous.Redis.from_url(
-            self._url,
+            url,
             **{
                 "retry": retry.Retry(backoff.NoBackoff(), 0), "socket_connect_timeout": self._seconds,
-                **self._options.client,
+                **given,
             },
         )  # fmt: skip
         try:

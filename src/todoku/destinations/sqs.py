@@ -60,7 +60,7 @@ class Sqs(Broker[SqsConnection]):
             connect_timeout=self._seconds, read_timeout=self._seconds, retries={"total_max_attempts": 1}
         )
         closing = AsyncExitStack()
-        arguments = {**self._arguments, "config": config, **self._options.client}
+        arguments = {**self._arguments, "config": config, **await self._secrets.filled(self._options.client)}
         session = self.library("session").get_session()
         client = await closing.enter_async_context(session.create_client("sqs", **arguments))
         return SqsConnection(client, closing)

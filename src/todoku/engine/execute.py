@@ -189,6 +189,8 @@ class Executor:
         trace = stack if error is None or stack is not None else self._format_error(claim, error)
         if trace is not None:
             trace = self.opener.seal_traceback(claim, trace)
+        if isinstance(error, TimeoutError):
+            outcome = _explain_timeout(outcome, claim.destination, time.monotonic() - started)
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -219,6 +221,17 @@ def handler_package(target: Target) -> str:
     return module.partition(".")[0]
 
 
+def _explain_timeout(outcome: Outcome | Settlement, name: str, seconds: float) -> Outcome | Settlement:
+    """Adds what timed out, and when, to the outcome of a TimeoutError that a handler raised: it often has no text."""
+    match outcome:
+        case Retry(reason="TIMEOUT", detail=detail):
+            return Retry(outcome.after, "TIMEOUT", f"{name} raised it after {seconds:.3g} s: {detail}")
+        case Abort(reason="TIMEOUT", detail=detail):
+            return Abort("TIMEOUT", f"{name} raised it after {seconds:.3g} s: {detail}")
+        case _:
+            return outcome
+
+
 def outcome_of(value: Any, target: Target) -> Outcome:
     """Turns a handler's return value into an outcome."""
     if value is None:
@@ -235,11 +248,11 @@ def outcome_of(value: Any, target: Target) -> Outcome:
         return DONE
 
 
-def interrupted_outcome(why: str, seconds: float = 0.0) -> Outcome:
-    """Returns the outcome of an attempt that the worker stopped."""
+def interrupted_outcome(why: str, name: str = "", seconds: float = 0.0) -> Outcome:
+    """Returns the outcome of an attempt that the worker stopped. `name`: of its destination; `seconds`: its limit."""
     match why:
         case "timeout":
-            return Retry(reason="TIMEOUT", detail=f"took longer than {seconds:g} s")
+            return Retry(reason="TIMEOUT", detail=f"{name} did not end within {seconds:g} s")
         case "cancel":
             return Abort("CANCELLED", "cancelled while running")
         case _:

@@ -1,16 +1,21 @@
-"""The settings of this process: arguments, environment, `todoku.toml`, and files that hold secrets."""
+"""The settings of this process: arguments, environment, `todoku.toml`, and the files and servers that hold secrets."""
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from todoku.core.alert import SECRET_ALERTS
-from todoku.core.errors import InvalidSetting
-from todoku.core.settings import Settings, read_settings
+from todoku.core.errors import InvalidSetting, TodokuError
+from todoku.core.failure import DeliveryError
+from todoku.core.secret_text import names_secret
+from todoku.core.settings import Settings, check_settings, gather_settings
+from todoku.engine.encryption.secret_ref import SecretSources
 
 
 def load_settings(**given: object) -> Settings:
@@ -20,7 +25,11 @@ def load_settings(**given: object) -> Settings:
         stored = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
         raise InvalidSetting(f"todoku.toml cannot be read: {error}", hint="correct it, or move it away") from error
-    return read_settings(_with_secret_files(os.environ), stored, **given)
+    values = gather_settings(_with_secret_files(os.environ), stored, **given)
+    directory = values.get("secrets_dir")
+    for name in _MAY_BE_SECRET & values.keys():
+        values[name] = read_secret(name, values[name], None if directory is None else str(directory))
+    return check_settings(values)
 
 
 _SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
@@ -36,3 +45,37 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidSetting(f"{name}_FILE cannot be read: {error}", hint="does the file exist?") from error
     return read
+
+
+_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys"} | {
+    name.removeprefix("TODOKU_").lower() for name in SECRET_ALERTS
+}
+_DATABASE: Final = re.compile(r"(sqlite|postgres(ql)?(\+\w+)?)://")
+_sources = lru_cache(maxsize=8)(SecretSources)
+
+
+def read_secret(name: str, value: object, directory: str | None = None) -> object:
+    """Returns the value of a setting, or of another option that may be a secret, with what `secret://` names in it.
+
+    `directory`: the setting `secrets_dir`. InvalidSetting, which names the option and the secret and never a value.
+    """
+    if isinstance(value, list | tuple):
+        return [read_secret(name, item, directory) for item in value]
+    if not isinstance(value, str) or not names_secret(value):
+        return value
+    try:
+        found = _sources(directory).filled(value)
+    except DeliveryError as error:
+        raise InvalidSetting(f"{name}: {error.detail}", hint="docs/encryption.md, secret://") from None
+    except TodokuError as error:
+        raise InvalidSetting(f"{name}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - of somebody's provider; its text may contain anything
+        raise InvalidSetting(
+            f"{name}: its provider raised {type(error).__name__}", hint="call the provider yourself with this path"
+        ) from None
+    if name == "database" and not _DATABASE.match(found):  # an error further on would quote it
+        raise InvalidSetting(
+            "database: the secret that it names is not the URL of a database",
+            hint="store sqlite:///… or postgresql://…, or write postgresql://user:{secret://…}@host/name",
+        )
+    return found

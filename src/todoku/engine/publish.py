@@ -16,14 +16,16 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
+from cachetools import TTLCache
 
 from todoku.core.ending import BATCH
 from todoku.core.errors import InvalidMessage, NoRoute
 from todoku.core.identity import digest, digest_bytes, gate_id, key_hash, lane_id, publish_scope, unique_scope
-from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
+from todoku.core.message import LARGE_PAYLOAD, MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
 from todoku.core.topic_pattern import Route, check_topic, resolve
 from todoku.engine.encryption.secret_ref import Ref
+from todoku.engine.observability.log import Log
 from todoku.engine.registry import Registry
 
 
@@ -91,6 +93,8 @@ def draft(
             f"the payload has {size} bytes, {max_payload_bytes} are allowed",
             hint="store it elsewhere and send a reference, or raise TODOKU_MAX_PAYLOAD_BYTES",
         )
+    if size > LARGE_PAYLOAD:
+        _warn_of_size(topic, size)
     return Draft(
         id=id,
         topic=topic,
@@ -107,6 +111,17 @@ def draft(
         delay=_delay(options),
         expires=None if options.expires is None else _limited(options.expires, "expires", zero=False),
     )
+
+
+_warned: Final[TTLCache[str, None]] = TTLCache(maxsize=1024, ttl=3600)
+
+
+def _warn_of_size(topic: str, size: int) -> None:
+    """Logs that a topic has large payloads, once an hour."""
+    if topic not in _warned:
+        _warned[topic] = None
+        hint = "store it where it belongs, and send its id"
+        Log(topic=topic).warning("LARGE_PAYLOAD", bytes=size, more_than=LARGE_PAYLOAD, hint=hint)
 
 
 def encode(payload: object) -> str:

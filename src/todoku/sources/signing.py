@@ -10,6 +10,7 @@ from typing import Final
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.ingest import ReferencedSecret, Secret
+from todoku.core.secret_text import names_secret
 from todoku.core.signature import is_blank, mac
 
 TOLERANCE: Final = 300.0
@@ -31,6 +32,9 @@ def check_secrets(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
         raise InvalidSetting("secrets is empty", hint=_HINT)
     for place, secret in enumerate(given):
         if isinstance(secret, str):
+            if names_secret(secret):
+                hint = 'pass a Ref: secrets=[todoku.Ref("secret://provider/path")]'
+                raise InvalidSetting(f"secrets[{place}] names a secret and is none", hint=hint)
             if is_blank(secret) or secret != secret.strip():
                 raise InvalidSetting(f"secrets[{place}] is empty or has spaces around it", hint=_HINT)
         elif not isinstance(secret, ReferencedSecret):

@@ -44,11 +44,14 @@ class Stranded(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A message for `todoku doctor`; its payload only if that is unencrypted JSON and not large."""
+    """A message for `todoku doctor`: its payload only if that is JSON, not encrypted and not large."""
 
+    seq: int
     topic: str
     payload: str | None
-    content_type: str
+    bytes: int
+    is_opaque: bool
+    """Whether the payload is encrypted or not JSON."""
 
 
 class DataKeyStore:
@@ -89,7 +92,12 @@ class DataKeyStore:
     def samples(self, *, most: int = 1000, largest: int = 16_384) -> tuple[Sample, ...]:
         """The newest messages, at most `most`."""
         rows = self._database.read(lambda tx: tx.rows("newest_messages", most=most, largest=largest))
-        return tuple(Sample(*row) for row in rows)
+        return tuple(Sample(seq, topic, text, size, bool(opaque)) for seq, topic, text, size, opaque in rows)
+
+    def payloads(self, seqs: Sequence[int]) -> tuple[tuple[str, str], ...]:
+        """Topic and payload of these messages, the newest first, if it is JSON and not encrypted."""
+        rows = self._database.read(lambda tx: tx.rows("payloads", seqs=list(seqs)))
+        return tuple((topic, text) for topic, text in rows)
 
 
 def _rewrap(tx: Tx, current: str, change: Rewrap, signed: Signed, after: int, limit: int) -> Rewrapped:

@@ -100,7 +100,8 @@ class Delivery(msgspec.Struct, frozen=True):
     priority: int
     status: str
     attempts: int
-    max_attempts: int
+    max_attempts: int | None
+    """None: it succeeded, and how many attempts it was allowed is not stored."""
     lost: int
     snoozes: int
     replay_count: int
@@ -115,6 +116,11 @@ class Delivery(msgspec.Struct, frozen=True):
     claimed_at: datetime | None = None
     fingerprint: str | None = None
     """Of the traceback of its last failed attempt."""
+
+    @property
+    def tries(self) -> str:
+        """The attempts for people: `2/6`, or `2` of a delivery that succeeded."""
+        return str(self.attempts) if self.max_attempts is None else f"{self.attempts}/{self.max_attempts}"
 
 
 class Standing(msgspec.Struct, frozen=True):

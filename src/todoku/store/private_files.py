@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,9 @@ def make_private(path: str | os.PathLike[str]) -> None:
 
 
 def find_shared(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Returns the files, with their modes, that others than their owner may use."""
+    """Returns the files, with their modes, that others than their owner may use. On Windows modes do not tell."""
+    if sys.platform == "win32":
+        return ()
     found = []
     for path in paths:
         try:

@@ -6,7 +6,7 @@ Every number has a bounded cost: exact while there are few rows, sampled beyond.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -34,27 +34,38 @@ _GATE_COUNTED: Final = 1000
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many deliveries have this status, destination and reason."""
+    """How many deliveries have this status, destination and reason. `hook`: they tell a hook of an end."""
 
     status: str
     destination: str
     reason: str
     number: int
+    hook: bool = False
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Deliveries by status, destination and reason. `exact` is False where they were sampled."""
+    """Deliveries by status, destination and reason. `exact` is False where they were sampled.
+
+    What a hook is told of an end is a delivery too, but not one that somebody published: it is counted apart.
+    """
 
     rows: tuple[Count, ...]
     succeeded: int
     exact: bool
     age: float = 0.0
+    succeeded_hooks: int = 0
 
     def of(self, status: str) -> int:
-        """How many deliveries are in `status`."""
+        """How many deliveries are in `status`, without those of hooks."""
         if status == "succeeded":
             return self.succeeded
-        return sum(row.number for row in self.rows if row.status == status)
+        return sum(row.number for row in self.rows if row.status == status and not row.hook)
+
+    def of_hooks(self, status: str) -> int:
+        """How many deliveries of hooks are in `status`."""
+        if status == "succeeded":
+            return self.succeeded_hooks
+        return sum(row.number for row in self.rows if row.status == status and row.hook)
 
 
 warm_up(Counts)
@@ -205,19 +216,36 @@ def _estimate(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
 def count_now(tx: Tx, draw: Callable[[], float]) -> Counts:
     """Counts exactly if there are few rows, else from windows of the id range. `draw` gives chance in [0, 1)."""
     ((some, first, last),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
-    ((succeeded,),) = tx.rows("count_history")
+    succeeded, of_hooks, exact = _count_succeeded(tx)
     if some <= COUNTED_EXACTLY:
         rows = tx.rows("count_deliveries", most=COUNTED_EXACTLY)
-        return Counts(tuple(Count(*row) for row in rows), int(succeeded), exact=succeeded <= COUNTED_EXACTLY)
+        return Counts(_counts(rows), succeeded, exact=exact, succeeded_hooks=of_hooks)
     # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
-    dead = [Count("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)]
+    dead = _counts([("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)])
     few = sum(count.number for count in dead) <= COUNTED_EXACTLY
-    sampled = [
-        Count(status, destination, reason, round(number))
-        for status, destination, reason, number in tx.rows("count_sample", windows=_windows(tx, first, last, draw))
-        if status != "aborted" or not few
-    ]
-    return Counts((*(dead if few else ()), *sampled), int(succeeded), exact=False)
+    sampled = _counts(tx.rows("count_sample", windows=_windows(tx, first, last, draw)))
+    shown = [count for count in sampled if count.status != "aborted" or not few]
+    return Counts((*(dead if few else ()), *shown), succeeded, exact=False, succeeded_hooks=of_hooks)
+
+
+def _counts(rows: Sequence[tuple[str, str, str, float, bool]]) -> tuple[Count, ...]:
+    return tuple(
+        Count(status, destination, reason, round(number), bool(hook))
+        for status, destination, reason, number, hook in rows
+    )
+
+
+def _count_succeeded(tx: Tx) -> tuple[int, int, bool]:
+    """How many deliveries succeeded: published ones, those of hooks, and whether the numbers are exact.
+
+    Beyond what is counted one by one, the share of hooks in a part of the history is taken for that of all.
+    """
+    ((all,),) = tx.rows("count_history")
+    if not tx.rows("has_hooks")[0][0]:
+        return int(all), 0, all <= COUNTED_EXACTLY
+    ((looked_at, found),) = tx.rows("count_hook_history")
+    of_hooks = int(found) if all <= COUNTED_EXACTLY else round(all * found / max(1, looked_at))
+    return int(all) - of_hooks, of_hooks, all <= COUNTED_EXACTLY
 
 
 def _windows(tx: Tx, first: int, last: int, draw: Callable[[], float]) -> list[dict[str, float]]:

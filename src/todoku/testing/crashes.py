@@ -8,7 +8,7 @@ import warnings
 from typing import Final
 
 from todoku.app import App
-from todoku.core.errors import InvalidSetting
+from todoku.core.errors import InvalidAct, InvalidSetting
 from todoku.store.failpoint import NAMES, armed, kill
 
 _TIMEOUT: Final = 60.0
@@ -24,6 +24,10 @@ def crash(box: App, *, at: str = "settle.before_commit") -> None:
     """
     if at not in NAMES:
         raise InvalidSetting(f"{at!r} is not a failpoint", hint=f"use one of {', '.join(sorted(NAMES))}")
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise InvalidAct(
+            "crash needs a fork, which Windows does not have", hint="run these tests in WSL or a container"
+        )
     child = multiprocessing.get_context("fork").Process(target=_drain, args=(box, at))
     with warnings.catch_warnings():
         # Newer Pythons warn of a fork in a process with threads. The child uses none of their locks and connections.

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from todoku.core.errors import TodokuError
+from todoku.core.message import LARGE_PAYLOAD
 from todoku.core.redaction import personal_fields
 from todoku.core.sealed import MasterKey
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.summary import migrate_command
+from todoku.store.data_keys import Sample
 from todoku.store.database import Facts
 from todoku.store.store import Store
 
 Topics = dict[str, tuple[str, ...]]
 """Topics, and the names of their fields that look like personal data."""
 
+_LARGE_ONES: Final = 20
+"""Large payloads that are read whole: one for each topic, and no more than this."""
 
-def personal_topics(store: Store) -> Topics:
-    """Finds topics with personal fields in the newest thousand messages. Only field names are returned, no values."""
+
+def personal_topics(store: Store, samples: Sequence[Sample]) -> Topics:
+    """Finds topics with personal fields in these messages. Only field names are returned, no values.
+
+    Of large payloads, the newest one of each topic is read.
+    """
+    large: dict[str, int] = {}
+    for sample in samples:
+        if sample.payload is None and not sample.is_opaque:
+            large.setdefault(sample.topic, sample.seq)
     found: dict[str, set[str]] = {}
-    for sample in store.data_keys.samples():
-        if sample.payload is not None:
-            found.setdefault(sample.topic, set()).update(personal_fields(msgspec.json.decode(sample.payload)))
+    small = [(sample.topic, sample.payload) for sample in samples if sample.payload is not None]
+    for topic, payload in [*small, *store.data_keys.payloads(list(large.values())[:_LARGE_ONES])]:
+        found.setdefault(topic, set()).update(personal_fields(msgspec.json.decode(payload)))
     return {topic: tuple(sorted(fields)) for topic, fields in sorted(found.items()) if fields}
 
 
@@ -67,7 +79,9 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
     yield from _check_schedules(store, settings)
     yield _check_history(facts)
     yield from _check_dead_letters(store)
-    yield from _check_personal_data(store)
+    newest = store.data_keys.samples()
+    yield from _check_payload_sizes(newest)
+    yield from _check_personal_data(store, newest)
     yield from _check_encryption(store, settings)
 
 
@@ -212,8 +226,20 @@ def _check_dead_letters(store: Store) -> Iterator[Finding]:
         yield Finding("warn", "dead letters", text, todo)
 
 
-def _check_personal_data(store: Store) -> Iterator[Finding]:
-    for topic, fields in personal_topics(store).items():
+def _check_payload_sizes(newest: Sequence[Sample]) -> Iterator[Finding]:
+    sizes: dict[str, list[int]] = {}
+    for sample in newest:
+        if sample.bytes > LARGE_PAYLOAD:
+            sizes.setdefault(sample.topic, []).append(sample.bytes)
+    for topic, large in sorted(sizes.items()):
+        text = f"{topic}: {len(large)} of the newest {len(newest)} messages have more than {LARGE_PAYLOAD >> 10} KiB, "
+        text += f"the largest {max(large) >> 10} KiB"
+        todo = "store it where it belongs and send its id: the consumer reads it there"
+        yield Finding("warn", "large payloads", text, todo)
+
+
+def _check_personal_data(store: Store, newest: Sequence[Sample]) -> Iterator[Finding]:
+    for topic, fields in personal_topics(store, newest).items():
         text = f"{topic} is not encrypted, and has fields that look like personal data: {', '.join(fields[:_SHOWN])}"
         text += f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         todo = "declare it with encrypted=True, or send a todoku.Ref instead of the value: docs/encryption.md"

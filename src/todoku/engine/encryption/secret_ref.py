@@ -1,4 +1,4 @@
-"""`Ref`: a reference to a secret. The message contains its id only; the handler reads the value when it needs it."""
+"""References to secrets: `Ref`, of which a message contains the id only, and `secret://provider/path` in settings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import inspect
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from cachetools import TTLCache
+
 from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting
 from todoku.core.failure import DeliveryError
+from todoku.core.secret_text import SECRET_SCHEME, secret_id, secret_ids, with_secrets
 from todoku.core.signature import is_blank
 
 # ------------------------------------------------------------
-# The providers of secrets: the environment, a directory of files, and entry points of installed packages.
+# The providers of secrets: the environment, a directory of files, entry points of installed packages, and servers.
 
 Resolve = Callable[[str], str | Awaitable[str]]
 """Takes the part of an id behind the colon; returns the secret, or an awaitable of it."""
@@ -27,6 +32,9 @@ GROUP: Final = "todoku.secrets"
 """The entry point group: each entry point is a function that resolves the ids of the provider of its name."""
 
 _OURS: Final = ("TODOKU_", "DATABASE_URL")
+_SERVERS: Final = ("aws", "gcp", "vault")
+_CACHED_FOR: Final = 60.0
+"""Seconds for which the value of a `secret://` text is not asked for again."""
 _LARGEST: Final = 1 << 20
 
 
@@ -59,11 +67,15 @@ def directory_resolver(directory: str | None) -> Resolve:
 
 
 def find_entry_point(provider: str) -> Resolve | None:
-    """Returns the provider of that name from an installed package, if there is one."""
+    """Returns the provider of that name from an installed package, or a server that todoku knows, if there is one."""
     for found in entry_points(group=GROUP, name=provider):
         resolve: Resolve = found.load()
         return resolve
-    return None
+    if provider not in _SERVERS:
+        return None
+    servers = import_module("todoku.engine.encryption.secret_managers")  # for those who use one
+    known: Resolve = getattr(servers, f"resolve_{provider}")
+    return known
 
 
 _ID: Final = re.compile(r"(?P<provider>[A-Za-z][A-Za-z0-9_.-]{0,63}):(?P<path>[^\x00-\x1f\x7f]{1,1024})")
@@ -79,10 +91,11 @@ class EmptySecret(DeliveryError):
 
 
 class SecretSources:
-    """The providers of one App by name: `env`, `file`, registered ones, and those of installed packages."""
+    """The providers of one App by name: `env`, `file`, registered ones, those of installed packages, and servers."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._providers: dict[str, Resolve] = {"env": resolve_env, "file": directory_resolver(directory)}
+        self._read: TTLCache[str, str] = TTLCache(maxsize=256, ttl=_CACHED_FOR)
 
     def add(self, provider: str, resolve: Resolve) -> None:
         """Registers the function that resolves ids beginning with `provider:`."""
@@ -101,12 +114,35 @@ class SecretSources:
         if (known := self._providers.get(provider)) is not None:
             return known
         if (brought := find_entry_point(provider)) is None:
-            known_ones = ", ".join(sorted(self._providers))
+            known_ones = ", ".join(sorted({*self._providers, *_SERVERS}))
             raise ValueError(
                 f"no provider of secrets is called {provider!r}; known: {known_ones}; add one by box.secrets(…)"
             )
         self._providers[provider] = brought
         return brought
+
+    def filled(self, text: str) -> str:
+        """As `afilled`; blocks as long as the providers do, wherever it is called."""
+        with ThreadPoolExecutor(1) as beside:  # the caller may run an event loop, and a provider may need one
+            return beside.submit(asyncio.run, self.afilled(text)).result()
+
+    async def afilled(self, text: str) -> str:
+        """Returns a text with the values of the secrets that it names (`secret://…`), cached for a minute.
+
+        InvalidSetting: it names none that there could be. DeliveryError, or any error of a provider: there is no value.
+        """
+        return with_secrets(text, {id: await self._value(id) for id in secret_ids(text)})
+
+    async def _value(self, id: str) -> str:
+        if (known := self._read.get(id)) is not None:
+            return known
+        with self.near():
+            try:
+                ref = Ref(id)
+            except ValueError as error:
+                raise InvalidSetting(str(error)) from None
+        self._read[id] = value = await ref.aget()
+        return value
 
     @contextmanager
     def near(self) -> Iterator[None]:
@@ -125,13 +161,15 @@ class Ref:
     """A reference to a secret by its id, `provider:path`, which alone is stored. `get()` or `await aget()` reads it.
 
     An empty secret raises EmptySecret, a DeliveryError with the reason SECRET_EMPTY. Providers are `env`, `file` (below
-    the setting `secrets_dir`), those registered by `box.secrets(name, resolve)`, and entry points of the group
-    `todoku.secrets`.
+    the setting `secrets_dir`), those registered by `box.secrets(name, resolve)`, entry points of the group
+    `todoku.secrets`, and the servers `aws`, `gcp` and `vault`. The id may be written as `secret://provider/path`.
     """
 
     __slots__ = ("_secrets", "id")
 
     def __init__(self, id: str) -> None:
+        if str(id).startswith(SECRET_SCHEME):
+            id = secret_id(str(id))
         if _ID.fullmatch(str(id)) is None:
             raise InvalidMessage(
                 "this is not the id of a secret", hint='use provider:path, for example Ref("env:SMTP_PASSWORD")'

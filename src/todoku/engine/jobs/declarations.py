@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, 
 
 import msgspec
 
-from todoku.core.destination import Attempts, Configured, Destination, Outgoing, RequestDestination
+from todoku.core.destination import Attempts, Configured, Destination, Outgoing, RequestDestination, UsesSecrets
 from todoku.core.errors import InvalidMessage, InvalidSetting, UnknownJob
 from todoku.core.http_request import SCHEMES, served_as
 from todoku.core.message import Draft
@@ -329,6 +329,8 @@ class Declarations:
         if isinstance(to, Destination):
             if isinstance(to, Configured):
                 to.configure(self.settings)
+            if isinstance(to, UsesSecrets):
+                to.use_secrets(self.outbox.secrets.afilled)
             return Target(
                 name=name, queue=name, backoff=backoff, sender=to, batch=getattr(to, "batch", SEND_BATCH),
                 at_once=getattr(to, "at_once", None), usual_attempts=usual,

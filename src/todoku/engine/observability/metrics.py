@@ -258,7 +258,8 @@ def _clear_all() -> None:
         metrics.clear()
 
 
-os.register_at_fork(after_in_child=_clear_all)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_clear_all)
 
 
 class Children:

@@ -54,7 +54,7 @@ class ProcessRunner:
             if not pipe.poll(max(0.0, ends - time.monotonic())):
                 stack = self._ask_stack(target)
                 self._kill()
-                return interrupted_outcome("timeout", seconds), None, stack
+                return interrupted_outcome("timeout", target.name, seconds), None, stack
             outcome, name, trace = _decode_outcome(pipe.recv())
         except (EOFError, OSError):
             code = self._kill()

@@ -202,7 +202,7 @@ class SlotPool:
         except asyncio.CancelledError as stopped:
             if slot.stopped is None:
                 raise  # not the watchdog's doing: the pool itself is being stopped
-            outcome = interrupted_outcome(slot.stopped, slot.timeout)
+            outcome = interrupted_outcome(slot.stopped, claim.destination, slot.timeout)
             stack = executor.format_stack(claim, stopped.__traceback__, slot.stopped)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
             error, outcome = raised, classify(raised, target.retrying)
@@ -240,7 +240,7 @@ class SlotPool:
         """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
         stopped = self._free(slot)
         if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
-            outcome = interrupted_outcome(stopped, slot.timeout)
+            outcome = interrupted_outcome(stopped, claim.destination, slot.timeout)
         self._executor.finish(claim, outcome, started, error, span, stack=stack)
         return isinstance(outcome, Done)
 
@@ -262,7 +262,7 @@ class SlotPool:
         except asyncio.CancelledError:
             if slot.stopped is None:
                 raise
-            outcomes = [(interrupted_outcome(slot.stopped, slot.timeout), None)] * len(batch)
+            outcomes = [(interrupted_outcome(slot.stopped, target.name, slot.timeout), None)] * len(batch)
         self._free(slot)
         for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
             executor.finish(claim, outcome, now, error, span)

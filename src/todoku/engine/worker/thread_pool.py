@@ -272,10 +272,12 @@ class ThreadPool:
             slot.abandoned = True
             context = slot.context
         context.cancel()
+        claim = context.claim
         frame = None if slot.thread is None else sys._current_frames().get(slot.thread.ident or 0)
-        stack = self._executor.format_stack(context.claim, frame, why)
-        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started, stack=stack)
-        Log(adapter=context.claim.destination, message_id=context.claim.message_id).warning(
+        stack = self._executor.format_stack(claim, frame, why)
+        outcome = interrupted_outcome(why, claim.destination, slot.seconds)
+        self._executor.finish(claim, outcome, slot.started, stack=stack)
+        Log(adapter=claim.destination, message_id=claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )
         self._threads.remove(slot)

@@ -45,6 +45,13 @@ update todoku_data_key set wrapped = '' where day >= :since and day < :before
 delete from todoku_data_key where day >= :since and day < :before returning id, day
 
 -- name: newest_messages
--- Only reads, a limited number of rows from the end; payloads that are encrypted, not JSON or large are not read.
-select topic, case when octet_length(payload::text) <= :largest then payload::text end, content_type
-  from todoku_message order by seq desc limit :most
+-- Only reads, a limited number of rows from the end; payloads that are encrypted, not JSON or large are not returned.
+select seq, topic, case when bytes <= :largest then payload::text end, bytes, payload is null
+  from (select seq, topic, payload, coalesce(octet_length(payload::text), octet_length(payload_bytes), 0) as bytes
+          from todoku_message order by seq desc limit :most) as newest
+ order by seq desc
+
+-- name: payloads
+-- Only reads, by primary key; a message that was pruned meanwhile is left out.
+select topic, payload::text from todoku_message
+ where seq = any (:seqs::bigint[]) and payload is not null order by seq desc

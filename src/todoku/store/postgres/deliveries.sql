@@ -10,7 +10,7 @@ d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 'succeeded', h.attempts,
-       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
+       null, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
        date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8, null::text
 
 -- name: request_matching

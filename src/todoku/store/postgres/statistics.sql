@@ -5,16 +5,33 @@
 select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
   from (select from todoku_delivery limit :most) d
 
+-- name: is_of_hook
+-- A fragment: whether a delivery is a hook's, by its message. Only messages to a hook's destination are looked up.
+(d.destination in (select name from todoku_hook)
+       and (select m.topic from todoku_message m where m.seq = d.message_seq)
+           in ('todoku.succeeded', 'todoku.aborted'))
+
+-- name: has_hooks
+-- Only reads.
+select exists (select from todoku_hook)
+
+-- name: count_hook_history
+-- Only reads a limited number of rows, the newest by the index of messages.
+select count(*), count(*) filter (where {is_of_hook})
+  from (select destination, message_seq from todoku_history order by message_seq desc limit 100001) d
+
 -- name: count_deliveries
 -- Only reads. The limit is above the number of rows, and lets the planner use the primary key.
-select status, destination, coalesce(reason, ''), count(*)
-  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
+select status, destination, coalesce(reason, ''), count(*), {is_of_hook}
+  from (select status, destination, reason, message_seq from todoku_delivery order by id limit :most) d
+ group by 1, 2, 3, 5
 
 -- name: count_dead
 -- Only reads a limited number of rows, by the index of dead letters.
-select destination, coalesce(reason, ''), count(*)
-  from (select destination, reason from todoku_delivery where status = 'aborted' order by id limit :most) d
- group by 1, 2
+select destination, coalesce(reason, ''), count(*), {is_of_hook}
+  from (select destination, reason, message_seq from todoku_delivery
+         where status = 'aborted' order by id limit :most) d
+ group by 1, 2, 4
 
 -- name: edges
 -- Only reads: the first and the last id of each part of the id range, by two probes of the primary key.
@@ -24,11 +41,11 @@ select low.id, high.id from json_to_recordset(:parts::json) as s(low bigint, hig
 
 -- name: count_sample
 -- Only reads: windows of the id range; each row counts for the ratio of its part to its window.
-select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight)
+select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight), {is_of_hook}
   from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
- cross join lateral (select status, destination, reason from todoku_delivery
+ cross join lateral (select status, destination, reason, message_seq from todoku_delivery
                       where id >= s.start and id < s.start + s.width) d
- group by 1, 2, 3
+ group by 1, 2, 3, 5
 
 -- name: lag_due
 -- Only reads a limited number of rows of each place, from the index alone, oldest first.

@@ -45,6 +45,13 @@ update todoku_data_key set wrapped = zeroblob(length(wrapped)) where day >= :sin
 delete from todoku_data_key where day >= :since and day < :before returning id, day
 
 -- name: newest_messages
--- Only reads, a limited number of rows from the end; payloads that are encrypted, not JSON or large are not read.
-select topic, case when length(cast(payload as blob)) <= :largest then payload end, content_type
-  from todoku_message order by seq desc limit :most
+-- Only reads, a limited number of rows from the end; payloads that are encrypted, not JSON or large are not returned.
+select seq, topic, case when bytes <= :largest then payload end, bytes, payload is null
+  from (select seq, topic, payload, coalesce(length(cast(payload as blob)), length(payload_bytes), 0) as bytes
+          from todoku_message order by seq desc limit :most) as newest
+ order by seq desc
+
+-- name: payloads
+-- Only reads, by primary key; a message that was pruned meanwhile is left out.
+select topic, payload from todoku_message
+ where seq in (select value from json_each(:seqs)) and payload is not null order by seq desc

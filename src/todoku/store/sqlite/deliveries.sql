@@ -10,7 +10,7 @@ d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
-       h.attempts, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
+       null, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
        h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null, null
 
 -- name: request_matching

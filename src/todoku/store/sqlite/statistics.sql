@@ -5,17 +5,33 @@
 select (select count(*) from (select 1 from todoku_delivery limit :most)),
        (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
 
+-- name: is_of_hook
+-- A fragment: whether a delivery is a hook's, by its message. Only messages to a hook's destination are looked up.
+(d.destination in (select name from todoku_hook)
+       and (select m.topic from todoku_message m where m.seq = d.message_seq)
+           in ('todoku.succeeded', 'todoku.aborted'))
+
+-- name: has_hooks
+-- Only reads.
+select exists (select 1 from todoku_hook)
+
+-- name: count_hook_history
+-- Only reads a limited number of rows, the newest by the index of messages.
+select count(*), count(*) filter (where {is_of_hook})
+  from (select destination, message_seq from todoku_history order by message_seq desc limit 100001) d
+
 -- name: count_deliveries
 -- Only reads, a limited number of rows.
-select status, destination, coalesce(reason, ''), count(*)
-  from (select status, destination, reason from todoku_delivery order by id limit :most) d group by 1, 2, 3
+select status, destination, coalesce(reason, ''), count(*), {is_of_hook}
+  from (select status, destination, reason, message_seq from todoku_delivery order by id limit :most) d
+ group by 1, 2, 3, 5
 
 -- name: count_dead
 -- Only reads a limited number of rows, by the index of dead letters.
-select destination, coalesce(reason, ''), count(*)
-  from (select destination, reason from todoku_delivery indexed by todoku_delivery_dead
-         where status = 'aborted' order by id limit :most)
- group by 1, 2
+select destination, coalesce(reason, ''), count(*), {is_of_hook}
+  from (select destination, reason, message_seq from todoku_delivery indexed by todoku_delivery_dead
+         where status = 'aborted' order by id limit :most) d
+ group by 1, 2, 4
 
 -- name: edges
 -- Only reads: the first and the last id of each part of the id range, by two probes of the primary key.
@@ -29,11 +45,11 @@ select low, high from (
 
 -- name: count_sample
 -- Only reads: windows of the id range; each row counts for the ratio of its part to its window.
-select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value, '$.weight'))
+select d.status, d.destination, coalesce(d.reason, ''), sum(json_extract(s.value, '$.weight')), {is_of_hook}
   from json_each(:windows) s cross join todoku_delivery d
     on d.id >= json_extract(s.value, '$.start')
    and d.id < json_extract(s.value, '$.start') + json_extract(s.value, '$.width')
- group by 1, 2, 3
+ group by 1, 2, 3, 5
 
 -- name: lag_due
 -- Only reads a limited number of rows of each place, from the index alone, oldest first.

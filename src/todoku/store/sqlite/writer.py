@@ -104,7 +104,8 @@ def _before_fork() -> None:
         _held.enter_context(lock)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_child=_held.close)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_held.close, after_in_child=_held.close)
 
 
 def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
