@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
@@ -325,3 +326,22 @@ def test_reading_changes_nothing(world: World) -> None:
         world.store.messages.story(row.message_id)
     world.store.acts.replay(Filter(), SOMEBODY, dry_run=True)
     assert (world.deliveries(), world.history()) == before
+
+
+def test_the_headers_of_many_messages_are_read_at_once(world: World) -> None:
+    """S4-18: only messages that exist and have headers are returned."""
+    plain, *named = world.publish(1) + [
+        message
+        for number in range(2)
+        for message in world.store.run(
+            world.steps(
+                [msgspec.structs.replace(one, headers=f'{{"x-correlation-id":"c-{number}"}}') for one in world.drafts()]
+            )
+        )
+    ]
+    found = world.store.messages.headers([plain.id, *(one.id for one in named), uuid4()])
+    assert {id: msgspec.json.decode(headers) for id, headers in found.items()} == {
+        named[0].id: {"x-correlation-id": "c-0"},
+        named[1].id: {"x-correlation-id": "c-1"},
+    }
+    assert world.store.messages.headers([]) == {}

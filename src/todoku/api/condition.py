@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -64,3 +66,6 @@ class HealthSource(Protocol):
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         """Returns the last changed deliveries of any status."""
+
+    def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
+        """Returns the correlation ids of the messages of these deliveries, by message id."""

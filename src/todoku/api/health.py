@@ -7,6 +7,7 @@ delay it.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from todoku.api.auth import Endpoint, Gate, GuardedRoute
 from todoku.api.condition import Condition, HealthSource
 from todoku.api.local_requests import is_direct_request
-from todoku.api.page import CSP, PageContent, delivery_fields, page
+from todoku.api.page import CSP, PageContent, correlation_of, delivery_fields, page
 from todoku.api.problem import Refused, error_response
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import TodokuError
@@ -97,7 +98,9 @@ class _Health:
         limit = request.query_params.get("limit", str(_NEWEST))
         if not (limit.isdecimal() and 0 < int(limit) <= _MOST):
             return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
-        rows = [delivery_fields(delivery) for delivery in self._daemon.newest(int(limit))]
+        found = self._daemon.newest(int(limit))
+        known = self._daemon.correlations(found)
+        rows = [delivery_fields(delivery, correlation_of(delivery, known)) for delivery in found]
         return _json({"counts": _numbers(self._daemon.counts()), "deliveries": rows}, 200)
 
     def first_page(self, _: Request) -> Response:
@@ -126,13 +129,15 @@ def _page_content(daemon: HealthSource) -> PageContent:
     condition = daemon.condition()
     numbers: dict[str, int] = {}
     rows: tuple[Delivery, ...] = ()
+    known: dict[UUID, str] = {}
     problem = ""
     try:
         rows, numbers = daemon.newest(_NEWEST), _numbers(daemon.counts())
+        known = daemon.correlations(rows)
     except TodokuError as error:
         problem = error_response(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
-    return PageContent(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem)
+    return PageContent(daemon.title, condition.state, (*condition.reasons, *blocked), numbers, rows, problem, known)
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

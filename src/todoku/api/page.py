@@ -7,6 +7,7 @@ import hashlib
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -21,7 +22,7 @@ STATES: Final = {
     "aborted": "dead letters",
 }
 
-_COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error")
+_COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error", "correlation id")
 
 
 class PageContent(msgspec.Struct, frozen=True):
@@ -33,6 +34,8 @@ class PageContent(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     deliveries: tuple[Delivery, ...]
     problem: str
+    correlations: dict[UUID, str] = {}
+    """The correlation ids, by message id."""
 
 
 _STYLE: Final = """
@@ -52,6 +55,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: normal; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.id { color: var(--soft); overflow-wrap: anywhere; max-width: 12rem; }
 td.error { color: var(--soft); overflow-wrap: anywhere; max-width: 26rem; }
 .succeeded { color: #2a7d46; } .aborted { color: #b3261e; } .failed { color: #b26a00; } .sending { color: #1b66c9; }
 pre { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto; }
@@ -130,18 +134,24 @@ def _table(content: PageContent) -> str:
         return f"<p>{_text(content.problem)}</p>"
     if not content.deliveries:
         return _EMPTY
-    rows = "\n".join(_row(delivery) for delivery in content.deliveries)
+    rows = "\n".join(_row(delivery, correlation_of(delivery, content.correlations)) for delivery in content.deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 
 
-def _row(delivery: Delivery) -> str:
+def correlation_of(delivery: Delivery, known: dict[UUID, str]) -> str | None:
+    """Returns the correlation id of a delivery's message."""
+    return None if delivery.message_id is None else known.get(delivery.message_id)
+
+
+def _row(delivery: Delivery, correlation: str | None) -> str:
     status = delivery.status if delivery.status in STATES else "pending"
     return (
         f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
         f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
         f'<td class="number">{_attempts(delivery)}</td>'
-        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}</td></tr>'
+        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}</td>'
+        f'<td class="id">{_text(correlation)}</td></tr>'
     )
 
 
@@ -163,7 +173,7 @@ def _ago(moment: datetime) -> str:
     return f"{seconds} s ago"
 
 
-def delivery_fields(delivery: Delivery) -> dict[str, object]:
+def delivery_fields(delivery: Delivery, correlation: str | None = None) -> dict[str, object]:
     """Returns the fields of a delivery for the JSON of the page. No payload."""
     return {
         "id": delivery.id,
@@ -178,4 +188,5 @@ def delivery_fields(delivery: Delivery) -> dict[str, object]:
         "created_at": delivery.created_at,
         "updated_at": delivery.updated_at,
         "next_run_at": delivery.next_run_at,
+        "correlation_id": correlation,
     }

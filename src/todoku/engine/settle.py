@@ -166,7 +166,9 @@ class Settler:
             target = self._registry.get(finished.claim.destination)
             backoff = DEFAULT if target is None else target.backoff
             outcome = decide(finished.claim, outcome, backoff=backoff, jitter=self._chance())
-        return EndedAttempt(finished.claim, outcome, finished.started, finished.ended, finished.error_type)
+        return EndedAttempt(
+            finished.claim, outcome, finished.started, finished.ended, finished.error_type, finished.bound
+        )
 
     def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
         """Settles until the database accepts it. Returns the deliveries this worker no longer owned.

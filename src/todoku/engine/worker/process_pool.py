@@ -12,10 +12,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from todoku.core.failure import classify
-from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, interrupted_outcome
+from todoku.engine.observability.message_headers import set_current_headers
 from todoku.engine.observability.sentry import flush, is_initialised, with_transaction
 from todoku.engine.registry import Target
 from todoku.engine.worker.thread_pool import RunResult, call_handler
@@ -39,7 +39,8 @@ class ProcessRunner:
             if not pipe.poll(seconds):
                 self._kill()
                 return interrupted_outcome("timeout", seconds), None
-            outcome, name = _decode_outcome(pipe.recv())
+            reply, context.bound = pipe.recv()
+            outcome, name = _decode_outcome(reply)
         except (EOFError, OSError) as error:
             code = self._kill()
             return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), error
@@ -85,15 +86,16 @@ def serve(pipe: Connection) -> None:
         except EOFError:
             flush()  # the process exits now
             return
-        pipe.send(_encode_outcome(*_attempt(reference, name, claim, seconds)))
+        context = Context(claim, time.monotonic() + seconds)
+        pipe.send((_encode_outcome(*_attempt(reference, name, context)), context.bound))
 
 
-def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunResult:
+def _attempt(reference: str, name: str, context: Context) -> RunResult:
+    set_current_headers(context.claim.headers)
     try:
         target = _find_target(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error
-    context = Context(claim, time.monotonic() + seconds)
     return call_handler(context, with_transaction(target) if is_initialised() else target)
 
 

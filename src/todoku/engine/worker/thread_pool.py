@@ -243,11 +243,11 @@ class ThreadPool:
         if context.cancelled() and error is not None:
             outcome = interrupted_outcome("cancel")
         if outcome is Transacted.SETTLED:
-            executor.finish(claim, DONE, now, None, span, settled=True)
+            executor.finish(claim, DONE, now, None, span, settled=True, bound=context.bound)
             return True
         if outcome is Transacted.LOST:  # rolled back: the ledger must not record a success (I6)
             outcome = Retry(reason="LEASE_LOST", detail="this worker had lost the delivery; rolled back")
-        executor.finish(claim, outcome, now, error, span)
+        executor.finish(claim, outcome, now, error, span, bound=context.bound)
         return isinstance(outcome, Done)
 
     def _abandon(self, slot: _ThreadSlot, why: str) -> None:
@@ -261,7 +261,7 @@ class ThreadPool:
             slot.abandoned = True
             context = slot.context
         context.cancel()
-        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started)
+        self._executor.finish(context.claim, interrupted_outcome(why, slot.seconds), slot.started, bound=context.bound)
         Log(adapter=context.claim.destination, message_id=context.claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )

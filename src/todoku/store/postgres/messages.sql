@@ -11,6 +11,10 @@ select seq, id, topic, type, key, payload::text, payload_bytes, content_type, he
 select date_part('epoch', at), by, action, target, why from todoku_audit
  where target = any (:targets::text[]) order by id
 
+-- name: message_headers
+-- Only reads, by the unique index of ids.
+select id, headers::text from todoku_message where id = any (:ids::text[]::uuid[]) and headers is not null
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when octet_length(payload::text) <= :largest then payload::text end,

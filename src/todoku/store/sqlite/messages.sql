@@ -10,6 +10,10 @@ select seq, id, topic, type, key, payload, payload_bytes, content_type, headers,
 select at / 1e6, by, action, target, why from todoku_audit
  where target in (select value from json_each(:targets)) order by id
 
+-- name: message_headers
+-- Only reads, by the unique index of ids.
+select id, headers from todoku_message where id in (select value from json_each(:ids)) and headers is not null
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when length(cast(payload as blob)) <= :largest then payload end,
