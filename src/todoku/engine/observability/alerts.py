@@ -46,10 +46,14 @@ _QUIET: Final = 60.0
 
 
 class Alarm:
-    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
+    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks.
 
-    def __init__(self, settings: Settings) -> None:
+    `about`: what the alerts are about, such as the name of a remote queue; None: the database of the settings.
+    """
+
+    def __init__(self, settings: Settings, *, about: str | None = None) -> None:
         self._settings = settings
+        self._about = without_password(settings.database) if about is None else about
         self._lock = threading.Lock()
         self._own = MemoryAlertStates()
 
@@ -74,7 +78,7 @@ class Alarm:
             began = time.monotonic()
             due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
             for telling in due:
-                if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
+                if send_alert(known[telling.standing.sink], telling, self._about):
                     self._own.record_sent(telling, remind=alerts.remind_sec)
             Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
 
@@ -161,7 +165,8 @@ class CounterWindow:
             handler_error_ratio=ratio(dead, done + dead),
             retry_ratio=ratio(again, settled),
             e2e_p95=_p95(now.histograms[counting.END_TO_END.name][""], before.histograms[counting.END_TO_END.name][""]),
-            queue_fallback=rise(counting.FALLBACK),
+            # The other fallbacks are those of clients, which alarm by themselves and name their queue.
+            queue_fallback=rise(counting.FALLBACK, "best_effort"),
         )
 
 

@@ -79,6 +79,11 @@ class Telemetry:
             self.metrics.add(counting.CONFLICTS)
 
     @quietly
+    def taken(self, *, duplicate: bool) -> None:
+        """Counts a message that a remote queue has taken."""
+        self.metrics.add(counting.PUBLISHED, 1, "duplicate" if duplicate else "ok")
+
+    @quietly
     def kept(self, state: str) -> None:
         """Counts a ledger entry that the application wrote (`App.once`)."""
         self.metrics.add(counting.LEDGER_WRITES, 1, state)
