@@ -354,6 +354,11 @@ class App:
         """The ASGI application that the sources declared here post to: `api.mount("/ingest", box.ingest_app)`."""
         return registered_shells().ingest_app(self)
 
+    @cached_property
+    def metrics_app(self) -> Any:
+        """The ASGI application of what this process counted: `api.add_route("/metrics", box.metrics_app)`."""
+        return registered_shells().metrics_app(self)
+
     def receiver(self, together: GroupCommit) -> Ingest:
         """Creates the receiver of the sources declared here; it stores events by the group commit `together`."""
         return Ingest(self.outbox, self.sources, lambda: self.declarations.routes, together)
