@@ -132,6 +132,8 @@ class Queue:
         spool: Spool | None, telemetry: Telemetry, alarm: Alarm, skips_queue: bool,
     ) -> None:  # fmt: skip
         self._backend = backend
+        self.name = backend.name
+        """Names the queue in logs and alerts: `queue:` and its address."""
         self._is_embedded = isinstance(backend, EmbeddedBackend)
         self._fallback = fallback
         self._within = within

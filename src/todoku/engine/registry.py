@@ -68,6 +68,9 @@ class Registry:
         self._targets: dict[str, Target] = {}
         self.hooks: list[Hook] = []
         """The targets that are called when deliveries end, and for which deliveries."""
+        self.duties: list[Callable[[], object]] = []
+        """What the workers do beside their own maintenance, at the interval of a reclaim. It may run in several workers
+        at once."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
