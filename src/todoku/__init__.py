@@ -116,10 +116,16 @@ def _ingest_app(box: App) -> _Any:
     return ingest_app(box)
 
 
+def _metrics_app(box: App) -> _Any:
+    from todoku.api.server import metrics_app  # noqa: PLC0415 - needs the extra `server`
+
+    return metrics_app(box)
+
+
 def _command_line() -> None:
     from todoku.cli.main import main  # noqa: PLC0415 - most programs never run it
 
     main()
 
 
-_register_shells(_Shells(ingest_app=_ingest_app, command_line=_command_line))
+_register_shells(_Shells(ingest_app=_ingest_app, metrics_app=_metrics_app, command_line=_command_line))

@@ -335,10 +335,7 @@ class App:
         return self._timetable.decorator(timing(expression, None, tz), options)
 
     def every(self, duration: Duration, *, anchor: datetime | None = None, **options: Unpack[TimedOptions]) -> Declare:
-        """Calls a function at an interval: `@box.every(60)`, `@box.every(timedelta(hours=6))`. Otherwise like `cron`.
-
-        Slots are counted from `anchor` (the beginning of 1970, UTC), so a restart does not move them.
-        """
+        """Calls a function at an interval, counted from `anchor` (1970, UTC): `@box.every(60)`. Otherwise like `cron`."""
         return self._timetable.decorator(timing(None, duration, anchor=anchor), options)
 
     def schedule(self, name: str, what: Any, payload: object = None, **when: Unpack[Timing]) -> None:
@@ -366,6 +363,11 @@ class App:
         """The ASGI application that the sources declared here post to: `api.mount("/ingest", box.ingest_app)`."""
         return registered_shells().ingest_app(self)
 
+    @cached_property
+    def metrics_app(self) -> Any:
+        """The ASGI application of what this process counted: `api.add_route("/metrics", box.metrics_app)`."""
+        return registered_shells().metrics_app(self)
+
     def receiver(self, together: GroupCommit) -> Ingest:
         """Creates the receiver of the sources declared here; it stores events by the group commit `together`."""
         return Ingest(self.outbox, self.sources, lambda: self.declarations.routes, together)
@@ -378,9 +380,9 @@ class App:
     def once(self, key: str, *, scope: str, tx: Any, body: object = None) -> Block[Answer]:
         """Does something once for a key: `with box.once(key, scope="refunds", tx=db) as done:`, or `async with`.
 
-        If `done.first`, do it, and `done.store(response)`. Otherwise `done.response` is the stored response. The same
-        key with another `body` raises IdempotencyConflict. The entry commits with your rows (I2), and lasts
-        `ledger_ttl`. With `tx=None` the key is reserved while the block runs, and another caller gets InProgress.
+        If `done.first`, do it, and `done.store(response)`. Otherwise `done.response` is the stored response. Another
+        `body` raises IdempotencyConflict. The entry commits with your rows (I2). With `tx=None` the key is reserved
+        while the block runs, and another caller gets InProgress.
         """
         return self.ledger.once(key, scope=scope, tx=tx, body=body)
 
@@ -390,9 +392,7 @@ class App:
 
     def replay(
         self, *ids: Id, reason: str | None = None, by: str, why: str, dry_run: bool = False, limit: int | None = None,
-        rate: float | None = None, again: bool = False,
+        rate: float | None = None,
     ) -> Replayed:  # fmt: skip
         """Runs dead letters again, by id or by reason; see `box.deliveries.replay`, which has an async form."""
-        return self.deliveries.replay(
-            *ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate, again=again
-        )
+        return self.deliveries.replay(*ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate)

@@ -18,6 +18,9 @@ class Shells(msgspec.Struct, frozen=True, kw_only=True):
     ingest_app: Callable[[Any], Any]
     """Makes the ASGI application of an App's sources: `App.ingest_app`."""
 
+    metrics_app: Callable[[Any], Any]
+    """Makes the ASGI application of an App's metrics: `App.metrics_app`."""
+
     command_line: Callable[[], None]
     """Runs the program `todoku` with `sys.argv`: for the command lines of frameworks."""
 

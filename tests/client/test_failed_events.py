@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import todoku
+from tests.api.qstash.receiving import receiver
 from tests.client.conftest import Elsewhere
 from tests.client.queue_server import TOKEN
 from tests.client.test_publish import letter
@@ -254,3 +256,160 @@ def test_a_table_that_the_application_made_itself_is_used(world: World, box: tod
     assert [row[0] for row in rows(world, "app_failures")] == ["evt_1"]
     with pytest.raises(InvalidSetting, match="table cannot be"):
         failed_events(box, table="two words", name="other")
+
+
+# --------------------------------------------------------------------------------- rows are closed (S4-32)
+
+
+def until_idle(box: todoku.App) -> None:
+    until(lambda: box.drain() == 0, "the hooks have run, too")
+
+
+def opened(world: World) -> list[str]:
+    found = world.sql("select event_id from failed_webhook_events where rerun_at is null")
+    return sorted(event_id for (event_id,) in found)
+
+
+@pytest.fixture
+def paying(box: todoku.App) -> set[str]:
+    """An App whose payments are dead letters but for the participants in this set."""
+    known: set[str] = set()
+    failed_events(box)
+
+    @box.on("payment.*")
+    def note(event: dict[str, str]) -> None:
+        if event["of"] not in known:
+            raise todoku.Abort("MISSING_PARTICIPANT")
+
+    box.migrate()
+    return known
+
+
+def test_a_row_is_closed_however_its_letter_was_replayed(world: World, box: todoku.App, paying: set[str]) -> None:
+    """S4-32: by the App, the command line, a queue's API, or a repetition; with who and why of the audit."""
+    queue = connect(box)
+    for name in ("app", "cli", "api", "again", "left"):
+        box.publish("payment.succeeded", {"of": name}, tx=None, idempotency_key=name, headers={"X-Event-Id": name})
+    until_idle(box)
+    assert opened(world) == ["again", "api", "app", "cli", "left"]
+    paying.update(("app", "cli", "api", "again"))
+    of = {letter.message.headers["X-Event-Id"]: letter for letter in queue.dlq.list().items}
+    number = {name: int(letter.id.partition("-")[0]) for name, letter in of.items()}
+    box.replay(number["app"], by="ada", why="by the App")
+    environ = {"TODOKU_DATABASE": world.url}
+    done = CliRunner().invoke(cli, ["replay", str(number["cli"]), "--by", "bob", "--why", "by hand"], env=environ)
+    assert done.exit_code == 0, done.output
+    queue.dlq.retry(of["api"].id, by="cyd", why="by the API")
+    box.publish("payment.succeeded", {"of": "again"}, tx=None, idempotency_key="again", reopen=True)
+    until(lambda: box.drain() == 0 and opened(world) == ["left"], "a worker has closed them")
+    assert [row[4:] for row in rows(world)] == [
+        ("publisher", "published again with the same key"), ("cyd", "by the API"), ("ada", "by the App"),
+        ("bob", "by hand"), (None, None),
+    ]  # fmt: skip
+
+
+def test_a_row_of_a_letter_that_failed_again_is_open_again_since_then(
+    world: World, box: todoku.App, paying: set[str]
+) -> None:
+    """S4-32: `created_at` is when it failed, and not when the row was written."""
+    box.publish("payment.succeeded", {"of": "p"}, tx=None, headers={"X-Event-Id": "evt_1"})
+    assert box.drain(limit=1) == 1
+    failed_before = datetime.now(UTC)
+    until_idle(box)
+    first = FailedEvents(box).get("evt_1").created_at
+    assert datetime.fromisoformat(first) <= failed_before, "the hook ran later"
+    (letter,) = connect(box).dlq.list().items
+    assert letter.failed_at is not None
+    assert letter.failed_at <= failed_before
+    box.replay(int(letter.id.partition("-")[0]), by="ada", why="mended")
+    assert FailedEvents(box).close_replayed() == 1
+    until_idle(box)
+    assert opened(world) == ["evt_1"]
+    assert FailedEvents(box).close_replayed() == 0
+    assert FailedEvents(box).get("evt_1").created_at > first
+
+
+def test_dlq_sync_closes_rows_whose_letters_are_gone_and_keeps_when_they_failed(
+    todoku_on: Program, world: World, elsewhere: Elsewhere
+) -> None:
+    """S4-32: sent again or deleted in the queue's own console; by the id of QStash, or as a todoku server says."""
+    elsewhere.bury(letter(1, dlqId="1700000060000-0"), letter(2, failedAt=1_700_000_120_000), letter(3))
+    todoku_on("dlq-sync")
+    elsewhere.bury(letter(2, failedAt=1_700_000_120_000))
+    assert todoku_on("dlq-sync").stdout == "1 dead letter, 0 new\n"
+    assert opened(world) == ["evt_2"]
+    box = todoku.App(world.url)
+    found = [FailedEvents(box).get(f"evt_{number}") for number in (1, 2)]
+    assert [one.created_at for one in found] == ["2023-11-14T22:14:20.000Z", "2023-11-14T22:15:20.000Z"]
+    assert (found[0].rerun_by, "sent again or deleted" in str(found[0].rerun_why)) == ("queue", True)
+    box.close()
+
+
+def test_the_providers_own_repetition_closes_the_row_and_the_old_letter_does_not_open_it(
+    todoku_on: Program, world: World, elsewhere: Elsewhere
+) -> None:
+    """S4-32: the receiver closes it in the transaction that does the work; the queue still has the letter."""
+    elsewhere.bury(letter(1, failedAt=1_700_000_000_000))
+    todoku_on("dlq-sync")
+    box = todoku.App(world.url)
+    events = FailedEvents(box)
+    db = world.connect()
+    assert events.close(db, "evt_1", by="stripe", why="it came again") is True
+    assert events.close(db, "evt_1", by="other", why="and again") is False
+    db.commit()
+    db.close()
+    assert FailedEvents(box, "no_such_table").close(None, "evt_1", by="stripe", why="it came again") is False
+    assert todoku_on("dlq-sync").stdout == "1 dead letter, 0 new\n"
+    assert rows(world)[0][4:] == ("stripe", "it came again")
+    older = letter(1, dlqId="dlq_0", messageId="msg_0", failedAt=1_600_000_000_000)
+    newer = letter(1, dlqId="dlq_9", messageId="msg_9", failedAt=4_000_000_000_000)
+    elsewhere.bury(older, letter(1, failedAt=1_700_000_000_000))
+    assert todoku_on("dlq-sync").stdout == "2 dead letters, 0 new\n"
+    elsewhere.bury(newer, older)
+    assert todoku_on("dlq-sync").stdout == "2 dead letters, 1 new\n"
+    assert rows(world)[0][3:] == ("dlq_9", None, None)
+    box.close()
+
+
+def test_rows_of_a_queue_elsewhere_are_not_closed_by_replays_of_this_database(
+    world: World, box: todoku.App, paying: set[str]
+) -> None:
+    """The ids of their letters may be the same."""
+    box.publish("payment.succeeded", {"of": "p"}, tx=None, headers={"X-Event-Id": "evt_1"})
+    until_idle(box)
+    world.sql("update failed_webhook_events set message_id = 'msg_elsewhere'")
+    (number,) = [row.id for row in world.deliveries()]
+    box.replay(number, by="ada", why="mended")
+    assert FailedEvents(box).close_replayed() == 0
+    world.sql("update failed_webhook_events set message_id = ?", "019d0000-0000-7000-8000-00000000000g")
+    assert FailedEvents(box).close_replayed() == 0
+
+
+def test_watching_raises_the_alerts_of_dead_letters_and_says_when_they_are_over(
+    sqlite_url: str, elsewhere: Elsewhere, tmp_path: Any
+) -> None:
+    """S4-34, S4-35, S4-54: of a queue elsewhere, and named by it."""
+    world = World("sqlite", sqlite_url)
+    world.store.migrate()
+    world.close()
+    elsewhere.bury(letter(1, failedAt=1_700_000_000_000))
+    with receiver() as told, (tmp_path / "err").open("w") as err:
+        environ = os.environ | {
+            "QSTASH_TOKEN": TOKEN, "TODOKU_DATABASE": sqlite_url, "TODOKU_ALERT_WEBHOOK": f"{told.url}/alerts",
+            "TODOKU_HTTP_LOOPBACK": "true",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "todoku", "dlq-sync", "--watch", "0.1s", "--queue-url", elsewhere.url]
+        watching = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=err)
+        try:
+            until(lambda: len(told.received) >= 2, "two alerts have begun")
+            elsewhere.bury()
+            until(lambda: len(told.received) >= 4, "both are over")
+        finally:
+            watching.terminate()
+            watching.wait()
+        alerts = [json.loads(one.body) for one in told.received]
+    assert {(one["alert"], one["state"]) for one in alerts} == {
+        (name, state) for name in ("dead_letters", "dead_letter_age") for state in ("begun", "over")
+    }
+    assert {one["database"] for one in alerts} == {f"queue:{elsewhere.url}"}
+    assert '"ALERT"' in text(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import socket
@@ -12,11 +13,15 @@ from typing import Any
 
 import pytest
 
+import todoku
 from tests.api.qstash.receiving import receiver
 from tests.client.conftest import Elsewhere, fell_back
+from tests.engine.test_telemetry import counted
+from tests.support.world import World
 from todoku.client import QueueUnavailable
 from todoku.client.connection import WITHIN
 from todoku.core.destination import Outgoing
+from todoku.engine.observability.telemetry import Telemetry
 
 WORKER = "https://worker.example.com/x"
 
@@ -198,6 +203,64 @@ def test_each_use_raises_the_alert_from_the_callers_own_process(
         body = told.one("/alerts").body.decode()
     assert "queue_fallback" in body
     assert "4242" not in body
+
+
+@pytest.mark.parametrize("status", ["400", "401", "429"])
+def test_a_queue_that_refuses_falls_back_and_alarms_as_one_that_is_away(
+    queues: Any, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """S4-51, S4-52: a token that was revoked, or a quota that is used up, loses nothing."""
+    elsewhere.tell(status)
+    ran: list[Outgoing] = []
+    with receiver() as told:
+        monkeypatch.setenv("TODOKU_ALERT_WEBHOOK", f"{told.url}/alerts")
+        monkeypatch.setenv("TODOKU_HTTP_LOOPBACK", "true")
+        sync = queues(fallback="sync", handlers={"*": ran.append})
+        assert [sync.publish(WORKER, n).how for n in range(2)] == ["ran", "ran"]
+        assert json.loads(told.one("/alerts").body)["alert"] == "queue_fallback"
+    assert (len(ran), fell_back(sync)) == (2, {"sync": 2})
+    spool = queues(fallback="spool")
+    assert spool.publish(WORKER, "kept").how == "spooled"
+    assert fell_back(spool) == {"spool": 1}
+
+
+def test_the_alert_names_the_queue_and_not_a_database_of_the_settings(
+    queues: Any, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-52."""
+    elsewhere.kill()
+    with receiver() as told:
+        monkeypatch.setenv("TODOKU_ALERT_WEBHOOK", f"{told.url}/alerts")
+        monkeypatch.setenv("TODOKU_HTTP_LOOPBACK", "true")
+        monkeypatch.setenv("TODOKU_DATABASE", "postgresql://nobody@nowhere/other")
+        queues(fallback="sync", handlers={"*": lambda _: None}).publish(WORKER, 1)
+        alert = json.loads(told.one("/alerts").body)
+    assert alert["database"] == f"queue:{elsewhere.url}"
+    assert elsewhere.url in alert["text"]
+    assert "nowhere" not in json.dumps(alert)
+
+
+def test_publishes_are_counted_by_what_the_queue_did_with_them(
+    queues: Any, elsewhere: Elsewhere, world: World, box: todoku.App
+) -> None:
+    """S4-37, S4-43: also those that it was not asked for, and in the metrics of an App if that is wanted."""
+    own, counted_by_app = queues(fallback="spool"), queues(metrics=box)
+    for queue in (own, counted_by_app):
+        for id in ("evt_1", "evt_1", "evt_2"):
+            queue.publish(WORKER, 1, deduplication_id=f"{id} {queue is own}")
+    elsewhere.kill()
+    assert [own.publish(WORKER, n).how for n in range(3)] == ["spooled"] * 3
+    with pytest.raises(QueueUnavailable):
+        counted_by_app.publish(WORKER, 1)
+    assert published(own.telemetry) == {"ok": 2, "duplicate": 1, "error": 3}
+    assert published(box.telemetry) == {"ok": 2, "duplicate": 1, "error": 1}
+
+
+def published(telemetry: Telemetry) -> dict[str, float]:
+    found = counted(telemetry)
+    return {
+        name.partition("{")[2][:-1]: number for name, number in found.items() if name.startswith("outbox_publish_total")
+    }
 
 
 def test_a_message_carries_the_trace_it_was_published_in(queues: Any, elsewhere: Elsewhere) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Elsewhere
+from tests.client.conftest import Elsewhere, fell_back
 from todoku.client import Flow, QueueRefused, connect
 from todoku.core.errors import BlockingCall, InvalidAct, InvalidMessage, InvalidSetting
 
@@ -100,19 +100,18 @@ async def test_async_code_awaits_the_same(queues: Any, elsewhere: Elsewhere) -> 
         queue.publish(WORKER, 4)
 
 
-@pytest.mark.parametrize("fallback", ["raise", "sync", "spool"])
 @pytest.mark.parametrize(
     ("status", "said"), [("400", "told"), ("401", "token"), ("404", "told"), ("429", "too many requests")]
 )
-def test_what_the_queue_refuses_is_raised_whatever_the_fallback(
-    queues: Any, elsewhere: Elsewhere, fallback: str, status: str, said: str
+def test_what_the_queue_refuses_is_raised_with_its_status(
+    queues: Any, elsewhere: Elsewhere, status: str, said: str
 ) -> None:
-    ran: list[object] = []
-    queue = queues(fallback=fallback, handlers={"*": ran.append})
+    queue = queues()
     elsewhere.tell(status)
     with pytest.raises(QueueRefused, match=said) as refused:
         queue.publish(WORKER, 1)
-    assert (refused.value.status, ran, queue.spooled()) == (int(status), [], 0)
+    assert refused.value.status == int(status)
+    assert fell_back(queue) == {"raise": 1}
 
 
 def test_a_redirect_is_not_followed(queues: Any, elsewhere: Elsewhere) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
@@ -344,3 +345,13 @@ def test_matching_deliveries_are_counted_up_to_a_bound(world: World) -> None:
     ]  # fmt: skip
     assert count(Filter(status="aborted"), most=100) == 0
     assert count(Filter(), most=5) == 5
+
+
+def test_the_headers_of_many_messages_are_read_at_once(world: World) -> None:
+    """S4-18: only messages that exist and have headers are returned."""
+    (plain,), *named = (world.publish(headers=one) for one in (None, {"X-Correlation-Id": "c-0"}, {"a": "ü"}))
+    first, second = named[0][0].id, named[1][0].id
+    found = world.store.messages.headers([plain.id, first, second, uuid4()])
+    read = {id: msgspec.json.decode(headers) for id, headers in found.items()}
+    assert read == {first: {"X-Correlation-Id": "c-0"}, second: {"a": "ü"}}
+    assert world.store.messages.headers([]) == {}

@@ -60,6 +60,14 @@ def test_dead_letters_stay_in_sight_with_what_to_do() -> None:
     assert "Dead letters" not in shown(delivery())
 
 
+def test_it_shows_the_correlation_id_by_which_one_event_is_followed() -> None:
+    """S4-18."""
+    one = delivery()
+    assert one.message_id is not None
+    assert "request-7" in shown(one, correlations={one.message_id: "request-7"})
+    assert EVIL not in shown(one, correlations={one.message_id: EVIL})
+
+
 def test_whatever_people_publish_is_escaped() -> None:
     text = shown(
         delivery(topic=EVIL, destination=EVIL, reason=EVIL, error=EVIL, status=EVIL),
@@ -99,5 +107,5 @@ def test_a_daemon_that_is_not_ready_says_why() -> None:
 def test_the_row_for_programs_has_no_payload_and_no_worker() -> None:
     assert list(delivery_fields(delivery())) == [
         "id", "message_id", "topic", "destination", "status", "attempts", "max_attempts", "reason", "error",
-        "created_at", "updated_at", "next_run_at",
+        "created_at", "updated_at", "next_run_at", "correlation_id",
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from payments_example.application import RETRIES
 from payments_example.events import RANK, STATUSES
@@ -192,12 +193,60 @@ def test_what_cannot_succeed_is_a_dead_letter_at_once_in_the_table_and_on_the_pa
     assert (by, why) == ("ana", "we know now whose it is")
 
 
+def test_a_row_is_closed_when_stripe_itself_repeats_the_event_and_it_succeeds(at_work: AtWork) -> None:
+    """S4-32."""
+    at_work.post(succeeded(participant=None))
+    settled(at_work)
+    at_work.sql("insert into participants (id, email, intent) values ('p7', 'p7@example.com', 'pi_1')")
+    at_work.post(succeeded(participant=None))
+    settled(at_work)
+    assert (at_work.payment("pi_1") or {})["participant_id"] == "p7"
+    ((rerun_at, by),) = at_work.sql("select rerun_at, rerun_by from failed_webhook_events")
+    assert (rerun_at is not None, by) == (True, "publisher")
+
+
 def test_an_event_that_fails_again_is_one_row(at_work: AtWork) -> None:
     """S4-31: event_id is unique."""
     for _ in range(3):  # a duplicate of a dead event opens it again
         at_work.post(succeeded(participant=None))
         settled(at_work)
     assert at_work.sql("select event_id from failed_webhook_events") == [("evt_1",)]
+
+
+def is_problem(answer: httpx.Response, status: int) -> bool:
+    """A problem detail, with the id by which the logs know of the request."""
+    body = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    assert (answer.status_code, body["status"], bool(body["title"])) == (status, status, True), answer.text
+    assert answer.headers["x-request-id"] == body["request_id"]
+    return True
+
+
+def test_every_error_is_a_problem_with_a_request_id(at_work: AtWork) -> None:
+    """S4-51: also what the framework refuses; the caller's id is kept."""
+    client = at_work.client
+    assert is_problem(client.get("/admin"), 401)
+    refused = client.get("/admin", auth=("ana", "guess"), headers={"X-Request-Id": "request-7"})
+    assert is_problem(refused, 401)
+    assert (refused.json()["request_id"], refused.headers["www-authenticate"]) == ("request-7", "Basic")
+    assert is_problem(client.post("/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "x", "csrf": "y"}), 403)
+    assert is_problem(client.get("/nowhere"), 404)
+    assert is_problem(client.get("/payments/none"), 404)
+    assert is_problem(client.delete("/payments/none"), 405)
+    assert is_problem(client.get("/ingest/stripe"), 405)
+    assert is_problem(at_work.post({**succeeded(), "id": None}), 422)
+    assert is_problem(at_work.post(succeeded(), secret="whsec_somebody_elses"), 400)
+    assert is_problem(client.get("/metrics"), 401)
+    at_work.sql("alter table payments rename to payments_away")
+    assert is_problem(client.get("/payments/pi_1"), 503)
+
+
+def test_what_nobody_foresaw_is_a_problem_too(at_work: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4-51: and says nothing of what went wrong inside."""
+    monkeypatch.setattr("payments_example.api.payment", lambda *_: 1 / 0)
+    answer = at_work.client.get("/payments/pi_1")
+    assert is_problem(answer, 500)
+    assert "division" not in answer.text
 
 
 def test_the_page_is_only_for_whoever_has_the_token_and_came_from_it(at_work: AtWork) -> None:
@@ -228,6 +277,25 @@ def test_whoever_could_not_pay_is_reminded_once_a_day(at_work: AtWork) -> None:
     assert at_work.mails() == ["Your payment did not go through", "Your payment is still open"]
     (schedule,) = at_work.box.schedules.list()
     assert (schedule.name, schedule.when, schedule.tz) == ("remind", "0 9 * * *", "Asia/Tokyo")
+
+
+def test_the_reminder_reaches_whoever_stripe_has_an_address_of(sqlite_url: str, tmp_path: Path) -> None:
+    """S4-59: nobody has filled in a table of participants."""
+    with payments_at(sqlite_url, tmp_path) as at_work:
+        at_work.post(
+            intent_event(
+                "evt_f", "payment_intent.payment_failed", "pi_1", at=NOW, participant="p1", email="p1@x.example"
+            )
+        )
+        settled(at_work)
+        at_work.box.schedules.run_now("remind", by="ana", why="to see it")
+        settled(at_work)
+        assert at_work.mails() == ["Your payment did not go through", "Your payment is still open"]
+        at_work.post(intent_event("evt_s", "payment_intent.succeeded", "pi_1", at=NOW + 9, participant="p1"))
+        settled(at_work)
+        at_work.box.schedules.run_now("remind", by="ana", why="who has paid is left alone")
+        settled(at_work)
+        assert at_work.mails().count("Your payment is still open") == 1
 
 
 def test_settings_that_cannot_be_are_named() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
-from payments_example.show.acts import Stage, embedded
+from payments_example.show.acts import Stage, embedded, queue
 from payments_example.show.story import told
 from payments_example.show.verdict import judged
 
@@ -18,14 +19,16 @@ PAYMENTS = 20
 
 @pytest.mark.crash
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["embedded", "queue"])
 def test_nothing_is_lost_every_dead_letter_is_found_run_again_and_audited(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """S4-5, S4-7, S4-9, S4-34: whoever works is killed in the middle, and Stripe repeats itself."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2] / "examples" / "payments"))
+    example = str(Path(__file__).resolve().parents[2] / "examples" / "payments")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([example, *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setattr("payments_example.show.acts.free_port", free_port)
-    with Stage(tmp_path, sqlite_url, "embedded") as stage:
-        result = embedded(stage, told(PAYMENTS, random.Random(4)))
+    with Stage(tmp_path, sqlite_url, mode) as stage:
+        result = (embedded if mode == "embedded" else queue)(stage, told(PAYMENTS, random.Random(4)))
     assert result.problems == ()
     lines = dict(result.lines)
     assert (lines["payments"], lines["lost"]) == (PAYMENTS, 0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import stripe
 from payments_example.show.stripe_side import intent_event, signed
 
 from tests.daemon.running import Daemon, until
@@ -71,6 +72,7 @@ def test_what_can_never_succeed_is_489_and_says_so(worker: AtWork, event: Any, r
     assert answer.headers["upstash-nonretryable-error"] == "true"
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["reason"] == reason
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "request-7"
 
 
 def test_what_the_queue_did_not_sign_is_489(worker: AtWork) -> None:
@@ -86,6 +88,47 @@ def test_a_database_that_is_away_is_503(worker: AtWork) -> None:
     assert delivered(worker, paid()).status_code == 503
     worker.sql("alter table payments_away rename to payments")
     assert delivered(worker, paid()).status_code == 204
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"id": 7}', b'{"id": ""}', '{"id": "évt"}'.encode()])
+def test_what_stripe_signed_and_is_no_event_is_a_problem(worker: AtWork, body: bytes) -> None:
+    """S4-51: an event without its id, among others."""
+    at = int(time.time())
+    signature = stripe.WebhookSignature._compute_signature(f"{at}.{body.decode()}", SECRET)
+    headers = {"Stripe-Signature": f"t={at},v1={signature}", "X-Request-Id": "request-7"}
+    answer = worker.client.post("/webhooks/stripe", content=body, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert answer.json()["request_id"] == answer.headers["x-request-id"] == "request-7"
+
+
+def test_the_line_of_a_failure_says_which_event_and_whose(worker: AtWork, caplog: pytest.LogCaptureFixture) -> None:
+    """S4-41: and the mail goes on with the request's id (S4-14)."""
+    caplog.set_level("INFO", "todoku")
+    worker.sql("alter table payments rename to payments_away")
+    delivered(worker, paid())
+    (line,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("payment ")]
+    for field in ("correlation_id=request-7", "event_id=evt_1", "participant_id=p1", "error_type=OperationalError"):
+        assert field in line
+    worker.sql("alter table payments_away rename to payments")
+    worker.sql("insert into participants (id, email) values ('p1', 'p1@example.com')")
+    delivered(worker, paid())
+    ((headers,),) = worker.sql("select headers from todoku_message where topic = 'mail'")
+    assert json.loads(headers)["X-Correlation-Id"] == "request-7"
+
+
+def test_a_row_is_closed_by_the_event_that_stripe_sends_again(worker: AtWork) -> None:
+    """S4-32: in the transaction that records it."""
+    worker.sql(
+        "create table failed_webhook_events (event_id text primary key, payload text, error text, created_at text,"
+        " message_id text, dlq_id text, request text, rerun_at text, rerun_by text, rerun_why text)"
+    )
+    worker.sql(
+        "insert into failed_webhook_events (event_id, payload, error, created_at, message_id, dlq_id, request)"
+        " values ('evt_1', '{}', 'MISSING', '2026-01-01T00:00:00.000Z', 'm', '7-0', '{}')"
+    )
+    assert delivered(worker, paid()).status_code == 204
+    ((by,),) = worker.sql("select rerun_by from failed_webhook_events where rerun_at is not null")
+    assert by == "stripe"
 
 
 def test_while_the_queue_is_away_the_webhook_still_answers_204_and_keeps_the_event(worker: AtWork) -> None:

@@ -40,3 +40,11 @@ def fail() -> None:
             super().__init__(one + two)
 
     raise Peculiar(1, 2)
+
+
+@box.job(run="process", max_attempts=1)
+def pay(ctx: todoku.Context, participant: str) -> None:
+    """Says whose payment it is, enqueues another job from its own process, and fails."""
+    ctx.log.bind(event_id="evt_1", participant_id=participant)
+    square.enqueue(2)
+    raise TimeoutError("no answer")

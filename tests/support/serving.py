@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -15,6 +16,7 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
+from todoku.daemon.health_view import correlations
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
@@ -49,6 +51,9 @@ class Watching:
 
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         return self._box.store.deliveries.newest_dead(limit)
+
+    def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
+        return correlations(self._box.store, deliveries)
 
 
 class Server:

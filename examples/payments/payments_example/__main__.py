@@ -25,6 +25,7 @@ In another terminal, in the directory examples/payments:
 
   ../../.venv/bin/python -m payments_example pay pi_1 --participant p1     posts an event as Stripe does
   curl {url}/payments/pi_1
+  ../../.venv/bin/python -m payments_example pay pi_3 --participant p3 --failed    reminded every morning
   ../../.venv/bin/python -m payments_example pay pi_2                      says not whose it is: a dead letter
   curl -u ana:{settings.admin_token} {url}/admin/failed                        or look at {url}/admin
 
@@ -44,16 +45,18 @@ def main() -> int:
 
 
 def pay(words: list[str]) -> int:
-    """`pay INTENT [--participant ID]`: Stripe tells that it was paid."""
+    """`pay INTENT [--participant ID] [--failed]`: Stripe tells that it was paid, or that it could not be."""
     if not words:
-        sys.stderr.write("payments: pay INTENT [--participant ID]\n")
+        sys.stderr.write("payments: pay INTENT [--participant ID] [--failed]\n")
         return 2
     settings = read_settings(os.environ)
+    kind = "payment_intent.payment_failed" if "--failed" in words else "payment_intent.succeeded"
+    words = [word for word in words if word != "--failed"]
     participant = words[2] if words[1:2] == ["--participant"] and len(words) > 2 else None
     path = "/ingest/stripe" if settings.mode == "embedded" else "/webhooks/stripe"
     now = int(time.time())
     event = intent_event(
-        f"evt_{words[0]}_{now}", "payment_intent.succeeded", words[0], at=now, participant=participant,
+        f"evt_{words[0]}_{now}", kind, words[0], at=now, participant=participant,
         email=f"{participant or 'somebody'}@example.com",
     )  # fmt: skip
     Stripe(f"http://127.0.0.1:{settings.port}{path}", settings.stripe_secrets[0]).post([event], seconds=10)
@@ -68,21 +71,30 @@ def run() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: stopped.append(number))
     here, port = Path.cwd(), free_port()
-    api = Part("api", here, {}, settings.port, "payments_example.server")
     daemon = Part(
         "daemon", here, {"TODOKU_PORT": str(port)}, port, "todoku", "run", "--app", "payments_example.box:box"
     )
+    api = Part("api", here, {"DAEMON_URL": daemon.url}, settings.port, "payments_example.server")
+    parts = [api, daemon]
     try:
         api.start("/payments/none")
         daemon.start("/readyz")
+        if settings.mode == "queue":  # its dead letters are elsewhere: into the table, and told of by alerts
+            parts.append(Part("sync", here, {}, 0, *sync_words(settings)))
+            parts[-1].launch()
         sys.stdout.write(greeting(settings, api.url, daemon.url))
         sys.stdout.flush()
-        while not stopped and api.lives and daemon.lives:
+        while not stopped and all(part.lives for part in parts):
             time.sleep(0.1)
     finally:
-        daemon.stop()
-        api.stop()
+        for part in reversed(parts):
+            part.stop()
     return 0 if stopped else 1
+
+
+def sync_words(settings: Settings, every: str = "30s") -> tuple[str, ...]:
+    """The program that watches the dead letters of a queue elsewhere."""
+    return ("todoku", "dlq-sync", "--db", settings.database, "--watch", every)
 
 
 if __name__ == "__main__":

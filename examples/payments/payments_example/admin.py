@@ -6,7 +6,6 @@ import hmac
 from html import escape
 from typing import Any
 from urllib.parse import parse_qsl
-from uuid import uuid4
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
@@ -15,7 +14,7 @@ from fastapi.security import HTTPBasic
 
 import todoku
 from payments_example.failed import Failed
-from payments_example.problem import problem
+from payments_example.problem import problem, request_id
 from payments_example.settings import Settings
 
 _LARGEST = 4096
@@ -75,7 +74,7 @@ def add_admin(api: FastAPI, settings: Settings, failed: Failed) -> None:
         except todoku.DatabaseUnavailable:
             raise
         except todoku.TodokuError as error:  # there is no such event, or it was sent again already
-            return problem(409, str(error), str(uuid4()))
+            return problem(409, str(error), request_id(request))
         return RedirectResponse("/admin", status_code=303)
 
 

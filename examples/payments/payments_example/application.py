@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import todoku
 from payments_example import mail
 from payments_example.database import make_tables, open_engine
-from payments_example.events import StripeEvent, change_of
+from payments_example.events import StripeEvent, change_of, participant_of
 from payments_example.payments import Applied, apply, unpaid
 from payments_example.settings import Settings
 from todoku.client import Queue, connect, failed_events
@@ -35,9 +35,9 @@ class Payments:
             "backoff": todoku.exponential(base=settings.first_wait),
         }
         self._declare_mail()
-        if settings.mode == "embedded":
+        if settings.mode == "embedded":  # else the queue has the dead letters: `todoku dlq-sync` fetches them
             self._declare_ingest()
-        failed_events(self.box, table="failed_webhook_events", topic=f"{SOURCE}.**")
+            failed_events(self.box, topic=f"{SOURCE}.**")
 
     def prepare(self) -> None:
         """Make what is missing in the database: todoku's tables, and the example's."""
@@ -58,8 +58,9 @@ class Payments:
             return connect(self.box)
         settings, here = self.settings, {self.settings.worker_url: self._record_here}
         return connect(
-            settings.queue_url, token=settings.queue_token, fallback="spool", spool=settings.spool, handlers=here
-        )
+            settings.queue_url, token=settings.queue_token, fallback="spool", spool=settings.spool, handlers=here,
+            metrics=self.box,
+        )  # fmt: skip
 
     def _record_here(self, message: todoku.Outgoing) -> None:
         with self.sessions.begin() as tx:
@@ -67,10 +68,13 @@ class Payments:
 
     # ------------------------------------------------------------------------------------------ an event
 
-    def record(self, tx: Session, event: StripeEvent, log: Any = None) -> Applied | None:
+    def record(
+        self, tx: Session, event: StripeEvent, log: Any = None, *, correlation: str | None = None
+    ) -> Applied | None:
         """One event in one transaction: the payment, that it was seen, and the mail about it. None: not ours.
 
-        Abort: trying again would not help. Whatever the database raises: it may.
+        Abort: trying again would not help. Whatever the database raises: it may. `correlation`: for the mail, where
+        this is no handler of todoku's, which would inherit it.
         """
         change = change_of(event)
         if change is None:
@@ -78,11 +82,10 @@ class Payments:
         done = apply(tx, change)
         if done.to is not None and done.status is not None:
             subject = mail.SUBJECTS[done.status]
-            self.write.using(tx=tx).enqueue(to=done.to, subject=subject, intent=change.intent)
+            headers = None if correlation is None else {"X-Correlation-Id": correlation}
+            self.write.using(tx=tx, headers=headers).enqueue(to=done.to, subject=subject, intent=change.intent)
         if log is not None:
-            log.bind(event_id=event.id, participant_id=done.participant_id).info(
-                "payment", status=change.status, result=done.result
-            )
+            log.bind(participant_id=done.participant_id).info("payment", status=change.status, result=done.result)
         return done
 
     def _declare_ingest(self) -> None:
@@ -91,7 +94,9 @@ class Payments:
 
         @self.box.on(f"{SOURCE}.**", name="record", transactional=True, **self._retrying)
         def record(ctx: todoku.Context, event: StripeEvent) -> None:
-            self.record(ctx.session(Session), event, ctx.log)
+            # Bound before anything can fail: the line of a failed attempt says which event it was, and whose.
+            log = ctx.log.bind(event_id=event.id, participant_id=participant_of(event))
+            self.record(ctx.session(Session), event, log)
 
     # --------------------------------------------------------------------------------------------- mail
 
@@ -100,6 +105,7 @@ class Payments:
 
         @self.box.job("mail", queue="mail", timeout=30, **self._retrying)
         def write(ctx: todoku.Context, to: str, subject: str, intent: str) -> None:
+            ctx.log.bind(intent=intent)
             mail.send(settings, to=to, subject=subject, intent=intent, key=ctx.idempotency_key)
 
         self.write: todoku.Job[..., Any] = write

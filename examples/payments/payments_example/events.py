@@ -49,6 +49,13 @@ class Change(msgspec.Struct, frozen=True):
     email: str | None
 
 
+def participant_of(event: StripeEvent) -> str | None:
+    """Whose payment it is, if the event says so."""
+    metadata = event.data.object.get("metadata")
+    named = metadata.get("participant_id") if isinstance(metadata, dict) else None
+    return named if isinstance(named, str) and named else None
+
+
 def change_of(event: StripeEvent) -> Change | None:
     """What an event changes; None: nothing of ours. Abort: it should, and does not say what."""
     status = STATUSES.get(event.type)
@@ -59,8 +66,6 @@ def change_of(event: StripeEvent) -> Change | None:
     amount = found.get("amount_refunded") if status == "refunded" else found.get("amount")
     if not isinstance(intent, str) or not isinstance(amount, int):
         raise todoku.Abort("MISSING_FIELD", f"{event.type} without its payment intent or its amount")
-    metadata = found.get("metadata")
-    named = metadata.get("participant_id") if isinstance(metadata, dict) else None
     return Change(
         event_id=event.id,
         type=event.type,
@@ -69,6 +74,6 @@ def change_of(event: StripeEvent) -> Change | None:
         at=event.created,
         amount=amount,
         currency=str(found.get("currency") or ""),
-        participant_id=named or None,
+        participant_id=participant_of(event),
         email=found.get("receipt_email") or None,
     )

@@ -24,6 +24,10 @@ _APPLY: Final = text(
 )
 _LATE: Final = text("update payment_events set applied = :applied where stripe_event_id = :event_id")
 _WHOSE: Final = text("select id, email from participants where id = :participant_id or intent = :intent order by 1")
+_KNOW: Final = text(
+    "insert into participants (id, email) values (:participant_id, :email)"
+    " on conflict (id) do update set email = excluded.email where participants.email is null"
+)
 _PAYMENT: Final = text(
     "select intent, participant_id, status, amount, currency, event_at from payments where intent = :intent"
 )
@@ -54,6 +58,8 @@ def apply(tx: Session, change: Change) -> Applied:
     if _changed(tx, _APPLY, values) == 0:
         tx.execute(_LATE, {"applied": False, "event_id": change.event_id})
         return Applied("late", participant)
+    if change.email is not None:  # so that a reminder can reach them later
+        tx.execute(_KNOW, values)
     to = whose.email if whose is not None and whose.email else change.email
     return Applied("applied", participant, to, change.status)
 

@@ -12,7 +12,7 @@ import todoku
 from payments_example.api import make_api
 from payments_example.application import Payments
 from payments_example.settings import read_settings
-from payments_example.watching import watch
+from payments_example.watching import counted, log, watch
 
 
 def main() -> int:
@@ -20,13 +20,14 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     try:
+        log()
         watch(os.environ)
         settings = read_settings(os.environ)
         payments = Payments(settings)
         payments.prepare()
-        with payments.queue() as queue:
+        with payments.queue() as queue, counted(payments.box, settings.daemon_url):
             api = make_api(payments, queue)
-            uvicorn.run(api, host=settings.host, port=settings.port, log_level="warning", access_log=False)
+            uvicorn.run(api, host=settings.host, port=settings.port, log_config=None, access_log=False)
         payments.close()
     except todoku.TodokuError as error:
         sys.stderr.write(f"payments: {error}\n")

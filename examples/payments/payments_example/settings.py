@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outbox: Path = Path("outbox")
     host: str = "127.0.0.1"
     port: int = 8340
+    daemon_url: str | None = None
+    """The daemon that counts what this process publishes."""
     first_wait: float = 1.0
     """Seconds before the first retry; then twice that, then four times."""
 
@@ -68,5 +70,6 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         outbox=Path(given.get("OUTBOX_DIR", "outbox")),
         host=given.get("HOST", usual.host),
         port=int(port),
+        daemon_url=given.get("DAEMON_URL"),
         first_wait=float(wait),
     )

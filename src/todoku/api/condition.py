@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -71,3 +72,6 @@ class HealthSource(Protocol):
 
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         """Returns the newest dead letters."""
+
+    def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
+        """Returns the correlation ids of the messages of these deliveries, by message id."""

@@ -7,17 +7,21 @@ delay it.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.auth import Endpoint, Gate, GuardedRoute
+from todoku.api.body import read_json
 from todoku.api.condition import Condition, HealthSource
 from todoku.api.local_requests import is_direct_request
-from todoku.api.page import CSP, PageContent, delivery_fields, page
+from todoku.api.page import CSP, PageContent, correlation_of, delivery_fields, page
 from todoku.api.problem import Refused, error_response
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import TodokuError
+from todoku.engine.observability.count_report import CountReport, CountReports
+from todoku.engine.observability.exposition import CONTENT_TYPE
 from todoku.store.deliveries import Delivery
 from todoku.store.statistics import Counts
 
@@ -25,17 +29,23 @@ _NEWEST = 50
 _DEAD = 5
 _MOST = 500
 _METHODS = ["GET", "HEAD"]
+_LARGEST_REPORT = 256 << 10
 
 
 def health_routes(
-    daemon: HealthSource, gate: Gate, *, local: bool = False, metrics_open: bool = False
+    daemon: HealthSource, gate: Gate, reports: CountReports, *, local: bool = False, metrics_open: bool = False
 ) -> list[GuardedRoute]:
-    """Returns the routes, which only read. Health needs no token, the rest the scope `read`.
+    """Returns the routes. Health needs no token, a report of metrics the scope `publish`, the rest the scope `read`.
 
     `local`: only this machine can connect, and its own programs and browsers need no token.
     """
     access = _LocalAccess(local=local)
     of = _Health(daemon, gate, access)
+
+    async def report(request: Request) -> Response:
+        """Adds what another process has counted to the metrics of this daemon."""
+        reports.add(await read_json(request, CountReport, limit=_LARGEST_REPORT))
+        return Response(status_code=204)
 
     def guarded(path: str, endpoint: Endpoint) -> GuardedRoute:
         return GuardedRoute(path, endpoint, methods=_METHODS, access="read", gate=gate, unless=access.needs_no_token)
@@ -45,6 +55,7 @@ def health_routes(
         _open("/healthz", of.healthz),
         _open("/readyz", of.readyz),
         _open("/metrics", of.metrics) if metrics_open else guarded("/metrics", of.metrics),
+        GuardedRoute("/metrics", report, methods=["POST"], access="publish", gate=gate, unless=access.needs_no_token),
         guarded("/api/messages", of.messages),
     ]
 
@@ -91,14 +102,16 @@ class _Health:
 
     def metrics(self, _: Request) -> Response:
         """Returns the metrics as Prometheus text."""
-        return Response(self._daemon.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self._daemon.metrics(), media_type=CONTENT_TYPE)
 
     def messages(self, request: Request) -> Response:
         """Returns the last changed deliveries as JSON."""
         limit = request.query_params.get("limit", str(_NEWEST))
         if not (limit.isdecimal() and 0 < int(limit) <= _MOST):
             return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
-        rows = [delivery_fields(delivery) for delivery in self._daemon.newest(int(limit))]
+        found = self._daemon.newest(int(limit))
+        known = self._daemon.correlations(found)
+        rows = [delivery_fields(delivery, correlation_of(delivery, known)) for delivery in found]
         return _json({"counts": _numbers(self._daemon.counts()), "deliveries": rows}, 200)
 
     def first_page(self, _: Request) -> Response:
@@ -129,15 +142,16 @@ def _page_content(daemon: HealthSource) -> PageContent:
     rows: tuple[Delivery, ...] = ()
     dead: tuple[Delivery, ...] = ()
     tracebacks: dict[int, str] = {}
+    known: dict[UUID, str] = {}
     problem = ""
     try:
         rows, dead, numbers = daemon.newest(_NEWEST), daemon.newest_dead(_DEAD), _numbers(daemon.counts())
-        tracebacks = daemon.tracebacks((*rows, *dead))
+        tracebacks, known = daemon.tracebacks((*rows, *dead)), daemon.correlations((*rows, *dead))
     except TodokuError as error:
         problem = error_response(error).detail
     blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
     notes = (*condition.reasons, *blocked)
-    return PageContent(daemon.title, condition.state, notes, numbers, rows, problem, dead, tracebacks)
+    return PageContent(daemon.title, condition.state, notes, numbers, rows, problem, dead, tracebacks, known)
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

@@ -7,6 +7,7 @@ import hashlib
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -22,7 +23,7 @@ STATES: Final = {
     "aborted": "dead letters",
 }
 
-_COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error")
+_COLUMNS: Final = ("changed", "topic", "destination", "status", "attempts", "reason", "error", "correlation id")
 
 
 class PageContent(msgspec.Struct, frozen=True):
@@ -38,6 +39,8 @@ class PageContent(msgspec.Struct, frozen=True):
     """The newest dead letters, which stay in sight while newer deliveries push them out of the table."""
     tracebacks: dict[int, str] = {}
     """Of the last failed attempt of deliveries, by their number."""
+    correlations: dict[UUID, str] = {}
+    """The correlation ids, by message id."""
 
 
 _STYLE: Final = """
@@ -58,6 +61,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: normal; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.id { color: var(--soft); overflow-wrap: anywhere; max-width: 12rem; }
 td.error { color: var(--soft); overflow-wrap: anywhere; max-width: 26rem; }
 .succeeded { color: #2a7d46; } .aborted { color: #b3261e; } .failed { color: #b26a00; } .sending { color: #1b66c9; }
 pre { border: 1px solid var(--line); border-radius: .5rem; padding: .8rem; overflow-x: auto; }
@@ -150,18 +154,25 @@ def _dead_letters(content: PageContent) -> str:
 
 
 def _rows(content: PageContent, deliveries: tuple[Delivery, ...]) -> str:
-    rows = "\n".join(_row(delivery, content.tracebacks.get(delivery.id)) for delivery in deliveries)
+    rows = "\n".join(_row(content, delivery) for delivery in deliveries)
     titles = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
 
 
-def _row(delivery: Delivery, traceback: str | None) -> str:
+def correlation_of(delivery: Delivery, known: dict[UUID, str]) -> str | None:
+    """Returns the correlation id of a delivery's message."""
+    return None if delivery.message_id is None else known.get(delivery.message_id)
+
+
+def _row(content: PageContent, delivery: Delivery) -> str:
+    traceback = content.tracebacks.get(delivery.id)
     status = delivery.status if delivery.status in STATES else "pending"
     return (
         f"<tr><td>{_ago(delivery.updated_at)}</td><td>{_text(delivery.topic)}</td>"
         f'<td>{_text(delivery.destination)}</td><td class="{status}">{status}</td>'
         f'<td class="number">{delivery.tries}</td>'
-        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}{_details(traceback)}</td></tr>'
+        f'<td>{_text(delivery.reason)}</td><td class="error">{_text(delivery.error)}{_details(traceback)}</td>'
+        f'<td class="id">{_text(correlation_of(delivery, content.correlations))}</td></tr>'
     )
 
 
@@ -180,7 +191,7 @@ def _ago(moment: datetime) -> str:
     return relative_time(max(0.0, (datetime.now(UTC) - moment).total_seconds()))
 
 
-def delivery_fields(delivery: Delivery) -> dict[str, object]:
+def delivery_fields(delivery: Delivery, correlation: str | None = None) -> dict[str, object]:
     """Returns the fields of a delivery for the JSON of the page. No payload."""
     return {
         "id": delivery.id,
@@ -195,4 +206,5 @@ def delivery_fields(delivery: Delivery) -> dict[str, object]:
         "created_at": delivery.created_at,
         "updated_at": delivery.updated_at,
         "next_run_at": delivery.next_run_at,
+        "correlation_id": correlation,
     }

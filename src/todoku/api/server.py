@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,6 +18,7 @@ from todoku.api.health import health_routes
 from todoku.api.ingest import IngestEndpoint, IngestRoute, ingest_endpoint
 from todoku.api.ingest_fast_path import ServedApp
 from todoku.api.local_requests import LocalOnly
+from todoku.api.problem import NO_STORE
 from todoku.api.qstash.routes import qstash_routes
 from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import RequestFrame
@@ -24,6 +27,8 @@ from todoku.core.proxies import proxies
 from todoku.core.scope import is_public
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.api_tokens import TokenChecker
+from todoku.engine.observability.count_report import CountReports
+from todoku.engine.observability.exposition import CONTENT_TYPE
 
 
 class Routing:
@@ -73,6 +78,23 @@ def server_app(box: App, watched: HealthSource, *, local: bool = False) -> Serve
     return ServedApp(RequestFrame(routing, within=bounds.receive), endpoint, bounds)
 
 
+def metrics_app(box: App) -> ASGIApp:
+    """Returns the metrics of this process as an ASGI application: whatever the path, GET or HEAD.
+
+    It needs a token with the scope `read`, unless the setting `metrics_open` is on.
+    """
+    gate = context_of(box).gate
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405, headers={"allow": "GET, HEAD"})
+        if not box.settings.metrics_open:
+            await gate.admit(Request(scope, receive), "read")
+        await Response(box.telemetry.render(), headers=NO_STORE, media_type=CONTENT_TYPE)(scope, receive, send)
+
+    return RequestFrame(LocalOnly(app) if is_public(box.settings.token, box.settings.signing_keys) else app)
+
+
 def context_of(box: App) -> RequestContext:
     """Returns the context of the endpoints of an App."""
     settings = box.settings
@@ -90,7 +112,13 @@ def server_routes(
 ) -> list[GuardedRoute]:
     """Returns all routes."""
     return [
-        *health_routes(watched, context.gate, local=local, metrics_open=context.settings.metrics_open),
+        *health_routes(
+            watched,
+            context.gate,
+            CountReports(context.box.telemetry.metrics),
+            local=local,
+            metrics_open=context.settings.metrics_open,
+        ),
         *qstash_routes(context),
         IngestRoute(context, endpoint),
         *admin_routes(context),

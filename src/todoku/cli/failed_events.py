@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -14,7 +15,10 @@ from todoku.cli.output import print_json, say
 from todoku.client.connection import connect
 from todoku.client.failed_events import FailedEvents, default_event_id, parse_event_id_rule
 from todoku.client.queue import Queue
+from todoku.core.alert import Reading
 from todoku.core.errors import QueueUnavailable
+from todoku.engine.observability.alerts import Alarm
+from todoku.engine.observability.log import configure_logging
 from todoku.store.failed_event_table import TABLE
 
 _TIMEOUT: Final = 30.0
@@ -55,28 +59,35 @@ def dlq_sync(
     """Copy the dead letters of a queue into a table.
 
     The table has the columns event_id, payload, error, created_at. Each event has one row, however often you run this.
-    An event that was sent again and failed again is open again.
+    An event that was sent again and failed again is open again; one whose dead letter is gone is closed. With --watch,
+    the dead letters of the queue raise the alerts dead_letters and dead_letter_age, as those of a daemon do.
     """
     rule = default_event_id if event_id is None else parse_event_id_rule(event_id)
     with open_app(database, schema) as box, connect(url, token=token, within=_TIMEOUT) as queue:
         events = FailedEvents(box, table, event_id=rule)
+        if watch is None:
+            _sync(events, queue, as_json=as_json)
+            return
+        settings = box.settings
+        configure_logging(masked=settings.mask_fields)  # alerts go there, too
+        every, alarm = max(watch, 0.1), Alarm(settings, about=queue.name)
         while True:
             try:
-                _sync(events, queue, as_json=as_json)
+                alarm.check(_sync(events, queue, as_json=as_json), every=every)
             except QueueUnavailable as error:
-                if watch is None:
-                    raise
                 say(f"todoku: {error}", err=True)  # the next round may succeed
-            if watch is None:
-                return
-            time.sleep(max(watch, 0.1))
+            time.sleep(every)
 
 
-def _sync(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
+def _sync(events: FailedEvents, queue: Queue, *, as_json: bool) -> Reading:
+    """Copies once. Returns the number of dead letters, and the age of the oldest."""
     number = added = 0
+    now = oldest = datetime.now(UTC).timestamp()
     for event, new in events.sync(queue):
         number += 1
         added += new
+        if event.created_at:
+            oldest = min(oldest, datetime.fromisoformat(event.created_at).timestamp())
         if as_json and new:
             print_json(
                 {
@@ -89,6 +100,7 @@ def _sync(events: FailedEvents, queue: Queue, *, as_json: bool) -> None:
     if not as_json:
         say(f"{number} dead letter{'' if number == 1 else 's'}, {added} new")
     sys.stdout.flush()
+    return Reading(dead_letters=number, dead_letter_age=now - oldest if number else 0.0)
 
 
 @click.command("dlq-rerun")

@@ -3,6 +3,7 @@
 from todoku.client.answers import DeadLetter, DeadLetters, Published, Queued
 from todoku.client.connection import connect
 from todoku.client.failed_events import FailedEvents, failed_events
+from todoku.client.metrics_push import MetricsPush, push_metrics
 from todoku.client.queue import Queue
 from todoku.core.errors import QueueRefused, QueueUnavailable
 from todoku.core.http_request import Flow
@@ -12,6 +13,7 @@ __all__ = [
     "DeadLetters",
     "FailedEvents",
     "Flow",
+    "MetricsPush",
     "Published",
     "Queue",
     "QueueRefused",
@@ -19,4 +21,5 @@ __all__ = [
     "Queued",
     "connect",
     "failed_events",
+    "push_metrics",
 ]

@@ -46,6 +46,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     message: Queued
     status: int = 0
     error: str = ""
+    failed_at: datetime | None = None
+    """When the queue gave up; None: it does not say."""
 
 
 class DeadLetters(msgspec.Struct, frozen=True):

@@ -35,13 +35,14 @@ def connect(
     handlers: Mapping[str, Handler] | None = None,
     spool: str = _SPOOL,
     within: Duration = WITHIN,
+    metrics: App | None = None,
 ) -> Queue:
     """Returns the queue `to`: an App, or the URL of a todoku server or of QStash. None: QSTASH_URL and QSTASH_TOKEN.
 
-    If the queue does not answer `within` 0.4 seconds, `fallback` decides. "raise": raises QueueUnavailable. "sync":
-    runs the handler of this URL or topic here. "spool": commits the message to the SQLite file `spool`, and forwards
-    it when the queue is back. If the queue refuses a message, QueueRefused is raised in any case. With
-    SKIP_QSTASH_IN_TEST=1 a remote queue is not used at all: the handlers run (S4-53).
+    If the queue does not answer `within` 0.4 seconds, or refuses, `fallback` decides. "raise": raises QueueUnavailable
+    or QueueRefused. "sync": runs the handler of this URL or topic here. "spool": commits the message to the SQLite file
+    `spool`, and forwards it when the queue takes it. With SKIP_QSTASH_IN_TEST=1 a remote queue is not used at all: the
+    handlers run (S4-53). `metrics`: the App whose metrics count publishes to a remote queue, too.
     """
     if fallback not in get_args(Fallback):
         raise InvalidSetting(f"fallback cannot be {fallback!r}", hint='use "raise", "sync" or "spool"')
@@ -61,8 +62,8 @@ def connect(
         within=limit,
         handlers=handlers or {},
         spool=opened_spool,
-        telemetry=_telemetry(backend, opened_spool),
-        alarm=Alarm(backend.box.settings if isinstance(backend, EmbeddedBackend) else load_settings()),
+        telemetry=_telemetry(backend, metrics),
+        alarm=Alarm(backend.box.settings) if isinstance(backend, EmbeddedBackend) else _alarm(backend),
         skips_queue=skips_queue,
     )
 
@@ -86,7 +87,13 @@ def _backend(to: str | App | None, token: str | None, deduplicated_for: float | 
     return RemoteBackend(url, str(known), deduplicated_for=deduplicated_for)
 
 
-def _telemetry(backend: Backend, spool: Spool | None) -> Telemetry:
+def _telemetry(backend: Backend, metrics: App | None) -> Telemetry:
+    """Not that of the spool, which counts a spooled message as published."""
     if isinstance(backend, EmbeddedBackend):
         return backend.box.telemetry
-    return Telemetry() if spool is None else spool.box.telemetry
+    return Telemetry() if metrics is None else metrics.telemetry
+
+
+def _alarm(backend: Backend) -> Alarm:
+    """Names the queue: the settings may have a database, which is another one."""
+    return Alarm(load_settings(), about=backend.name)

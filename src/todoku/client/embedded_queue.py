@@ -187,6 +187,7 @@ class EmbeddedBackend:
             message=self._queued(story.message, ending.queue),
             status=responses[-1].status if responses else 0,
             error=": ".join(dict.fromkeys(filter(None, (ending.reason, ending.error)))),
+            failed_at=ending.ended_at if isinstance(ending, Ending) else ending.updated_at,
         )
 
     def _queued(self, message: StoredMessage, queue: str | None) -> Queued:

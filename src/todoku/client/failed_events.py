@@ -1,6 +1,7 @@
 """`failed_webhook_events`: a table with the dead letters of a queue, to inspect and to send again.
 
-For a remote queue, `todoku dlq-sync` fills it. For an App, a hook does, in the transaction of the hook.
+For a remote queue, `todoku dlq-sync` fills it and closes rows. For an App, a hook fills it, in the transaction of the
+hook, and its workers close the rows of dead letters that were replayed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -37,6 +39,7 @@ T = TypeVar("T")
 _HOOK: Final = "todoku-failed-events"
 _ID_HEADERS: Final = ("X-Event-Id", "Idempotency-Key", "Webhook-Id")
 _MAX_ID_LENGTH: Final = 512
+_GONE: Final = "the queue no longer has its dead letter: it was sent again or deleted there"
 
 
 class _Request(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,10 +76,15 @@ def build_event(letter: DeadLetter, event_id: EventId = default_event_id) -> Fai
         event_id=event_id(letter),
         payload=base64.b64encode(message.body).decode() if text is None else text,
         error=error_text(letter.error),
+        created_at="" if letter.failed_at is None else _iso(letter.failed_at),
         message_id=message.id,
         dlq_id=letter.id,
         request=msgspec.json.encode(request).decode(),
     )
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(body: bytes) -> str | None:
@@ -96,15 +104,34 @@ class FailedEvents:
         self._event_id = event_id
 
     def sync(self, queue: Queue) -> Iterator[tuple[FailedEvent, bool]]:
-        """Stores all dead letters of a queue. Yields each, and whether it is new or has failed again."""
+        """Stores all dead letters of a queue. Yields each, and whether it is new or has failed again.
+
+        At the end, closes the rows whose dead letters the queue does not have any more.
+        """
         self._run(lambda to: failed_event_table.create_table(to, self._table))
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             read_at = self._run(lambda to: failed_event_table.read_clock(to, self._table))
             page = queue.dlq.list(cursor=cursor)
+            seen.update(letter.id for letter in page.items)
             yield from self._store([build_event(letter, self._event_id) for letter in page.items], read_at)
             if (cursor := page.cursor) is None:
-                return
+                break
+        self._close_gone(queue, seen)
+
+    def close(self, tx: Any, event_id: str, *, by: str, why: str) -> bool:
+        """Closes the row of an event that was done after all, such as by its provider's own repetition.
+
+        In your transaction `tx`; None: one of its own. False: it has no open row.
+        """
+        to = self._box.outbox.publishing()
+        steps = self._close_steps(to, event_id, None, by, why)
+        return self._box.store.run(steps) if tx is None else run(tx, to.dialect, steps)
+
+    def close_replayed(self) -> int:
+        """Closes the rows of an App whose dead letters were replayed, by whichever way. Returns how many."""
+        return self._run(lambda to: failed_event_table.close_replayed(to, self._table))
 
     def get(self, event_id: str) -> FailedEvent:
         """Returns an event by its id. NoSuchMessage: there is none."""
@@ -151,6 +178,17 @@ class FailedEvents:
 
         return self._run(steps) if events else []
 
+    def _close_gone(self, queue: Queue, seen: set[str]) -> None:
+        """Closes the rows of dead letters that the queue has neither listed nor finds by their ids."""
+        for event_id, dlq_id in self._run(lambda to: failed_event_table.open_events(to, self._table)):
+            if dlq_id not in seen and _is_gone(queue, dlq_id):
+                self._run(lambda to: self._close_steps(to, event_id, dlq_id, "queue", _GONE))  # noqa: B023 - runs at once
+
+    def _close_steps(self, to: Publishing, event_id: str, dlq_id: str | None, by: str, why: str) -> Steps[bool]:
+        if not (yield from failed_event_table.has_table(to, self._table)):
+            return False
+        return (yield from failed_event_table.close_event(to, self._table, event_id, dlq_id=dlq_id, by=by, why=why))
+
     def _retry(self, queue: Queue, event: FailedEvent, by: str, why: str) -> str:
         try:
             return queue.dlq.retry(event.dlq_id, by=by, why=why)
@@ -174,10 +212,25 @@ class FailedEvents:
         return done.id
 
 
+def _is_gone(queue: Queue, dlq_id: str) -> bool:
+    try:
+        queue.dlq.get(dlq_id)
+    except QueueRefused as refused:
+        if refused.status == 404:
+            return True
+        raise
+    except InvalidAct:  # an id of another kind of queue
+        return False
+    return False
+
+
 def failed_events(
     box: App, *, table: str = TABLE, topic: str = "**", name: str = _HOOK, event_id: EventId = default_event_id
 ) -> Job[..., Any]:
-    """Adds a hook to an App that stores each dead letter of `topic` in the table, once (S4-31)."""
+    """Adds a hook to an App that stores each dead letter of `topic` in the table, once (S4-31).
+
+    Every few seconds the App's workers close the rows whose dead letters were replayed, by whichever way.
+    """
     events = FailedEvents(box, table, event_id=event_id)
     queue = EmbeddedBackend(box)
 
@@ -188,6 +241,7 @@ def failed_events(
             return ctx.log.warning("FAILED_EVENT_GONE")  # pruned or purged before the hook ran
         return events.note(ctx.tx, letter)
 
+    box.registry.duties.append(events.close_replayed)
     return note
 
 

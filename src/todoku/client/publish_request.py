@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow, check_headers, is_forwardable
+from todoku.core.http_request import CORRELATION, Flow, check_headers, is_forwardable
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Duration, seconds
@@ -96,6 +96,7 @@ def check_publish(
         check_text(id, "deduplication_id", MAX_KEY_LENGTH)
         check_headers({"deduplication_id": id})  # it is sent in a header
     id = id or new_id
+    headers = _headers(given.get("headers"))
     defaults = {CONTENT_TYPE: "application/octet-stream" if raw else "application/json", IDEMPOTENCY_KEY: id}
     at, delay = given.get("at"), given.get("delay")
     if at is not None and delay is not None:
@@ -105,7 +106,7 @@ def check_publish(
         id=id,
         queue=queue,
         method=_method(given.get("method", "POST")),
-        headers=defaults | _headers(given.get("headers")),
+        headers=defaults | headers,
         retries=_retries(given.get("retries")),
         retry_delay=given.get("retry_delay"),
         delay=None if delay is None else seconds(delay, what="delay"),
@@ -115,8 +116,16 @@ def check_publish(
         failure_callback=_url(given.get("failure_callback"), "failure_callback"),
         labels=_labels(given.get("labels", ())),
         flow=given.get("flow"),
-        trace=dict(trace),
+        trace=_without(trace, headers),
     ), body
+
+
+def _without(trace: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, str]:
+    """The trace headers that the caller has not set: a correlation id of its own, by either name, counts."""
+    given = {name.lower() for name in headers}
+    if not given.isdisjoint(CORRELATION):
+        given.update(CORRELATION)
+    return {name: value for name, value in trace.items() if name.lower() not in given}
 
 
 def with_fixed_time(request: PublishRequest, now: float) -> PublishRequest:

@@ -17,7 +17,7 @@ from todoku.client.embedded_queue import EmbeddedBackend
 from todoku.client.publish_request import PublishRequest, Sending, check_publish
 from todoku.client.spool import Spool
 from todoku.core.destination import Outgoing
-from todoku.core.errors import InvalidAct, InvalidMessage, QueueUnavailable
+from todoku.core.errors import InvalidAct, InvalidMessage, QueueRefused, QueueUnavailable
 from todoku.engine.jobs.handler import is_async
 from todoku.engine.observability.alerts import Alarm
 from todoku.engine.observability.log import Log
@@ -132,6 +132,9 @@ class Queue:
         spool: Spool | None, telemetry: Telemetry, alarm: Alarm, skips_queue: bool,
     ) -> None:  # fmt: skip
         self._backend = backend
+        self.name = backend.name
+        """Names the queue in logs and alerts: `queue:` and its address."""
+        self._is_embedded = isinstance(backend, EmbeddedBackend)
         self._fallback = fallback
         self._within = within
         self._handlers = dict(handlers)
@@ -212,17 +215,27 @@ class Queue:
             return self._local_run(request, body, None)
         if self._spool is not None and self._spool.has_waiting(request.queue):
             error = QueueUnavailable("earlier messages of this queue are still in the spool")
-            return self._fall_back(request, body, error)
+            return self._fall_back(request, body, error, tried=False)
         if time.monotonic() < self._paused_until:
-            return self._fall_back(request, body, QueueUnavailable("the queue did not answer a moment ago"))
+            error = QueueUnavailable("the queue did not answer a moment ago")
+            return self._fall_back(request, body, error, tried=False)
         try:
-            return self._backend.publish(request, body, within=self._within)
+            done = self._backend.publish(request, body, within=self._within)
         except QueueUnavailable as unavailable:
             if self._fallback != "raise":
                 self._paused_until = time.monotonic() + _PAUSE
-            return self._fall_back(request, body, unavailable)
+            return self._fall_back(request, body, unavailable, tried=True)
+        except QueueRefused as refused:  # it answered, so the next message is sent to it at once
+            return self._fall_back(request, body, refused, tried=True)
+        if not self._is_embedded:
+            self.telemetry.taken(duplicate=done.duplicate)
+        return done
 
-    def _fall_back(self, request: PublishRequest, body: bytes, error: QueueUnavailable) -> Published | _LocalRun:
+    def _fall_back(
+        self, request: PublishRequest, body: bytes, error: QueueUnavailable | QueueRefused, *, tried: bool
+    ) -> Published | _LocalRun:
+        if not (tried and self._is_embedded):  # an App has counted what it tried
+            self.telemetry.publish_failed(error)
         self._report_fallback(request, error)
         match self._fallback:
             case "raise":
@@ -233,7 +246,7 @@ class Queue:
                 assert self._spool is not None  # noqa: S101 - `connect` opened it
                 return self._spool.put(request, body)
 
-    def _report_fallback(self, request: PublishRequest, error: QueueUnavailable) -> None:
+    def _report_fallback(self, request: PublishRequest, error: QueueUnavailable | QueueRefused) -> None:
         self.telemetry.fell_back(mode=self._fallback)
         Log(message_id=request.id).warning(
             "QUEUE_FALLBACK", mode=self._fallback, queue=self._backend.name, error_type=type(error).__name__,
@@ -243,7 +256,9 @@ class Queue:
             self._alarm_at = now + _ALARM_EVERY
             self._alarm.raised("queue_fallback", 1.0)
 
-    def _local_run(self, request: PublishRequest, body: bytes, error: QueueUnavailable | None) -> _LocalRun:
+    def _local_run(
+        self, request: PublishRequest, body: bytes, error: QueueUnavailable | QueueRefused | None
+    ) -> _LocalRun:
         handler = _find_handler(self._handlers, request.to)
         if handler is None:
             raise QueueUnavailable(

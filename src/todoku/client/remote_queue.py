@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -155,6 +156,7 @@ class _Message(msgspec.Struct):
     responseStatus: int = 0  # noqa: N815
     responseBody: str | None = None  # noqa: N815
     responseBodyBase64: str | None = None  # noqa: N815
+    failedAt: int | None = None  # noqa: N815 - of a todoku server
 
 
 warm_up(_Message)
@@ -175,7 +177,15 @@ def read_dead_letter(answer: Any) -> DeadLetter:
         message=_queued(found),
         status=found.responseStatus,
         error=f"{text}: {answered[:_ERROR_LENGTH]}" if answered else text,
+        failed_at=_failed_at(found),
     )
+
+
+def _failed_at(found: _Message) -> datetime | None:
+    """When it became a dead letter: as a todoku server says, or by the id of QStash, which begins with the time."""
+    known = re.fullmatch(r"([0-9]{13})-[0-9]+", found.dlqId)
+    milliseconds = int(known[1]) if found.failedAt is None and known else found.failedAt
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def read_dead_letters(answer: Any) -> DeadLetters:

@@ -119,7 +119,13 @@ QUEUE: Final = "http"
 RETRIES: Final = 3
 
 TRACE: Final = frozenset({"traceparent", "tracestate", "baggage", "sentry-trace"})
-"""Message headers of a trace. A callback inherits them."""
+"""Message headers of a trace."""
+
+CORRELATION: Final = ("x-correlation-id", "correlation_id")
+"""Message headers with a correlation id, in lower case; the first that is there counts."""
+
+INHERITED: Final = TRACE | {*CORRELATION}
+"""Message headers that callbacks and messages to hooks inherit from the message that ended."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

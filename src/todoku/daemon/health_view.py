@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
 from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
+from todoku.core.redaction import is_sensitive
 from todoku.core.sealed import shown_traceback
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
+from todoku.engine.observability.message_headers import correlation_id, decode_headers
 from todoku.engine.worker.worker import Health
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
+from todoku.store.store import Store
 
 _STALLED: Final = 10.0
 """Seconds. A supervisor whose last tick is older counts as dead."""
@@ -90,6 +94,19 @@ class HealthView:
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         """The newest dead letters."""
         return self._store.deliveries.newest_dead(limit)
+
+    def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
+        """The correlation ids of their messages, unless the setting `mask_fields` masks them."""
+        if is_sensitive("correlation_id", frozenset(self._supervisor.settings.mask_fields)):
+            return {}
+        return correlations(self._store, deliveries)
+
+
+def correlations(store: Store, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
+    """The correlation ids of the messages of these deliveries, by message id."""
+    found = store.messages.headers([row.message_id for row in deliveries if row.message_id is not None])
+    named = {id: correlation_id(decode_headers(headers)) for id, headers in found.items()}
+    return {id: name for id, name in named.items() if name is not None}
 
 
 def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:

@@ -14,7 +14,8 @@ import msgspec
 from todoku.core.ending import BATCH
 from todoku.core.errors import NoTransaction
 from todoku.core.message import Claimed
-from todoku.engine.observability.log import Log
+from todoku.engine.observability.log import Log, to_json_types
+from todoku.engine.observability.message_headers import correlation_id, decode_headers
 from todoku.engine.observability.send_span import send_span
 
 S = TypeVar("S")
@@ -23,10 +24,25 @@ SCHEDULED_AT: Final = "todoku-scheduled-at"
 """The header with the slot (planned time) of a scheduled message."""
 
 
+class AttemptLog(Log):
+    """The logger of an attempt. What is bound to it is also in the log line of the settled attempt."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context, fields: dict[str, Any]) -> None:
+        super().__init__(**fields)
+        self._context = context
+
+    def bind(self, **fields: Any) -> AttemptLog:
+        """Returns a logger with more fields, and keeps them for the line of the attempt."""
+        self._context.bound = {**(self._context.bound or {}), **to_json_types(fields)}
+        return AttemptLog(self._context, {**self._fields, **fields})
+
+
 class Context:
     """One attempt, as its handler sees it. Take it as the first argument: `ctx: todoku.Context`."""
 
-    __slots__ = ("_cancelled", "_ends", "_session", "_tx", "claim")
+    __slots__ = ("_cancelled", "_ends", "_session", "_tx", "bound", "claim")
 
     def __init__(self, claim: Claimed, ends: float = 0.0, tx: Any = None) -> None:
         self.claim = claim
@@ -34,6 +50,8 @@ class Context:
         self._tx = tx
         self._session: Any = None
         self._cancelled = False
+        self.bound: dict[str, Any] | None = None
+        """Fields that the handler bound to `log`: replaced, never changed, because another thread may read them."""
 
     @property
     def message_id(self) -> UUID:
@@ -100,15 +118,17 @@ class Context:
 
     @property
     def log(self) -> Log:
-        """A logger whose lines contain the ids of the message and the delivery."""
+        """A logger whose lines contain the ids of the message and the delivery, and the correlation id if it has one.
+
+        Fields of `log.bind(…)` are also in the line that the worker writes when the attempt is settled.
+        """
         claim = self.claim
-        return Log(
-            message_id=claim.message_id,
-            outbox_id=claim.id,
-            topic=claim.topic,
-            adapter=claim.destination,
-            attempts=claim.attempt,
-        )
+        correlation = None if claim.headers is None else correlation_id(decode_headers(claim.headers))
+        ids = {
+            "message_id": claim.message_id, "outbox_id": claim.id, "topic": claim.topic, "adapter": claim.destination,
+            "attempts": claim.attempt,
+        }  # fmt: skip
+        return AttemptLog(self, ids if correlation is None else {"correlation_id": correlation, **ids})
 
     def trace_send(self, adapter: str) -> AbstractContextManager[None]:
         """Opens a span `broker.send` around a send that the handler does itself: `with ctx.trace_send("smtp"): …`.

@@ -17,6 +17,7 @@ from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze, Trace
 from todoku.core.status import Status
 from todoku.engine.encryption.opener import Opener, unopenable_outcome
 from todoku.engine.observability.log import Log
+from todoku.engine.observability.message_headers import set_current_headers
 from todoku.engine.observability.metrics import quietly
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.publish import encode
@@ -43,6 +44,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     settled: bool = False
     """Whether it was settled already, in the handler's own transaction."""
     traceback: Traceback | None = None
+    bound: dict[str, Any] | None = None
+    """Fields that the handler bound to `ctx.log`."""
 
 
 class Unstarted(msgspec.Struct, frozen=True):
@@ -153,13 +156,20 @@ class Executor:
         return isinstance(decided, Settlement) and decided.status is Status.SUCCEEDED
 
     def begin(self, claim: Claimed, target: Target) -> Any:
-        """Records the start of an attempt for the supervisor, and begins its spans if it is sampled."""
+        """Records the start of an attempt for the supervisor, and begins its spans if it is sampled.
+
+        Until it ends, what its handler publishes inherits its correlation id.
+        """
         if self.started is not None:
             self.started.begin(claim.id)
+        if claim.headers is not None and target.call is not None:
+            set_current_headers(claim.headers)
         return self.telemetry.begin(claim, send=target.sender is not None)
 
     def give_back_unstarted(self, claim: Claimed, span: Any, *, delay: float) -> None:
         """Undoes `begin` for an attempt that could not start, and gives it back."""
+        if claim.headers is not None:
+            set_current_headers(None)
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -183,6 +193,7 @@ class Executor:
         *,
         settled: bool = False,
         stack: Traceback | None = None,
+        bound: dict[str, Any] | None = None,
     ) -> None:
         """Passes an ended attempt to the settler. `stack`: where the handler stood when it was stopped."""
         name = type(error).__name__ if error is not None else None
@@ -191,6 +202,8 @@ class Executor:
             trace = self.opener.seal_traceback(claim, trace)
         if isinstance(error, TimeoutError):
             outcome = _explain_timeout(outcome, claim.destination, time.monotonic() - started)
+        if claim.headers is not None:
+            set_current_headers(None)
         if span is not None:
             self.telemetry.leave(span)
         if self.started is not None:
@@ -199,7 +212,7 @@ class Executor:
             outcome = self.opener.seal_outcome(claim, outcome, error)
         if (outcome is not DONE or claim.destination in self.breakers) and not isinstance(outcome, Settlement):
             self.breakers.record(claim.destination, outcome)
-        self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled, trace))
+        self.put(Finished(claim, outcome, started, time.monotonic(), name, span, settled, trace, bound))
 
     @quietly
     def _format_error(self, claim: Claimed, error: Exception) -> Traceback | None:

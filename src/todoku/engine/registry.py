@@ -75,6 +75,9 @@ class Registry:
         """The targets that are called when deliveries end, and for which deliveries."""
         self.on_dead: dict[str, OnDead] = {}
         """For destinations served here in order: what their dead letters do to later messages of the same key."""
+        self.duties: list[Callable[[], object]] = []
+        """What the workers do beside their own maintenance, at the interval of a reclaim. It may run in several workers
+        at once."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:

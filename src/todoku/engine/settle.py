@@ -171,7 +171,9 @@ class Settler:
             outcome = decide(finished.claim, outcome, backoff=backoff, jitter=self._chance())
             if finished.traceback is not None and outcome.status is not Status.SUCCEEDED and not outcome.snoozed:
                 outcome = msgspec.structs.replace(outcome, traceback=finished.traceback)
-        return EndedAttempt(finished.claim, outcome, finished.started, finished.ended, finished.error_type)
+        return EndedAttempt(
+            finished.claim, outcome, finished.started, finished.ended, finished.error_type, finished.bound
+        )
 
     def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
         """Settles until the database accepts it. Returns the deliveries this worker no longer owned.

@@ -17,7 +17,7 @@ import msgspec
 from todoku.core.decision import Settlement
 from todoku.core.ending import BATCH, OWN, EndedRequest, Ending, Hook, batch_of, callback_draft, callback_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
-from todoku.core.http_request import TOPIC, TRACE, HttpRequest, request_of
+from todoku.core.http_request import INHERITED, TOPIC, HttpRequest, request_of
 from todoku.core.identity import uuid7
 from todoku.core.message import Claimed, Draft, Leg
 from todoku.core.sealed import kind_of
@@ -86,9 +86,9 @@ def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> I
 
 
 def trace_of(headers: str | None) -> dict[str, str]:
-    """The trace headers of a message, for the messages that follow it."""
+    """The trace headers and the correlation id of a message, for the messages that follow it."""
     found: dict[str, str] = {} if headers is None else msgspec.json.decode(headers)
-    return {name: value for name, value in found.items() if name.lower() in TRACE}
+    return {name: value for name, value in found.items() if name.lower() in INHERITED}
 
 
 FORGOTTEN_AFTER: Final = 86_400.0

@@ -25,6 +25,7 @@ class FailedEvent(msgspec.Struct, frozen=True, kw_only=True):
     payload: str
     error: str
     created_at: str = ""
+    """When it failed; "": unknown, and stored as the time at which the row is written."""
     message_id: str
     dlq_id: str
     request: str
@@ -41,9 +42,14 @@ def checked_table(name: str) -> str:
     return name
 
 
+def has_table(to: Publishing, table: str) -> Steps[bool]:
+    """Whether the table exists."""
+    return bool((yield _in_table(table, to.one("failed_events_there", bare=table))))
+
+
 def create_table(to: Publishing, table: str) -> Steps[None]:
     """Creates the table, unless it exists."""
-    if (yield _in_table(table, to.one("failed_events_there", bare=table))):
+    if (yield from has_table(to, table)):
         return
     yield _in_table(table, to.one("failed_events_lock"))
     yield _in_table(table, to.one("failed_events_create"))
@@ -60,6 +66,7 @@ def add_event(to: Publishing, table: str, event: FailedEvent, *, looked_at: str)
     values: dict[str, Value] = {
         "event_id": event.event_id, "payload": event.payload, "error": event.error, "message_id": event.message_id,
         "dlq_id": event.dlq_id, "request": event.request, "looked_at": looked_at,
+        "failed_at": event.created_at or None,
     }  # fmt: skip
     return bool((yield _in_table(table, to.one("failed_event_add", **values))))
 
@@ -74,6 +81,25 @@ def record_rerun(to: Publishing, table: str, event: FailedEvent, *, by: str, why
     """Records who sent an event again. False: it became a dead letter again meanwhile."""
     values: dict[str, Value] = {"event_id": event.event_id, "dlq_id": event.dlq_id, "rerun_by": by, "rerun_why": why}
     return bool((yield _in_table(table, to.one("failed_event_rerun", **values))))
+
+
+def open_events(to: Publishing, table: str) -> Steps[list[tuple[str, str]]]:
+    """Returns (event id, id of the dead letter) of each row whose event was not sent again."""
+    rows = yield _in_table(table, to.one("failed_events_open"))
+    return [(str(event_id), str(dlq_id)) for event_id, dlq_id in rows]
+
+
+def close_event(to: Publishing, table: str, event_id: str, *, dlq_id: str | None, by: str, why: str) -> Steps[bool]:
+    """Closes the open row of an event, if its dead letter is `dlq_id` or that is None. False: there is none."""
+    values: dict[str, Value] = {"event_id": event_id, "dlq_id": dlq_id, "rerun_by": by, "rerun_why": why}
+    return bool((yield _in_table(table, to.one("failed_event_close", **values))))
+
+
+def close_replayed(to: Publishing, table: str) -> Steps[int]:
+    """Closes the rows whose dead letters were replayed in this database, as its audit says. Returns how many."""
+    if not (yield from has_table(to, table)):
+        return 0
+    return len((yield _in_table(table, to.one("failed_events_close_replayed"))))
 
 
 def _in_table(table: str, statement: Statement) -> Statement:

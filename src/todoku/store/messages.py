@@ -107,6 +107,12 @@ class MessageStore:
             for id, topic, kind, raw, headers, at in rows
         }
 
+    def headers(self, message_ids: Sequence[UUID]) -> dict[UUID, str]:
+        """The stored headers of those of these messages that have some."""
+        ids = [str(id) for id in message_ids]
+        rows = self._database.read(lambda tx: tx.rows("message_headers", ids=ids)) if ids else []
+        return {uuid(id): headers for id, headers in rows}
+
     def previews(self, message_ids: Sequence[UUID], *, largest: int = 65_536) -> dict[UUID, Preview]:
         """Previews of these messages; of one larger than `largest` bytes only its size."""
         if not message_ids:

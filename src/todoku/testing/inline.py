@@ -22,6 +22,7 @@ from todoku.core.status import Status
 from todoku.engine.context import Context
 from todoku.engine.execute import outcome_of
 from todoku.engine.jobs.job import Job, here_and_now
+from todoku.engine.observability.message_headers import current_headers
 from todoku.engine.twins import refuse_in_event_loop
 from todoku.store.deliveries import DeliveryStore, Standing
 from todoku.store.store import Store
@@ -80,7 +81,7 @@ class _Inline:
 
     async def _run(self, job: Job[..., Any], draft: Draft, leg: Leg, tx: Any) -> None:
         context = Context(_claim(job, draft, leg), float("inf"))
-        with self._transaction(job, context, tx):
+        with self._transaction(job, context, tx), current_headers(draft.headers):
             value = job.target.call(context) if job.target.call is not None else None
             outcome = outcome_of(await value if inspect.isawaitable(value) else value, job.target)
             context.flush()

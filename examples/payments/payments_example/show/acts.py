@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -58,6 +56,7 @@ class Stage:
             "queue", queue, "todoku", "up", "--db", own, TODOKU_PORT=str(queue), TODOKU_TOKEN=TOKEN,
             TODOKU_SIGNING_KEYS=",".join(KEYS),
         )  # fmt: skip
+        self._add("sync", 0, "todoku", "dlq-sync", "--db", url, "--watch", "0.2s")
         self.admin = Admin(self.parts["api"].url, WHO, TOKEN)
 
     def _add(self, name: str, port: int, *words: str, **environ: str) -> None:
@@ -71,14 +70,6 @@ class Stage:
             part.kill()
         self.pager.close()
         self.engine.dispose()
-
-    def todoku(self, *words: str) -> str:
-        """One of todoku's commands, as a person types it."""
-        done = subprocess.run(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", "todoku", *words], cwd=self.home, env=self.parts["api"].environ,
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return done.stdout
 
     def column(self, statement: str) -> list[Any]:
         """The first column of what a query finds."""
@@ -135,6 +126,7 @@ def queue(stage: Stage, story: Story) -> Result:
     for part in (api, worker):
         part.start("/payments/none")
     stage.parts["daemon"].start("/readyz")
+    stage.parts["sync"].launch()
     stage.mend(msgspec.structs.replace(story, whose={}))
     stripe = Stripe(f"{api.url}/webhooks/stripe", SECRET)
     third = len(story.posts) // 3
@@ -163,8 +155,7 @@ def _ended(stage: Stage, story: Story, stripe: Stripe, more: tuple[tuple[str, ob
     outbox = stage.home / "outbox"
     until(lambda: len([*outbox.glob("*.eml")]) >= stage.column("select count(*) from payment_events where applied")[0],
           "the mails")  # fmt: skip
-    if not stage.remote:
-        until(lambda: stage.pager.states("dead_letters")[-1:] == ["over"], "the alert, and that it is over")
+    until(lambda: stage.pager.states("dead_letters")[-1:] == ["over"], "the alert, and that it is over")
     verdict = judged(stage.engine, story, len([*outbox.glob("*.eml")]))
     lines = (
         ("payments", verdict.payments), ("events", verdict.events), ("posts of them", stripe.posts),
@@ -178,8 +169,6 @@ def _ended(stage: Stage, story: Story, stripe: Stripe, more: tuple[tuple[str, ob
 
 def _dead(stage: Stage, story: Story) -> Counter[str]:
     """The dead letters by reason, once every event is applied, or dead; else nothing."""
-    if stage.remote:
-        stage.todoku("dlq-sync")
     failed = {row["event_id"]: row for row in stage.admin.failed() if row["rerun_at"] is None}
     missing = _unseen(stage, story)
     if missing - failed.keys() or _open(stage):

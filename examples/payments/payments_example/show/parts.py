@@ -51,16 +51,20 @@ class Part:
         self._command = [sys.executable, "-m", *words]
         self._home = home
         self.environ = os.environ | environ
-        self._log = home / f"{name}.log"
+        self.log = home / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, ready: str) -> None:
         """Start it; returns once it answers at `ready`."""
-        with self._log.open("ab") as log:
+        self.launch()
+        until(lambda: self._answers(ready), f"{' '.join(self._command[2:])}: see {self.log}")
+
+    def launch(self) -> None:
+        """Start it, and do not wait: not every program answers."""
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules
                 self._command, cwd=self._home, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        until(lambda: self._answers(ready), f"{' '.join(self._command[2:])}: see {self._log}")
 
     def kill(self) -> None:
         """`kill -9`, and its worker processes too."""
@@ -85,7 +89,7 @@ class Part:
 
     def _answers(self, path: str) -> bool:
         if self._process is not None and self._process.poll() is not None:
-            raise RuntimeError(f"it has ended: {self._log.read_text()[-2000:]}")
+            raise RuntimeError(f"it has ended: {self.log.read_text()[-2000:]}")
         try:
             with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own address
                 return bool(answer.status < 300)

@@ -66,9 +66,10 @@ class MessageBody(RequestFields, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
-    """A dead letter. `response_status` is 0 if there was no response."""
+    """A dead letter. `response_status` is 0 if there was no response; `failed_at` is todoku's own field."""
 
     dlq_id: str
+    failed_at: int
     response_status: int
     response_header: Headers | None = None
     response_body: str | None = None
@@ -145,7 +146,12 @@ def message(found: RequestView) -> MessageBody:
 
 def dead_letter(found: RequestDeadLetter) -> DeadBody:
     """Returns the body of a dead letter with the last response of its receiver."""
-    return DeadBody(dlq_id=found.id, **_message(found.request), **response(found.response))
+    return DeadBody(
+        dlq_id=found.id,
+        failed_at=round(found.request.delivery.updated_at.timestamp() * 1000),
+        **_message(found.request),
+        **response(found.response),
+    )
 
 
 def event(found: HttpEvent) -> EventBody:

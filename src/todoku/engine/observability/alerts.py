@@ -46,10 +46,14 @@ _QUIET: Final = 60.0
 
 
 class Alarm:
-    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks."""
+    """Sends alerts to the configured sinks. `raised` never raises, and does not wait for the sinks.
 
-    def __init__(self, settings: Settings) -> None:
+    `about`: what the alerts are about, such as the name of a remote queue; None: the database of the settings.
+    """
+
+    def __init__(self, settings: Settings, *, about: str | None = None) -> None:
         self._settings = settings
+        self._about = without_password(settings.database) if about is None else about
         self._lock = threading.Lock()
         self._own = MemoryAlertStates()
 
@@ -58,25 +62,34 @@ class Alarm:
         threshold = getattr(self._settings.alerts.thresholds, name)
         if threshold is None or value <= threshold:
             return None
-        thread = threading.Thread(target=self._send, args=[Raised(name, value, threshold)], name="todoku alarm")
+        found: dict[Name, Raised] = {name: Raised(name, value, threshold)}
+        thread = threading.Thread(target=self._send, args=[found, _QUIET], name="todoku alarm")
         thread.daemon = True
         thread.start()
         return thread
 
-    def _send(self, found: Raised) -> None:
+    def check(self, reading: Reading, *, every: float) -> None:
+        """Sends the alerts that a program which checks `every` so many seconds is to send now, and those that are over.
+
+        Blocks while the sinks are told; never raises.
+        """
+        found = find_raised(reading, self._settings.alerts.thresholds)
+        self._send(found, max(_CHECKS_UNTIL_OVER * every, 1.0))
+
+    def _send(self, found: Mapping[Name, Raised], quiet: float) -> None:
         alerts = self._settings.alerts
         with self._lock:
             try:
                 known = {sink.name: sink for sink in sinks(self._settings)}
             except TodokuError as error:  # an extra that is not installed
-                Log(alert=found.name).error("ALERT_NOT_TOLD", error_type=type(error).__name__, error=str(error))
+                Log(alerts=[*found]).error("ALERT_NOT_TOLD", error_type=type(error).__name__, error=str(error))
                 return
             began = time.monotonic()
-            due = self._own.take({found.name: found}, tuple(known), quiet=_QUIET, remind=alerts.remind_sec)
+            due = self._own.take(found, tuple(known), quiet=quiet, remind=alerts.remind_sec)
             for telling in due:
-                if send_alert(known[telling.standing.sink], telling, without_password(self._settings.database)):
+                if send_alert(known[telling.standing.sink], telling, self._about):
                     self._own.record_sent(telling, remind=alerts.remind_sec)
-            Log(alert=found.name).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
+            Log(alerts=[*found]).debug("ALARM", told=len(due), seconds=round(time.monotonic() - began, 3))
 
 
 ON_PURPOSE: Final = ("CANCELLED", "BY_HAND")
@@ -161,7 +174,8 @@ class CounterWindow:
             handler_error_ratio=ratio(dead, done + dead),
             retry_ratio=ratio(again, settled),
             e2e_p95=_p95(now.histograms[counting.END_TO_END.name][""], before.histograms[counting.END_TO_END.name][""]),
-            queue_fallback=rise(counting.FALLBACK),
+            # The other fallbacks are those of clients, which alarm by themselves and name their queue.
+            queue_fallback=rise(counting.FALLBACK, "best_effort"),
         )
 
 

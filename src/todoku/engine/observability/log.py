@@ -77,7 +77,17 @@ class IngestedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
     duplicate: bool
 
 
-Lines = Sequence[SettledLine] | Sequence[IngestedLine]
+class BoundLine(msgspec.Struct, frozen=True, gc=False):
+    """The line of a settled attempt whose handler bound fields with `ctx.log.bind`: they follow the line's own.
+
+    A bound field with the name of one of these is left out.
+    """
+
+    line: SettledLine
+    bound: Fields
+
+
+Line = SettledLine | BoundLine | IngestedLine
 
 _MASKABLE: Final = (
     "correlation_id", "trace_id", "message_id", "topic", "adapter", "reason_code", "error_type", "idempotency_key_hash",
@@ -129,7 +139,7 @@ class Log:
     def _emit(self, level: int, event: str, fields: Fields) -> None:
         if LOGGER.isEnabledFor(level):
             error = fields.pop("exc_info", None)
-            whole = _mask(_to_json_types({**self._fields, **fields}))
+            whole = _mask(to_json_types({**self._fields, **fields}))
             LOGGER.log(level, LogEvent(event, whole), exc_info=error, stacklevel=3, extra=_extra(whole))
 
 
@@ -146,7 +156,7 @@ def mask_fields(names: Iterable[str]) -> None:
     _masked_of_line = tuple(name for name in _MASKABLE if is_sensitive(name, _masked))
 
 
-def _to_json_types(fields: Fields) -> Fields:
+def to_json_types(fields: Fields) -> Fields:
     """Converts values to JSON types, so that masking also reaches into nested values."""
     try:
         return cast("Fields", msgspec.to_builtins(fields, enc_hook=_to_text))
@@ -158,7 +168,9 @@ def _mask(fields: Fields) -> Fields:
     return cast("Fields", mask(fields, _masked)) if _masked else fields
 
 
-def _mask_line(line: Any) -> Any:
+def _mask_line(line: Line) -> Line:
+    if isinstance(line, BoundLine):
+        return BoundLine(cast("SettledLine", _mask_line(line.line)), line.bound)
     stars = {name: STARS for name in _masked_of_line if getattr(line, name, None) is not None}
     return msgspec.structs.replace(line, **stars)
 
@@ -264,16 +276,30 @@ class LineHandler(logging.StreamHandler[TextIO]):
         if not record.__dict__.get(_WRITTEN):
             super().emit(record)
 
-    def write_lines(self, lines: Lines) -> None:
+    def write_lines(self, lines: Sequence[Line]) -> None:
         """Writes a batch of lines as JSON, in as few writes as are atomic on a pipe shared by several processes."""
         try:
-            pieces = _join_to_pieces([escape_json(_ENCODER.encode(line)) for line in lines])
+            pieces = _join_to_pieces(
+                [
+                    escape_json(_ENCODER.encode(line) if line.__class__ is not BoundLine else _encode_bound(line))
+                    for line in lines
+                ]
+            )
             with self.lock:  # type: ignore[union-attr]
                 for piece in pieces:
                     self.stream.write(piece)
                     self.flush()
         except Exception:  # noqa: BLE001 - as in logging itself: a full disk must not stop the worker
-            self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, lines[0].event, (), None))
+            self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, "lines not written", (), None))
+
+
+def _encode_bound(line: BoundLine) -> bytes:
+    own, more = _ENCODER.encode(line.line), _bound_fields(line)
+    return b"%b,%b" % (own[:-1], _encode(more).encode()[1:]) if more else own
+
+
+def _bound_fields(line: BoundLine) -> Fields:
+    return _mask({name: value for name, value in line.bound.items() if name not in SettledLine.__struct_fields__})
 
 
 def _join_to_pieces(lines: Sequence[bytes]) -> list[str]:
@@ -327,7 +353,7 @@ def lowest_level() -> int | None:
     return next((level for level in (logging.INFO, logging.WARNING, logging.ERROR) if LOGGER.isEnabledFor(level)), None)
 
 
-def log_lines(lines: Lines) -> None:
+def log_lines(lines: Sequence[Line]) -> None:
     """Logs the lines of a batch: in few writes to todoku's own handlers, as one record each to all others."""
     if not lines:
         return
@@ -341,8 +367,9 @@ def log_lines(lines: Lines) -> None:
             LOGGER.handle(_record(line, written=bool(ours)))
 
 
-def _record(line: SettledLine | IngestedLine, *, written: bool) -> logging.LogRecord:
-    fields = msgspec.structs.asdict(line)
+def _record(line: Line, *, written: bool) -> logging.LogRecord:
+    own = line.line if isinstance(line, BoundLine) else line
+    fields = msgspec.structs.asdict(own) | (_bound_fields(line) if isinstance(line, BoundLine) else {})
     at, name, level = fields.pop("ts"), fields.pop("event"), fields.pop("level")
     record = LOGGER.makeRecord(LOGGER.name, LEVELS[level], __file__, 0, LogEvent(name, fields), (), None)
     record.created = at.timestamp()

@@ -235,6 +235,11 @@ class Metrics:
             buckets.number += len(values)
             buckets.total += sum(values)
 
+    def merge(self, other: Snapshot) -> None:
+        """Adds what another process has counted."""
+        with self._lock:
+            self._now.add(other)
+
     def dump(self) -> bytes:
         """Returns all metrics, encoded for another process."""
         with self._lock:

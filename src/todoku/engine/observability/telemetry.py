@@ -22,8 +22,8 @@ from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import Gauges, observe_with, render
-from todoku.engine.observability.log import LEVELS, Level, Log, SettledLine, log_lines, lowest_level
-from todoku.engine.observability.message_headers import decode_headers
+from todoku.engine.observability.log import LEVELS, BoundLine, Fields, Level, Log, SettledLine, log_lines, lowest_level
+from todoku.engine.observability.message_headers import correlation_id, decode_headers
 from todoku.engine.observability.metrics import Metrics, log_failure, merge, quietly
 from todoku.engine.observability.tracing import Spans, Tracing, find_tracing
 from todoku.store.leases import Reclaimed
@@ -37,6 +37,8 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     started: float
     ended: float
     error_type: str | None = None
+    bound: Fields | None = None
+    """Fields that its handler bound to `ctx.log`, for the log line."""
 
 
 class Telemetry:
@@ -76,6 +78,11 @@ class Telemetry:
         self.metrics.add(counting.PUBLISHED, number, "conflict" if conflict else "error")
         if conflict:
             self.metrics.add(counting.CONFLICTS)
+
+    @quietly
+    def taken(self, *, duplicate: bool) -> None:
+        """Counts a message that a remote queue has taken."""
+        self.metrics.add(counting.PUBLISHED, 1, "duplicate" if duplicate else "ok")
 
     @quietly
     def kept(self, state: str) -> None:
@@ -294,7 +301,6 @@ def outcome_name(settlement: Settlement) -> str:
 # -------------------------------------------------------------------------------------------- the log line
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_LONGEST_ID: Final = 128
 _LEVELS: Final[dict[str, Level]] = {"done": "info", "snooze": "info", "retry": "warning", "abort": "error"}
 
 
@@ -302,10 +308,10 @@ def _level(settlement: Settlement) -> Level:
     return _LEVELS[outcome_name(settlement)]
 
 
-def _line(ended: EndedAttempt, at: datetime) -> SettledLine:
+def _line(ended: EndedAttempt, at: datetime) -> SettledLine | BoundLine:
     claim, settlement = ended.claim, ended.settlement
     correlation, trace = _ids(claim.headers) if claim.headers is not None else (None, None)
-    return SettledLine(
+    line = SettledLine(
         "settled",
         at,
         _level(settlement),
@@ -323,11 +329,11 @@ def _line(ended: EndedAttempt, at: datetime) -> SettledLine:
         round((ended.ended - ended.started) * 1000, 3),
         claim.worker,
     )
+    return line if ended.bound is None else BoundLine(line, ended.bound)
 
 
 def _ids(headers: str) -> tuple[str | None, str | None]:
     """Returns (correlation id, trace id) from a message's headers."""
     found = decode_headers(headers)
-    correlation = found.get("x-correlation-id") or found.get("correlation_id")
     trace = _TRACEPARENT.fullmatch(found.get("traceparent", ""))
-    return correlation[:_LONGEST_ID] if correlation else None, trace[1] if trace else None
+    return correlation_id(found), trace[1] if trace else None

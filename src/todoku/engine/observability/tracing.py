@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
-from todoku.engine.observability.message_headers import decode_headers
+from todoku.engine.observability.message_headers import decode_headers, with_correlation
 from todoku.engine.observability.send_span import TRACER, send_attributes
 from todoku.engine.observability.sentry import SENTRY_TRACE, with_sentry
 
@@ -42,9 +42,10 @@ def trace_headers(headers: Mapping[str, str]) -> Headers:
 def inject(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Returns `headers` with the current trace context (traceparent, tracestate, baggage, sentry-trace) added.
 
-    The caller's headers stay; nothing is added without a current trace, or if the headers have one already.
+    In a handler, the correlation id of its message is added, too. The caller's headers stay; nothing is added without a
+    current trace or attempt, or if the headers have one already.
     """
-    return with_sentry(_add_otel(headers))
+    return with_sentry(_add_otel(with_correlation(headers)))
 
 
 def _add_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:

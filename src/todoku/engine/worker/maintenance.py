@@ -191,14 +191,20 @@ class Maintainer:
         self._scheduling.stop()
         self._thread.join()
 
+    def run_duties_of_app(self) -> None:
+        """Runs the duties that the App has added, once, for a worker that ends when it is idle."""
+        for duty in self._registry.duties:
+            self._run_duty(duty)
+
     def _run(self) -> None:
         every = self._settings.reclaim_interval_sec
-        duties: list[tuple[float, Callable[[], None]]] = [
+        duties: list[tuple[float, Callable[[], object]]] = [
             # First, so that `_expire` does not take this worker's deliveries for ones to unknown destinations.
             (min(_ANNOUNCE, self._settings.unknown_after_sec / 3), self._announce),
             (every, self._reclaim),
             (every * 2, self._expire),
             (every, self._follow),
+            *((every, duty) for duty in self._registry.duties),
             (_PRUNE, self._prune),
         ]
         due = [0.0] * len(duties[:-1]) + [time.monotonic() + _PRUNE * self._chance()]
@@ -211,7 +217,7 @@ class Maintainer:
                     self._run_duty(duty)
             self._stopping.wait(max(0.01, min(due) - time.monotonic()))
 
-    def _run_duty(self, duty: Callable[[], None]) -> None:
+    def _run_duty(self, duty: Callable[[], object]) -> None:
         try:
             duty()
         except StoreError as error:  # the heartbeat counts failures; the duty runs again at its next interval

@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from todoku.core.failure import classify
-from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, Traceback
 from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, handler_package, interrupted_outcome
+from todoku.engine.observability.message_headers import set_current_headers
 from todoku.engine.observability.sentry import flush, is_initialised, with_transaction
 from todoku.engine.registry import Target
 from todoku.engine.tracebacks import Which, format_dump, format_error, raised_in_process
@@ -55,7 +55,8 @@ class ProcessRunner:
                 stack = self._ask_stack(target)
                 self._kill()
                 return interrupted_outcome("timeout", target.name, seconds), None, stack
-            outcome, name, trace = _decode_outcome(pipe.recv())
+            reply, context.bound = pipe.recv()
+            outcome, name, trace = _decode_outcome(reply)
         except (EOFError, OSError):
             code = self._kill()
             died = raised_in_process("EOFError", None)
@@ -122,17 +123,18 @@ def serve(pipe: Connection, stacks: Connection) -> None:
         except EOFError:
             flush()  # the process exits now
             return
-        outcome, error, _ = _attempt(reference, name, claim, seconds)
+        context = Context(claim, time.monotonic() + seconds)
+        outcome, error, _ = _attempt(reference, name, context)
         trace = None if error is None else format_error(error, reference.partition(".")[0], tracebacks)
-        pipe.send(_encode_outcome(outcome, error, trace))
+        pipe.send((_encode_outcome(outcome, error, trace), context.bound))
 
 
-def _attempt(reference: str, name: str, claim: Claimed, seconds: float) -> RunResult:
+def _attempt(reference: str, name: str, context: Context) -> RunResult:
+    set_current_headers(context.claim.headers)
     try:
         target = _find_target(reference, name)
     except Exception as error:  # noqa: BLE001 - a module that does not import is a failure like any other
         return classify(error), error, None
-    context = Context(claim, time.monotonic() + seconds)
     return call_handler(context, with_transaction(target) if is_initialised() else target)
 
 

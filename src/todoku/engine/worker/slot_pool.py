@@ -238,10 +238,11 @@ class SlotPool:
         *, stack: Traceback | None,
     ) -> bool:  # fmt: skip
         """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
+        bound = slot.context.bound if slot.context is not None else None
         stopped = self._free(slot)
         if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
             outcome = interrupted_outcome(stopped, claim.destination, slot.timeout)
-        self._executor.finish(claim, outcome, started, error, span, stack=stack)
+        self._executor.finish(claim, outcome, started, error, span, stack=stack, bound=bound)
         return isinstance(outcome, Done)
 
     async def _send_with_companions(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:

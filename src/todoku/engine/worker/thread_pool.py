@@ -254,11 +254,11 @@ class ThreadPool:
         if context.cancelled() and error is not None:
             outcome = interrupted_outcome("cancel")
         if outcome is Transacted.SETTLED:
-            executor.finish(claim, DONE, now, None, span, settled=True)
+            executor.finish(claim, DONE, now, None, span, settled=True, bound=context.bound)
             return True
         if outcome is Transacted.LOST:  # rolled back: the ledger must not record a success (I6)
             outcome = Retry(reason="LEASE_LOST", detail="this worker had lost the delivery; rolled back")
-        executor.finish(claim, outcome, now, error, span, stack=stack)
+        executor.finish(claim, outcome, now, error, span, stack=stack, bound=context.bound)
         return isinstance(outcome, Done)
 
     def _abandon(self, slot: _ThreadSlot, why: str) -> None:
@@ -276,7 +276,7 @@ class ThreadPool:
         frame = None if slot.thread is None else sys._current_frames().get(slot.thread.ident or 0)
         stack = self._executor.format_stack(claim, frame, why)
         outcome = interrupted_outcome(why, claim.destination, slot.seconds)
-        self._executor.finish(claim, outcome, slot.started, stack=stack)
+        self._executor.finish(claim, outcome, slot.started, stack=stack, bound=context.bound)
         Log(adapter=claim.destination, message_id=claim.message_id).warning(
             "HANDLER_ABANDONED", why=why, seconds=round(time.monotonic() - slot.started, 3)
         )

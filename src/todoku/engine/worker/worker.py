@@ -382,7 +382,9 @@ class Worker:
     def _stop_rest(self) -> None:
         if not self._settler.stop(grace=max(5.0, self._settings.drain_grace_sec)):
             Log(worker=self.name).error("NOT_SETTLED", held=len(self._hold))
-        if not self._until_idle:
+        if self._until_idle:
+            self._maintainer.run_duties_of_app()
+        else:
             self._maintainer.stop()
         if self._heart is not None:
             self._heart.stop()

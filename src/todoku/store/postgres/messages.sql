@@ -24,6 +24,10 @@ select {finished_columns}, m.seq, m.id, m.topic, m.type, m.key, m.payload::text,
    and h.message_seq <= :last_seq
  order by h.message_seq, h.delivery_id limit :most
 
+-- name: message_headers
+-- Only reads, by the unique index of ids.
+select id, headers::text from todoku_message where id = any (:ids::text[]::uuid[]) and headers is not null
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when octet_length(payload::text) <= :largest then payload::text end,

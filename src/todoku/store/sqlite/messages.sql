@@ -23,6 +23,10 @@ select {finished_columns}, m.seq, m.id, m.topic, m.type, m.key, m.payload, m.pay
    and h.message_seq <= :last_seq
  order by h.message_seq, h.delivery_id limit :most
 
+-- name: message_headers
+-- Only reads, by the unique index of ids.
+select id, headers from todoku_message where id in (select value from json_each(:ids)) and headers is not null
+
 -- name: previews
 -- Only reads; a payload too large to show is not returned.
 select id, case when length(cast(payload as blob)) <= :largest then payload end,
