@@ -335,7 +335,7 @@ class App:
         return self._timetable.decorator(timing(expression, None, tz), options)
 
     def every(self, duration: Duration, *, anchor: datetime | None = None, **options: Unpack[TimedOptions]) -> Declare:
-        """Calls a function at an interval, counted from `anchor` (1970, UTC): `@box.every(60)`. Otherwise like `cron`."""
+        """Calls a function at an interval, counted from `anchor` (1970, UTC): `@box.every(60)`. Else like `cron`."""
         return self._timetable.decorator(timing(None, duration, anchor=anchor), options)
 
     def schedule(self, name: str, what: Any, payload: object = None, **when: Unpack[Timing]) -> None:

@@ -15,7 +15,7 @@ from todoku.store.deliveries import Filter
 
 
 def standing(box: todoku.App, handle: todoku.Handle[Any]) -> tuple[str, str | None, str | None]:
-    found = box.store.deliveries.standing(handle.id, handle.job)
+    found = box.store.deliveries.standing(handle.id, [handle.job])
     assert found is not None
     return found.status, found.reason, found.error
 
@@ -122,7 +122,7 @@ def test_a_renamed_job_runs_what_was_stored_under_its_old_name(box: todoku.App, 
     job = box.job("mail.welcome", aliases=["welcome", "hello"], keep_result=True)(_greeted)
     assert box.drain() == 1
     assert handle.job == "welcome"
-    assert box.store.deliveries.standing(handle.id, "welcome").status == "succeeded"  # type: ignore[union-attr]
+    assert box.store.deliveries.standing(handle.id, ["welcome"]).status == "succeeded"  # type: ignore[union-attr]
     assert job.enqueue("Bob").job == "mail.welcome"
     assert box.jobs["hello"] is job
     assert list(box.jobs) == ["mail.welcome"]

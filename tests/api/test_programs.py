@@ -176,7 +176,7 @@ with TestClient(api) as client:
         assert answer.status_code == 201, answer.text
         ends = time.monotonic() + 60
         job, standing = UUID(answer.json()["job"]), box.store.deliveries.standing
-        while (found := standing(job, "welcome")) is None or found.status != status:
+        while (found := standing(job, ["welcome"])) is None or found.status != status:
             assert time.monotonic() < ends, found
             time.sleep(0.01)
         print(answer.json()["user"], found.status, found.reason)

@@ -84,8 +84,14 @@ def _target(
         keep_result=options.get("keep_result", False),
         retrying=checked_retrying(called, options),
         per_key=route.per_key,
-        reference=f"{function.__module__}:{function.__qualname__}",
+        reference=_reference(function),
     )
+
+
+def _reference(function: Callable[..., Any]) -> str | None:
+    """`module:qualname` of a function; None: an object that is called, which has no such name."""
+    name = getattr(function, "__qualname__", None)
+    return None if name is None else f"{function.__module__}:{name}"
 
 
 def is_async(function: Callable[..., Any]) -> bool:
