@@ -392,7 +392,9 @@ class App:
 
     def replay(
         self, *ids: Id, reason: str | None = None, by: str, why: str, dry_run: bool = False, limit: int | None = None,
-        rate: float | None = None,
+        rate: float | None = None, again: bool = False,
     ) -> Replayed:  # fmt: skip
         """Runs dead letters again, by id or by reason; see `box.deliveries.replay`, which has an async form."""
-        return self.deliveries.replay(*ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate)
+        return self.deliveries.replay(
+            *ids, reason=reason, by=by, why=why, dry_run=dry_run, limit=limit, rate=rate, again=again
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from itertools import count
@@ -41,7 +42,7 @@ def run(commands: Forks, tmp_path: Path, tmp_path_factory: pytest.TempPathFactor
             if any(name.startswith("PYTHON") for name in environ)  # meant for the interpreter
             else run_forked(commands, here, arguments, cwd=cwd, environ=kept | environ, stdin=stdin, module=module)
         )
-        assert "Traceback" not in done.stderr, done.stderr
+        assert not re.search("^Traceback", done.stderr, re.MULTILINE), done.stderr
         return done
 
     return todoku

@@ -116,6 +116,8 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))
     said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
     text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]
+    if name == "tracebacks":
+        text, value = "full", "full"
     if name == "span_ratio":
         text, value = "0.25", 0.25
     if name == "trusted_proxies":

@@ -314,11 +314,13 @@ def test_configuring_again_does_not_write_twice(out: Terminal) -> None:
     assert len(again.lines()) == 2
 
 
-def test_a_library_is_silent_until_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then a line is not even made."""
+def test_warnings_are_printed_by_python_unless_somebody_wants_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NullHandler asks for silence: then a line is not even made. Without any handler, warnings are seen."""
     monkeypatch.setattr(LOGGER, "propagate", False)  # pytest listens, at the root and here
     monkeypatch.setattr(LOGGER, "handlers", [logging.NullHandler()])
     monkeypatch.setattr(LOGGER, "level", logging.DEBUG)
     assert lowest_level() is None
+    LOGGER.handlers.clear()
+    assert lowest_level() == logging.WARNING
     LOGGER.addHandler(LineHandler(Terminal()))
     assert lowest_level() == logging.INFO

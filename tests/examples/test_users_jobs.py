@@ -298,12 +298,14 @@ def test_a_worker_tells_how_jobs_begin_and_end(
     finally:
         logging.getLogger("todoku").removeHandler(telling)
         logging.getLogger("todoku").propagate = True
-    assert [record.getMessage() for record in caplog.records if record.name == "worker"] == [
+    said = [record.getMessage() for record in caplog.records if record.name == "worker"]
+    assert [text if not text.startswith("TRACEBACK ") else "where it failed" for text in said] == [
         "Worker 1: Processing job 1 (type: data_analysis)",
         "Worker 1: Job 1 completed successfully",
         "Job 2 is given up: BAD_PAYLOAD",
         "Worker 1: Processing job 3 (type: user_created)",
         "Worker 1: Job 3 failed: 451 busy",
+        "where it failed",
     ]
 
 

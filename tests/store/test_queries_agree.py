@@ -38,13 +38,15 @@ def called(node: ast.Call) -> str:
 
 
 def named(argument: ast.expr, path: Path) -> Iterator[str]:
-    """A query's name: a text, or an f-text over a tuple of texts in the loop around it."""
+    """A query's name: a text, or an f-text over a tuple of texts that is called `names`, or in the loop around it."""
     if isinstance(argument, ast.Constant):
         yield str(argument.value)
     elif isinstance(argument, ast.JoinedStr):
         prefix = str(argument.values[0].value)  # type: ignore[attr-defined]
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             loop = node.iter if isinstance(node, ast.For) and ast.unparse(argument) in ast.unparse(node) else None
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "names":
+                loop = node.value
             if isinstance(loop, ast.Tuple):
                 yield from (prefix + ast.literal_eval(item) for item in loop.elts)
     else:

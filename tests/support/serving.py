@@ -16,7 +16,7 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
-from todoku.daemon.health_view import correlations
+from todoku.daemon.health_view import correlations, tracebacks
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
@@ -51,6 +51,9 @@ class Watching:
 
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         return self._box.store.deliveries.newest_dead(limit)
+
+    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
+        return tracebacks(self._box.store, deliveries)
 
     def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
         return correlations(self._box.store, deliveries)

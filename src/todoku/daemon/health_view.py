@@ -87,9 +87,7 @@ class HealthView:
 
     def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
         """The tracebacks of the last failed attempts of those that have not succeeded, by delivery."""
-        last = self._store.attempts.last([row.id for row in deliveries if row.status in ("failed", "aborted")])
-        shown = {number: shown_traceback(attempt.traceback) for number, attempt in last.items()}
-        return {number: text for number, text in shown.items() if text is not None}
+        return tracebacks(self._store, deliveries)
 
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         """The newest dead letters."""
@@ -100,6 +98,13 @@ class HealthView:
         if is_sensitive("correlation_id", frozenset(self._supervisor.settings.mask_fields)):
             return {}
         return correlations(self._store, deliveries)
+
+
+def tracebacks(store: Store, deliveries: Sequence[Delivery]) -> dict[int, str]:
+    """The tracebacks of the last failed attempts of those deliveries that have not succeeded, by delivery."""
+    last = store.attempts.last([row.id for row in deliveries if row.status in ("failed", "aborted")])
+    shown = {number: shown_traceback(attempt.traceback) for number, attempt in last.items()}
+    return {number: text for number, text in shown.items() if text is not None}
 
 
 def correlations(store: Store, deliveries: Sequence[Delivery]) -> dict[UUID, str]:

@@ -64,6 +64,8 @@ class _Stack(msgspec.Struct, frozen=True):
     full: str
     users: str
     functions: tuple[str, ...]
+    is_ours: bool
+    """Every frame is todoku's own: a payload that does not decode, for example."""
 
 
 def format_error(error: BaseException, package: str, which: Which) -> Traceback | None:
@@ -76,6 +78,8 @@ def format_error(error: BaseException, package: str, which: Which) -> Traceback 
     if which == "off":
         return None
     chain = [(one, _stack(one.__traceback__, package)) for one in _chain(error)]
+    if all(stack.is_ours for _, stack in chain):
+        return None
     names = [name for one, stack in chain for name in (_type_name(one), *stack.functions)]
     whole = [list(_parts(chain, full=True, package=package))] if which == "full" else []
     return _fit([*whole, list(_parts(chain, full=False, package=package))], names)
@@ -214,6 +218,7 @@ def _stack(where: FrameType | TracebackType | None, package: str) -> _Stack:
 
 
 def _arrange(summary: traceback.StackSummary, modules: Sequence[str], functions: Sequence[str], package: str) -> _Stack:
+    is_ours = bool(summary) and all(frame.filename.replace("\\", "/").startswith(_OURS) for frame in summary)
     users = [
         is_user_code(frame.filename, module.partition(".")[0], package)
         for frame, module in zip(summary, modules, strict=True)
@@ -222,7 +227,7 @@ def _arrange(summary: traceback.StackSummary, modules: Sequence[str], functions:
     modules, functions, users = modules[first:], functions[first:], users[first:]
     summary = traceback.StackSummary.from_list(summary[first:])
     kept = [name for name, own in zip(functions, users, strict=True) if own] or functions[-3:]
-    return _Stack("".join(summary.format()), _user_lines(summary, modules, users), tuple(kept))
+    return _Stack("".join(summary.format()), _user_lines(summary, modules, users), tuple(kept), is_ours)
 
 
 def _user_lines(summary: traceback.StackSummary, modules: Sequence[str], users: Sequence[bool]) -> str:

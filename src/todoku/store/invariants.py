@@ -3,37 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from todoku.store.database import Tx
 from todoku.store.lanes import REMOVED
-
-_NAMES: Final = (
-    "acknowledged",
-    "message",
-    "one_state",
-    "finished_once",
-    "reserved",
-    "owner",
-    "orphan",
-    "lane_owner",
-    "epoch",
-    "attempts",
-    "token",
-    "ledger",
-    "replays",
-    "lane",
-    "parked",
-    "lane_time",
-    "gate",
-    "gate_running",
-    "gate_time",
-    "batch",
-    "batch_due",
-    "tried",
-    "endpoint",
-    "clock",
-)
 
 
 def find_broken(
@@ -50,7 +23,12 @@ def find_broken(
         "most": most,
         "gone": sorted(REMOVED),
     }
-    for number, name in enumerate(_NAMES, start=1):
+    names = (
+        "acknowledged", "message", "one_state", "finished_once", "reserved", "owner", "orphan", "lane_owner",
+        "epoch", "attempts", "token", "ledger", "replays", "lane", "parked", "lane_time", "gate", "gate_running",
+        "gate_time", "batch", "batch_due", "tried", "endpoint", "clock",
+    )  # fmt: skip
+    for number, name in enumerate(names, start=1):
         if rows := tx.rows(f"verify_{name}", **values):
             found[name] = tuple(example for (example,) in rows)
         progress(number)

@@ -347,9 +347,11 @@ def _level_number(level: str) -> int:
 
 def lowest_level() -> int | None:
     """Returns the lowest level at which lines are written; None: none is. Called once per batch."""
-    if not _has_handler(LOGGER):  # then Python itself prints what is worth a warning
+    if not LOGGER.hasHandlers():  # then Python itself prints what is worth a warning
         last = logging.lastResort
         return None if last is None or not LOGGER.isEnabledFor(logging.ERROR) else max(last.level, LOGGER.level)
+    if not _has_handler(LOGGER):
+        return None
     return next((level for level in (logging.INFO, logging.WARNING, logging.ERROR) if LOGGER.isEnabledFor(level)), None)
 
 

@@ -77,7 +77,7 @@ select date_part('epoch', at), what, delivery_id, message_id, topic,
            s.id::text, s.id
       from (select * from todoku_audit order by id desc limit :most) s
       left join lateral (select * from todoku_delivery
-                          where id = substring(s.target from '^delivery:([0-9]{1,18})$')::bigint limit 1) d on true
+                          where id = substring(left(s.target, 27) from '^delivery:([0-9]+)$')::bigint limit 1) d on true
       left join lateral (select id, topic from todoku_message where seq = d.message_seq limit 1) m on true) events
  where at > to_timestamp(:since)
  order by at, turn
