@@ -138,7 +138,10 @@ def test_what_leaves_a_screen_does_not_leave_a_pipe(shop: Shop) -> None:
     assert (row["priority"], row["error"]) == (0, REFUSED)
 
 
-def test_status_names_the_database_the_workers_the_numbers_and_three_commands(shop: Shop) -> None:
+def test_status_names_the_database_the_workers_the_numbers_and_three_commands(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # as the commands are run: the program is named from there
     fill(shop)
     for columns in WIDTHS:
         lines = plain(on_terminal(shop, columns, "status")).splitlines()
