@@ -106,22 +106,25 @@ class Receiver:
         self._loop.close()
 
     async def _listen(self, port: int) -> asyncio.Server:
-        return await asyncio.start_server(self._serve, self._host, port, ssl=self._tls, backlog=500)
+        return await asyncio.start_server(self._accept, self._host, port, ssl=self._tls, backlog=500)
 
     async def _end(self) -> None:
         assert self._server is not None
         self._server.close()
+        await asyncio.sleep(0)  # what was accepted in this turn of the loop gets its task
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, in a task that is known at once: one that has not begun is ended, too."""
+        self.connections += 1
+        task = self._loop.create_task(self._serve(reader, writer, self.connections))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self.connections += 1
-        number = self.connections
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while not writer.is_closing():
@@ -130,7 +133,6 @@ class Receiver:
                     await self.reply(request, writer)
         finally:
             self.closed += 1
-            writer.close()
 
 
 async def _request(reader: asyncio.StreamReader, connection: int) -> Received:
