@@ -29,7 +29,7 @@ def lane_app(database: str, receiver: Receiver | None = None) -> todoku.App:
     """The App. Without a receiver it only publishes."""
     box = todoku.App(database)
 
-    @box.job("laned", ordered=True, backoff=todoku.table(0.01), max_attempts=10_000)
+    @box.job("laned", ordered=True, on_dead="skip", backoff=todoku.table(0.01), max_attempts=10_000)
     async def laned(ctx: todoku.Context, name: str) -> None:
         assert receiver is not None
         with receiver.attempt(name, ctx.key or "", ctx.attempt):

@@ -85,7 +85,6 @@ def test_lanes_keep_order_when_workers_are_killed_and_publishers_commit_late(
     What a killed worker had sent and not settled is sent again (I13), also if it had gone on to the next one.
     """
     run = make_run()
-    world.store.destinations.set_on_abort("laned", skip=True)
     pack = [start(run) for _ in range(WORKERS)]
     publishers = Publishers(world)
     try:

@@ -51,7 +51,7 @@ def test_it_shows_counts_and_deliveries_with_status_and_reason() -> None:
 
 
 def test_dead_letters_stay_in_sight_with_what_to_do() -> None:
-    """Issue 12: newer deliveries push them out of the table, not off the page."""
+    """Newer deliveries push them out of the table, not off the page."""
     text = shown(delivery(id=9), dead=(delivery(id=8, status="aborted", topic="the.dead", error=EVIL),))
     assert text.index("the.dead") < text.index("Newest deliveries")
     assert "todoku show 8" in text

@@ -144,7 +144,7 @@ def test_lab_6_draining_readiness_and_the_guardrail_on_postgres(tmp_path: Path) 
 def _the_same_daemon_went_on(lab: Lab, parts: list[str]) -> None:
     *_, given_back = lab.answer(parts, "select status, attempts")
     assert 14 <= int(given_back) <= 17, "three slots had begun at least, six at most; the rest was given back (I11)"
-    (succeeded,) = re.findall(r'"sending":0,"succeeded":(\d+)', "".join(parts))
+    (succeeded,) = re.findall(r'"sending":0,"succeeded":(\d+),"failed":0,"aborted":0,"workers"', "".join(parts))
     assert int(succeeded) + int(given_back) == 20, "what had begun was awaited"
     assert len(events(lab, "STARTED")) == 1
     assert events(lab, "WORKER_DIED") == []
