@@ -3,8 +3,8 @@
 They do, and what the chapter leaves open has an end: after max_attempts (6) the row is FAILED, for a person to look at.
 The waits are the chapter's, 1, 2, 4 … 60 s, to which chance adds up to a tenth: what failed together shall not return
 together.
-The clock of the database is moved, so that nobody has to wait. What todoku itself logs of each failure, with its traceback,
-is left out: the exercise is about the rows.
+The clock of the database is moved, so that nobody has to wait. What todoku itself logs of each failure, with its
+traceback, is left out: the exercise is about the rows.
 """
 
 from __future__ import annotations
