@@ -3,13 +3,10 @@
 They do, and what the chapter leaves open has an end: after max_attempts (6) the row is FAILED, for a person to look at.
 The waits are the chapter's, 1, 2, 4 … 60 s, to which chance adds up to a tenth: what failed together shall not return
 together.
-The clock of the database is moved, so that nobody has to wait. What todoku itself logs of each failure, with its
-traceback, is left out: the exercise is about the rows.
+The clock of the database is moved, so that nobody has to wait.
 """
 
 from __future__ import annotations
-
-import logging
 
 import todoku
 from shop_example.exercises.opening import USER, opened
@@ -29,7 +26,6 @@ def publish_to_bus(message: todoku.Outgoing) -> None:
 def failing(database: str) -> list[str]:
     """One line per pass of the publisher."""
     shown = []
-    logging.getLogger("todoku").setLevel(logging.CRITICAL)
     with opened(database, publish_to_bus) as shop, frozen(shop.box) as clock:
         shop.create_order(USER, 4200)
         while True:
