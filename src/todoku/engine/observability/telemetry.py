@@ -15,7 +15,7 @@ from typing import Any, Final, assert_never, cast
 
 import msgspec
 
-from todoku.core.decision import CONFLICT, Settlement
+from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import IdempotencyConflict
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.outcome import Traceback
@@ -126,8 +126,9 @@ class Telemetry:
         least = lowest_level()
         if least is None:
             return
-        if least > logging.INFO:
-            ended = [one for one in ended if LEVELS[_level(one.settlement)] >= least]
+        if least > logging.INFO:  # most attempts succeed, and are recognised without asking for their level
+            failed = [one for one in ended if one.settlement is not SUCCEEDED]
+            ended = [one for one in failed if LEVELS[_level(one.settlement)] >= least]
         at = datetime.fromtimestamp(now, UTC)
         log_lines([_line(one, at) for one in ended])
         for one in ended:
