@@ -61,7 +61,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
 
 # --- running ---------------------------------------------------------------------------------------------------------
 
-# The demonstration is for the SQLite file that `make up` makes here, never for a database that somebody named.
+# The demonstration is for the SQLite file that `make up` makes here, never for a database that the caller names.
 DEMO := $(if $(TODOKU_APP)$(TODOKU_DATABASE)$(TODOKU_DATABASE_FILE)$(DATABASE_URL)$(wildcard todoku.toml),,--demo)
 
 up: setup-runtime ## start todoku with a demonstration on the embedded default (a SQLite file here)

@@ -1,4 +1,4 @@
-"""A job by its id (issue: the first hour): whoever has the id of a message sees, awaits, cancels and replays it."""
+"""A job by its id: a program that has the id of a message sees, awaits, cancels and replays it."""
 
 from __future__ import annotations
 

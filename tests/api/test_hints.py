@@ -1,4 +1,4 @@
-"""Hints work: whoever does what a hint says does not get the same error again."""
+"""Hints work: a person who does what a hint says does not get the same error again."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_stats_tells_what_waits_behind_a_dead_letter(shop: Shop) -> None:
 
 
 def test_stats_does_not_count_what_hooks_are_told_as_the_user_s(shop: Shop) -> None:
-    """A delivery to a hook is nobody's message: it is counted apart, also where its destination has others."""
+    """A delivery to a hook is not the user's message: it is counted apart, also where its destination has others."""
     box = todoku.App(shop.world.url)
     box.after("succeeded", to=todoku.log("warehouse"))
 

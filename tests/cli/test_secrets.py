@@ -1,4 +1,4 @@
-"""`secret://provider/path` in settings (S0-93): AWS, Google, Vault, and what is told where there is no secret."""
+"""`secret://provider/path` in settings (S0-93): AWS, Google, Vault, and the errors where there is no secret."""
 
 from __future__ import annotations
 

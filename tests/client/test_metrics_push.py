@@ -114,7 +114,7 @@ def _copied(snapshot: Snapshot) -> Metrics:
 
 
 def test_what_does_not_fit_a_metric_is_left_out_of_it() -> None:
-    """A report of another version, or of somebody who means no good, does not break the daemon's own."""
+    """A report of another version, or of an attacker, does not break the daemon's own."""
     metrics, before = Metrics(), Metrics()
     reports = CountReports(metrics)
     wrong = {
@@ -154,7 +154,7 @@ def test_only_who_may_publish_may_report(server: Server, box: todoku.App) -> Non
 
 
 async def test_a_web_process_exposes_its_own_counts(world: World, box: todoku.App, server: Server) -> None:
-    """S4-37: to whoever has a token to read, as a daemon does."""
+    """S4-37: with a token that may read, as a daemon does."""
     box.route("order.*", to="nobody")
     await box.apublish("order.created", {}, tx=None)
     web = Starlette()

@@ -102,7 +102,7 @@ def test_importing_publishing_and_a_worker_in_the_program_work(platform: str, ur
 
 @BOTH
 def test_commands_work(platform: str, tmp_path: Path) -> None:
-    """S1-53: also where nobody has a user id."""
+    """S1-53: also on systems without user ids."""
     (tmp_path / "shop.py").write_text("import todoku\nbox = todoku.App()\n\n@box.job\ndef greet() -> None: ...\n")
     here = {"TODOKU_APP": "shop:box", "LOGNAME": "", "USER": "", "LNAME": "", "USERNAME": ""}
     for words in (["migrate"], ["enqueue", "greet"], ["run", "--once"], ["stats"], ["doctor"], ["pause", "default"]):

@@ -92,7 +92,7 @@ def test_a_canary_is_in_no_byte_that_is_stored_or_logged_and_still_arrives(world
     }
     assert "raise ValueError(" in told["tracebacks"]["fails_in_thread"]
     for name in ("fails_in_loop", "fails_in_thread", "fails_in_process", "fails_in_transaction"):
-        assert canary in told["tracebacks"][name], "whoever has the key reads it whole"
+        assert canary in told["tracebacks"][name], "a program with the key reads it whole"
     assert "settled" in done.stderr
     assert canary not in done.stderr
     assert stored_in(world, canary) == []

@@ -162,7 +162,7 @@ GITHUB, PARTNER = "it's a secret", "whsec_bm90IGEgc2VjcmV0LCBqdXN0IHdvcmRzIGhlcm
 
 
 class Partner:
-    """Somebody else's endpoint: it verifies what it gets, and is broken until it is mended."""
+    """A partner's endpoint: it verifies what it gets, and is broken until it is mended."""
 
     def __init__(self) -> None:
         self.broken = True

@@ -280,7 +280,7 @@ def test_whoever_could_not_pay_is_reminded_once_a_day(at_work: AtWork) -> None:
 
 
 def test_the_reminder_reaches_whoever_stripe_has_an_address_of(sqlite_url: str, tmp_path: Path) -> None:
-    """S4-59: nobody has filled in a table of participants."""
+    """S4-59: no operator has filled in a table of participants."""
     with payments_at(sqlite_url, tmp_path) as at_work:
         at_work.post(
             intent_event(

@@ -130,5 +130,5 @@ def _rows(url: str) -> list[tuple[str]]:
     try:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60)) as db:
             return db.execute("select event_id from failed_webhook_events").fetchall()
-    except sqlite3.OperationalError:  # nobody has made the table yet
+    except sqlite3.OperationalError:  # no process has made the table yet
         return []

@@ -46,7 +46,7 @@ UNSHOWN: Final = {
     "BackoffTable", "Endpoint", "Exponential", "GitHub", "Hmac", "Kafka", "Linear", "Nats", "Printer", "Pubsub",
     "Rabbitmq", "Redis", "Route", "Settings", "Shopify", "Slack", "Sqs", "StandardWebhooks", "Stripe", "Telemetry",
 }  # fmt: skip
-"""Classes that signatures name and nobody needs by name: the functions that create their objects are shown."""
+"""Classes that signatures name and users do not need by name: the functions that create their objects are shown."""
 
 SAID: Final = {"App.jobs": ("Mapping[str, Job]", "The jobs declared here, by name.")}
 """The type and meaning of attributes that the source does not say where they are set."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,34 +22,35 @@ TOKEN = "hvs.the-token-of-a-test"
 ACCESS = "ya29.the-token-of-a-test"
 
 
-class SecretServer:
+class SecretServer(ABC):
     """One kind of server. `put` stores a secret of one field and returns how settings name it."""
 
     provider: ClassVar[str]
     environ: dict[str, str]
 
+    @abstractmethod
     def put(self, name: str, value: str) -> str:
         """Stores it, and returns `secret://…`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def absent(self) -> str:
         """The name of a secret that is not there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def denied(self) -> dict[str, str]:
         """An environment with which the server gives nothing away."""
-        raise NotImplementedError
 
+    @abstractmethod
     def away(self) -> dict[str, str]:
         """An environment that names a port where nothing listens."""
-        raise NotImplementedError
 
 
-class _Answering(BaseHTTPRequestHandler):
+class _Answering(ABC, BaseHTTPRequestHandler):
     """Answers by `answer`, and says nothing on standard error."""
 
+    @abstractmethod
     def answer(self, path: str, body: bytes) -> tuple[int, object]:
-        raise NotImplementedError
+        """The status and the JSON of the answer to one request."""
 
     def do_GET(self) -> None:
         status, found = self.answer(unquote(self.path), self.rfile.read(int(self.headers.get("Content-Length", 0))))

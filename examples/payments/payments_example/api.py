@@ -19,7 +19,7 @@ def make_api(payments: Payments, queue: Queue) -> FastAPI:
     settings = payments.settings
     api = FastAPI(title="payments", docs_url=None, redoc_url=None)
     add_problems(api)
-    api.add_route("/metrics", payments.box.metrics_app)  # for whoever has a token of todoku to read
+    api.add_route("/metrics", payments.box.metrics_app)  # needs a token of todoku with the scope `read`
     if settings.mode == "embedded":
         api.mount("/ingest", payments.box.ingest_app)  # POST /ingest/stripe: verify, one commit, 204
     else:

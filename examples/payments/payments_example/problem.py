@@ -38,7 +38,7 @@ def problem(status: int, detail: str, request_id: str, headers: Mapping[str, str
 
 
 def add_problems(api: FastAPI) -> None:
-    """Answer whatever goes wrong with a problem: also what the framework refuses, and what nobody foresaw."""
+    """Answer whatever goes wrong with a problem: also what the framework refuses, and unexpected errors."""
     api.exception_handler(HTTPException)(_refused)
     api.exception_handler(RequestValidationError)(_invalid)
     for kind in (DBAPIError, todoku.DatabaseUnavailable):

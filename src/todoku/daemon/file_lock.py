@@ -51,7 +51,7 @@ class FileLock:
 
 
 def lock_holder(file: Path) -> str | None:
-    """Who holds the lock of this database file, as it wrote itself; None: nobody, or the system has no such locks."""
+    """The holder of this database file's lock, as it wrote itself; None: no process, or there are no such locks here."""
     if importlib.util.find_spec("fcntl") is None:
         return None
     import fcntl  # noqa: PLC0415 - not on Windows

@@ -47,5 +47,5 @@ class SecretOptions:
             raise
         except TodokuError as error:
             raise DeliveryError("SECRET_UNAVAILABLE", str(error)) from None
-        except Exception as error:  # noqa: BLE001 - of somebody's provider; its text may contain anything
+        except Exception as error:  # noqa: BLE001 - the provider is the user's code; its text may contain anything
             raise DeliveryError("SECRET_UNAVAILABLE", f"the provider raised {type(error).__name__}") from None

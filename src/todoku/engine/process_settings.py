@@ -69,7 +69,7 @@ def read_secret(name: str, value: object, directory: str | None = None) -> objec
         raise InvalidSetting(f"{name}: {error.detail}", hint="docs/encryption.md, secret://") from None
     except TodokuError as error:
         raise InvalidSetting(f"{name}: {error}") from None
-    except Exception as error:  # noqa: BLE001 - of somebody's provider; its text may contain anything
+    except Exception as error:  # noqa: BLE001 - the provider is the user's code; its text may contain anything
         raise InvalidSetting(
             f"{name}: its provider raised {type(error).__name__}", hint="call the provider yourself with this path"
         ) from None

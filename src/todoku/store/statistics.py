@@ -46,7 +46,7 @@ class Count(msgspec.Struct, frozen=True):
 class Counts(msgspec.Struct, frozen=True):
     """Deliveries by status, destination and reason. `exact` is False where they were sampled.
 
-    What a hook is told of an end is a delivery too, but not one that somebody published: it is counted apart.
+    A delivery to a hook is not one that the application published: it is counted apart.
     """
 
     rows: tuple[Count, ...]
@@ -174,7 +174,7 @@ class Statistics:
         return tuple(FullGate(*row) for row in rows)
 
     def parked(self) -> ParkedKeys:
-        """Deliveries in order whose key waits for a dead letter, until somebody replays or purges it (I10)."""
+        """Deliveries in order whose key waits for a dead letter, until a person replays or purges it (I10)."""
         return ParkedKeys(*self._database.read(lambda tx: tx.rows("count_parked", most=LAG_COUNTED))[0])
 
     def series(self, *, since: datetime, until: datetime, width: int) -> Series:

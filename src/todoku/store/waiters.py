@@ -25,7 +25,7 @@ _MOST: Final = 100_000
 
 
 class Waiters:
-    """The callers that wait, for one database. Falsy while nobody waits. Thread-safe."""
+    """The callers that wait, for one database. Falsy while no caller waits. Thread-safe."""
 
     def __init__(self, database: Database, *, notify: bool) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""FastAPI, SQLAlchemy, PostgreSQL: whoever signs up gets a mail and, in one commit with the job, a bonus.
+"""FastAPI, SQLAlchemy, PostgreSQL: a person who signs up gets a mail and, in one commit with the job, a bonus.
 
 DATABASE_URL=postgresql://localhost/shop SMTP_PORT=25 uvicorn signup:api
 """

@@ -119,7 +119,7 @@ class Job(Generic[P, R]):
     aenqueue = asynchronous(enqueue)
 
     def handle(self, id: UUID | str) -> Handle[R]:
-        """Returns the handle of this job's delivery of the message with this id, whoever stored it.
+        """Returns the handle of this job's delivery of the message with this id, stored by any process.
 
         It is not looked up here: of a message that does not exist, the handle's calls raise NoSuchMessage.
         """

@@ -174,7 +174,7 @@ class SqliteDatabase:
         with self._translate_errors():
             return SqliteListener(self.path, notice, timeout=self._timeout)
 
-    def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:  # noqa: ARG002  a file tells nobody
+    def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:  # noqa: ARG002  a file gives no notices
         return None
 
     def announce_wait(self, message_id: str) -> None: ...
