@@ -51,7 +51,7 @@ class FileLock:
 
 
 def lock_holder(file: Path) -> str | None:
-    """The holder of this database file's lock, as it wrote itself; None: no process holds it, or it cannot be locked."""
+    """The holder of this database file's lock, as it wrote itself; None: no process holds it, or none can."""
     if importlib.util.find_spec("fcntl") is None:
         return None
     import fcntl  # noqa: PLC0415 - not on Windows
