@@ -25,7 +25,6 @@ from todoku.cli.options import (
 from todoku.cli.output import print_json, progress, say
 from todoku.engine import operations
 from todoku.engine.deliveries import Of, resolve
-from todoku.store.acts import SUCCEEDED
 from todoku.store.deliveries import Filter
 
 Ids = tuple[UUID | int, ...]
@@ -102,7 +101,7 @@ _SHOWN = 20
 
 _HINTS = {
     "is sending": " (its worker will settle it; if the worker is dead, run `todoku release-expired`)",
-    SUCCEEDED: " (it has arrived; to run it again as a new message, use `todoku replay --again`)",
+    operations.SUCCEEDED: " (it has arrived; to run it again as a new message, use `todoku replay --again`)",
     "is aborted": " (it is a dead letter: `todoku replay ID` sends it again, `todoku clear ID` removes it)",
 }
 

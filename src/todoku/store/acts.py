@@ -19,15 +19,14 @@ from todoku.core.message import Draft
 from todoku.store import gates
 from todoku.store.audit import Signed
 from todoku.store.database import Database, Tx, run_steps
-from todoku.store.deliveries import Filter, find, parameters
+from todoku.store.deliveries import Filter, parameters
 from todoku.store.ended_delivery import load_as_succeeded, load_ended
 from todoku.store.endings import Endings
 from todoku.store.lanes import REMOVED
 from todoku.store.publish import publish
 
-SUCCEEDED: Final = "is succeeded"
 MISSING: Final = "not found, or being changed by somebody else"
-"""Why an act passes over deliveries that are named and have no row."""
+"""Why an act passes over deliveries that are named: they have no row, perhaps because they succeeded, or are locked."""
 
 
 class Acted(msgspec.Struct, frozen=True):
@@ -209,8 +208,9 @@ def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, af
     last = matched[-1].id if matched else None
     able = [row for row in matched if row.status in act.allowed]
     skipped = Counter(f"is {row.status}" for row in matched if row.status not in act.allowed)
-    if len(matched) < limit and (missing := {id for id in which.ids or () if id > after} - {row.id for row in matched}):
-        skipped += _count_missing(tx, missing)
+    missing = len({id for id in which.ids or () if id > after}) - len(matched)
+    if missing > 0 and len(matched) < limit:
+        skipped[MISSING] = missing
     if dry_run or not able:
         return Acted(len(matched), tuple(row.id for row in able), dict(skipped), last)
     changed = act.change(tx, able)
@@ -220,13 +220,6 @@ def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, af
         targets = [f"delivery:{id}" for id in changed]
         tx.rows("audit", by=signed.by, why=signed.why, action=act.name, targets=targets)
     return Acted(len(matched), tuple(changed), dict(skipped), last)
-
-
-def _count_missing(tx: Tx, ids: set[int]) -> Counter[str]:
-    """Why deliveries that were named did not match: they have succeeded, and only their history is left; or others."""
-    succeeded = len(find(tx, Filter(ids=tuple(sorted(ids)), status="succeeded"), None, len(ids)).items)
-    found = {SUCCEEDED: succeeded, MISSING: len(ids) - succeeded}
-    return Counter({why: number for why, number in found.items() if number})
 
 
 def _replay(tx: Tx, rows: list[Picked]) -> list[int]:

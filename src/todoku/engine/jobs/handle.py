@@ -17,7 +17,6 @@ from todoku.engine import operations
 from todoku.engine.deliveries import Id, parse_id
 from todoku.engine.outbox import Outbox
 from todoku.engine.twins import Signal, asynchronous, blocking, in_thread
-from todoku.store.acts import SUCCEEDED
 from todoku.store.attempts import Attempt
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter, Standing
@@ -224,7 +223,7 @@ class Handle(Generic[R_co]):
         if again:
             done = operations.repeat(self._outbox, which, signed, route_to=lambda _: self._route)
         elif standing.status == Status.SUCCEEDED:
-            done = operations.refuse_successes(operations.Replayed(0, 0, {SUCCEEDED: 1}))
+            done = operations.refuse_successes(operations.Replayed(0, 0, {operations.SUCCEEDED: 1}))
         else:
             done = operations.replay(self._store, which, signed)
         if not done.replayed:
