@@ -15,7 +15,7 @@ ON_POSTGRES ?= tests/conformance tests/plans tests/postgres tests/transactions t
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
-UV_COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+UV_COMPILE := $(UV) pip compile --quiet --universal --no-strip-extras --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 # Names the packages that pip is about to install, quietly, which takes a minute where none of them is cached.
 SAY_WHAT = awk -F'==' '/^[A-Za-z0-9]/ { split($$2, version, /[ ;\\]/); list = list ", " $$1 " " version[1]; number++ } \
   END { printf "installing %d packages into $(VENV), $(1):\n  %s …\n", number, substr(list, 3) }' $(2) | fold -s -w 79
@@ -168,7 +168,7 @@ bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon besi
 	$(PY) -m bench.relay
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm chromium
 
 kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
 	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \
@@ -206,7 +206,7 @@ reference: setup ## write docs/reference again, from the signatures and docstrin
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
 	$(UV_COMPILE) --upgrade --extra postgres --extra server -o requirements/runtime.txt pyproject.toml requirements/runtime.in
-	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra aws --extra gcp --extra vault --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra oidc --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra aws --extra gcp --extra vault --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
