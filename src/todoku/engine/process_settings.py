@@ -32,7 +32,10 @@ def load_settings(**given: object) -> Settings:
     return check_settings(values)
 
 
-_SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
+_SECRETS: Final = (
+    "TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS",
+    "TODOKU_OIDC_CLIENT_SECRET",
+)  # fmt: skip
 
 
 def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -47,7 +50,7 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
     return read
 
 
-_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys"} | {
+_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys", "oidc_client_secret"} | {
     name.removeprefix("TODOKU_").lower() for name in SECRET_ALERTS
 }
 _DATABASE: Final = re.compile(r"(sqlite|postgres(ql)?(\+\w+)?)://")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens, users
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -27,6 +27,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *endpoints.OPERATIONS,
     *statistics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 
