@@ -6,8 +6,6 @@ import hashlib
 import hmac
 import secrets
 import threading
-import time
-from collections.abc import Callable
 from typing import Final
 
 from todoku.core.settings import Settings
@@ -17,36 +15,25 @@ from todoku.store.secrets import SecretChange, SecretRow
 from todoku.store.store import Store
 
 NAME: Final = "web:forms"
-VALID_SECONDS: Final = 12 * 3600
-"""Seconds for which the token of a form is valid, at least."""
-
 _FIRST_USE: Final = Signed("todoku", "first use")
 
 
 class FormKey:
-    """Signs texts for a purpose and a time. Thread-safe; the first call blocks."""
+    """Signs texts. Thread-safe; the first call blocks, because it reads the key."""
 
-    def __init__(self, store: Store, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._settings, self._clock = store, settings, clock
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
         self._lock = threading.Lock()
         self._key: bytes | None = None
 
-    def sign(self, *parts: str) -> str:
-        """Returns the signature of these texts for now."""
-        return self._signature(self._period(), parts)
+    def sign(self, purpose: str, text: str) -> str:
+        """Returns the signature of a text for a purpose."""
+        signed = f"{purpose}\0{text}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._load(), signed, hashlib.sha256).hexdigest()
 
-    def is_signed(self, signature: str, *parts: str) -> bool:
-        """Whether the signature was made for these texts in this period or the one before."""
-        period = self._period()
-        expected = [self._signature(each, parts) for each in (period, period - 1)]
-        return any(hmac.compare_digest(each.encode(), signature.encode("utf-8", "replace")) for each in expected)
-
-    def _period(self) -> int:
-        return int(self._clock() // VALID_SECONDS)
-
-    def _signature(self, period: int, parts: tuple[str, ...]) -> str:
-        text = "\0".join((str(period), *parts)).encode("utf-8", "surrogatepass")
-        return hmac.new(self._load(), text, hashlib.sha256).hexdigest()
+    def is_signed(self, signature: str, purpose: str, text: str) -> bool:
+        """Whether this is the signature of the text for the purpose."""
+        return hmac.compare_digest(self.sign(purpose, text).encode(), signature.encode("utf-8", "replace"))
 
     def _load(self) -> bytes:
         with self._lock:
@@ -56,6 +43,7 @@ class FormKey:
 
 
 def _stored_key(store: Store, settings: Settings) -> str:
+    """Returns the stored key. Of several processes that need the first one, one creates it."""
     found = store.secrets.read(NAME)
     if not found:
 
