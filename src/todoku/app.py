@@ -73,8 +73,7 @@ def open_database(settings: Settings) -> Database:
         try:
             from todoku.store.postgres.database import PostgresDatabase  # noqa: PLC0415 - an extra
         except ImportError as error:
-            hint = 'pip install "todoku[postgres]"'
-            raise UnknownDatabase("PostgreSQL needs psycopg, which is not installed", hint=hint) from error
+            raise UnknownDatabase("PostgreSQL needs psycopg", hint='pip install "todoku[postgres]"') from error
         return PostgresDatabase(msgspec.structs.replace(settings, database=f"postgresql://{rest}"))
     hint = "use sqlite:///name.db or postgresql://user@host/name"
     raise UnknownDatabase(f"{scheme or settings.database!r} is no database todoku knows", hint=hint)
@@ -90,8 +89,7 @@ class App:
 
     `database` is `sqlite:///file.db`, `postgresql://…` or `secret://…`; None reads TODOKU_DATABASE or DATABASE_URL.
     `schema` is the PostgreSQL schema of todoku's tables (None: the first of the search path).
-    `require_tx`: a publish or enqueue without `tx=` is an error.
-    `no_route`: a message that no route takes is an error, or becomes a dead letter.
+    `require_tx`: publishing without `tx=` is an error. `no_route`: what becomes of a message that no route takes.
 
     `deliveries`, `queues` and `schedules` are for looking after them. Calls that wait have an async form, `a…`.
     """
@@ -299,9 +297,7 @@ class App:
 
     def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
         """Makes a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
-
-        `encrypted`: every message of this topic is stored encrypted; its key is not.
-        """
+        `encrypted`: every message of this topic is stored encrypted; its key is not."""
         return self.declarations.event(topic, key, encrypted=encrypted)
 
     def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
@@ -367,6 +363,10 @@ class App:
     def metrics_app(self) -> Any:
         """The ASGI application of what this process counted: `api.add_route("/metrics", box.metrics_app)`."""
         return registered_shells().metrics_app(self)
+
+    def web(self, auth: Callable[[Any], Any] | None = None) -> Any:
+        """The dashboard as an ASGI application: `api.mount("/todoku", box.web(auth=…))`; see the page on sign-in."""
+        return registered_shells().web_app(self, auth)
 
     def receiver(self, together: GroupCommit) -> Ingest:
         """Creates the receiver of the sources declared here; it stores events by the group commit `together`."""

@@ -186,7 +186,7 @@ class Gate:
         return bearer
 
     async def identify(self, request: Request, plain: str) -> Token:
-        """Returns the holder of a token that a form contains, or raises Refused: 401, or 429 after too many wrong ones."""
+        """Returns the holder of a token that a form contains, or raises Refused: 401 or 429."""
         return await self._check(plain, self.network(request))
 
     def network(self, request: Request) -> str:

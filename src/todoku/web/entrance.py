@@ -92,9 +92,8 @@ class GuestEntrance:
 
     async def _ask(self, request: Request) -> Admission:
         """Asks the application; a function that is not async may block, and runs in a thread."""
-        if iscoroutinefunction(self._auth):
-            return await self._auth(request)
-        found = await asyncio.to_thread(self._auth, request)
+        is_async = iscoroutinefunction(self._auth)
+        found = self._auth(request) if is_async else await asyncio.to_thread(self._auth, request)
         return await found if isawaitable(found) else found
 
 

@@ -63,7 +63,7 @@ class OidcSignIn:
         await self._load_metadata()
         try:
             sent = await self._client.create_authorization_url(redirect_uri)
-        except Exception as error:  # noqa: BLE001 - whatever the provider sent
+        except Exception as error:  # whatever the provider sent
             raise self._unreachable(error) from error
         departure = Departure(sent["state"], sent["nonce"], sent["code_verifier"], then, time.time() + LASTS)
         text = base64.urlsafe_b64encode(msgspec.json.encode(departure)).decode()
@@ -92,16 +92,13 @@ class OidcSignIn:
                 redirect_uri=redirect_uri, code=code, code_verifier=departure.verifier
             )
             claims: dict[str, Any] = dict(await self._client.parse_id_token(token, nonce=departure.nonce) or {})
-            if not claims.get("sub"):
-                raise self._unreachable(ValueError("the provider sent no id token"))
-            if "userinfo_endpoint" in self._client.server_metadata:
-                more = dict(await self._client.userinfo(token=token))
-                claims = more | claims if more.get("sub") == claims["sub"] else claims
-        except Refused:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the provider sent
+            asks = "userinfo_endpoint" in self._client.server_metadata
+            more = dict(await self._client.userinfo(token=token)) if asks else {}
+        except Exception as error:  # whatever the provider sent
             raise self._unreachable(error) from error
-        return claims
+        if not claims.get("sub"):
+            raise self._unreachable(ValueError("the provider sent no id token"))
+        return more | claims if more.get("sub") == claims["sub"] else claims
 
     async def _load_metadata(self) -> None:
         """Reads what the provider says of itself, again after an hour."""
@@ -110,17 +107,21 @@ class OidcSignIn:
         self._client.server_metadata.pop("_loaded_at", None)
         try:
             metadata = await self._client.load_server_metadata()
-        except Exception as error:  # noqa: BLE001 - whatever the provider sent
+        except Exception as error:  # whatever the provider sent
             raise self._unreachable(error) from error
         if str(metadata.get("issuer", "")).rstrip("/") != self._issuer:
             raise self._unreachable(ValueError("the provider says that it is another issuer"))
         named = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
-        metadata["id_token_signing_alg_values_supported"] = [each for each in named if each[:2] in ("RS", "ES", "PS", "Ed")]
+        metadata["id_token_signing_alg_values_supported"] = [
+            each for each in named if each[:2] in ("RS", "ES", "PS", "Ed")
+        ]
         metadata.pop("jwks", None)
         self._until = time.monotonic() + _METADATA_SECONDS
 
     def _unreachable(self, error: Exception) -> Refused:
-        Log(part="oidc", issuer=self._issuer).warning("OIDC_FAILED", error_type=type(error).__name__, error=str(error)[:200])
+        Log(part="oidc", issuer=self._issuer).warning(
+            "OIDC_FAILED", error_type=type(error).__name__, error=str(error)[:200]
+        )
         return Refused(502, "signing in through the provider failed", hint="the server's log says why; try again")
 
     def _read(self, kept: str) -> Departure | None:

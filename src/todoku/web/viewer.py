@@ -68,7 +68,7 @@ class Entrance(Protocol):
 
 
 def check_access(viewer: Viewer, request: Request, access: Access) -> Viewer:
-    """Returns the viewer. Raises Refused (403) without the scope, and for every act while the dashboard is read-only."""
+    """Returns the viewer. Raises Refused (403) without the scope, and for every act if the dashboard is read-only."""
     if access == "open":
         return viewer
     if not allows(viewer.scopes, access):
@@ -95,8 +95,8 @@ def check_csrf(viewer: Viewer, headers: Headers, token: str) -> None:
 def check_origin(headers: Headers) -> None:
     """Raises Refused (403) unless the browser says that a page of this site sent the form.
 
-    `Sec-Fetch-Site` decides where there is one; browsers send it to HTTPS and to this machine. Otherwise `Origin` has to
-    be the host of the request. A request with neither comes from no browser of today.
+    `Sec-Fetch-Site` decides where there is one; browsers send it to HTTPS and to this machine. Otherwise `Origin` has
+    to be the host of the request. A request with neither comes from no browser of today.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     own = site == "same-origin" if site is not None else origin is not None and _is_own_origin(origin, headers)
@@ -105,12 +105,16 @@ def check_origin(headers: Headers) -> None:
 
 
 def _is_own_origin(origin: str, headers: Headers) -> bool:
+    scheme = origin.partition("://")[0]
+    own, host = _place(origin, scheme), _place(f"{scheme}://{headers.get('host', '')}", scheme)
+    return own is not None and own == host
+
+
+def _place(url: str, scheme: str) -> tuple[str, int | None] | None:
+    """Returns the host name and the port of a URL; None if it has none."""
     try:
-        parts, host = urlsplit(origin), urlsplit(f"//{headers.get('host', '')}")
-        usual = _PORTS.get(parts.scheme)
-        return parts.hostname is not None and (parts.hostname, parts.port or usual) == (
-            host.hostname,
-            host.port or usual,
-        )
+        parts = urlsplit(url)
+        port = parts.port
     except ValueError:  # a port that is none
-        return False
+        return None
+    return None if parts.hostname is None else (parts.hostname, port or _PORTS.get(scheme))

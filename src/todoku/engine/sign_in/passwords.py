@@ -36,9 +36,10 @@ def verify_password(hash: str | None, text: str) -> bool:
     if len(text) > LONGEST:
         return False
     try:
-        return _hasher().verify(_dummy() if hash is None else hash, text) and hash is not None
+        _hasher().verify(_dummy() if hash is None else hash, text)
     except (VerificationError, InvalidHashError):
         return False
+    return hash is not None
 
 
 @cache
