@@ -178,7 +178,7 @@ class LeaseStore:
         return self._database.write("request_drain", work)
 
     def request_stacks(self, worker: UUID, signed: Signed) -> int | None:
-        """Asks a worker for the stacks of its handlers; returns the number of the request. None: its lease has ended."""
+        """Asks a worker for its handlers' stacks; returns the number of the request. None: its lease has ended."""
 
         def work(tx: Tx) -> int | None:
             for (number,) in tx.rows("request_stacks", worker=worker):
@@ -211,8 +211,8 @@ class LeaseStore:
             lambda tx: tx.rows("held_by", workers=[str(one) for one in workers], most=most), pinned=False
         )
         return tuple(
-            HeldDelivery(uuid(worker), id, uuid(message), *rest, moment(claimed))
-            for worker, id, message, *rest, claimed in rows
+            HeldDelivery(uuid(worker), id, uuid(message), topic, destination, queue, tried, allowed, moment(claimed))
+            for worker, id, message, topic, destination, queue, tried, allowed, claimed in rows
         )
 
 

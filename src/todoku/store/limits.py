@@ -68,7 +68,7 @@ class Limits(msgspec.Struct, frozen=True):
     queues: tuple[Restriction, ...]
     destinations: tuple[Restriction, ...]
     workers: tuple[UUID, ...]
-    requests: dict[UUID, WorkerRequest] = {}  # noqa: RUF012 - msgspec copies it
+    requests: dict[UUID, WorkerRequest] = {}
 
     def request_of(self, worker: UUID) -> WorkerRequest:
         """What operators ask of this worker."""

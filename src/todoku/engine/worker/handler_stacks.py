@@ -1,4 +1,4 @@
-"""Where the handlers of a worker stand now: the stacks of coroutines, threads and processes, without local variables."""
+"""Where the handlers of a worker stand now: stacks of coroutines, threads and processes, without local variables."""
 
 from __future__ import annotations
 

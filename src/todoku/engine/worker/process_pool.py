@@ -111,7 +111,7 @@ class ProcessRunner:
         return format_dump(dump.decode("utf-8", "replace"), handler_package(target), self._tracebacks, runs=runs)
 
     def _takes_signals(self, stacks: Connection) -> bool:
-        """Whether the child has registered faulthandler, as its first byte says: before that the signal would kill it."""
+        """Whether the child has registered faulthandler, as its first byte says: before, the signal would kill it."""
         if not self._answers and stacks.poll(_ANSWER):
             self._answers = os.read(stacks.fileno(), len(_READY)) == _READY
         return self._answers
