@@ -5,7 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens, users
+from todoku.api.admin import (
+    deliveries,
+    diagnostics,
+    endpoints,
+    messages,
+    queues,
+    schedules,
+    statistics,
+    tokens,
+    users,
+    workers,
+)
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -25,7 +36,9 @@ TABLE: Final[tuple[Operation, ...]] = (
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
+    *workers.OPERATIONS,
     *statistics.OPERATIONS,
+    *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
     *users.OPERATIONS,
     get_openapi,
