@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -134,7 +135,9 @@ class OidcSignIn:
 
 def _create_client(settings: Settings, issuer: str) -> Any:
     try:
-        from authlib.integrations.starlette_client import StarletteOAuth2App  # noqa: PLC0415 - the extra `oidc`
+        with warnings.catch_warnings():  # Authlib warns of its own later versions, which concerns no operator
+            warnings.simplefilter("ignore")
+            from authlib.integrations.starlette_client import StarletteOAuth2App  # noqa: PLC0415 - the extra `oidc`
     except ImportError as error:
         raise InvalidSetting(
             f"oidc_issuer is set, and {error.name} is not installed", hint='run pip install "todoku[oidc]"'
