@@ -139,14 +139,14 @@ class App:
         """Moves the App, with its declarations, to another database. Not while a worker of this App runs."""
         url = str(read_secret("database", database, self.settings.secrets_dir))
         settings = msgspec.structs.replace(self.settings, database=url, schema=schema)
-        opened = open_database(settings)
+        self._database = opened = open_database(settings)
         self.store.close()
-        self._database = opened
         self.store.connect(opened)
         self.outbox.connect(opened, settings)
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Stops bulk acts and closes every connection."""
+        self.deliveries.bulk_acts.close()
         self.store.close()
 
     def about(self) -> About:
