@@ -69,9 +69,7 @@ class Till:
     def take(self, amount: int) -> int:
         """Takes money out of the till."""
         if self._locked:
-            raise PermissionError(
-                f"{amount} stays in the till, which is locked on purpose: run this again, and it opens"
-            )
+            raise PermissionError(f"{amount} stays in the till, which is locked on purpose: run this again")
         return amount
 
 

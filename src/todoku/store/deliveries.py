@@ -33,6 +33,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     reason: str | None = None
     fingerprint: str | None = None
+    """Of the traceback; empty: of deliveries without one."""
     key: str | None = None
     label: str | None = None
     """A label of the message, whatever it is; `labels` are those of HTTP requests."""
