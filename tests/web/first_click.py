@@ -1,7 +1,7 @@
 """`make show-web`: a newcomer's first minute, driven in a browser. Clicks and seconds are counted and printed.
 
-`todoku up` starts in a new directory. Once its page is up: find the failed message, see the line of code that failed, run
-it again, and see that it succeeded.
+`todoku up` starts in a new directory. Once its page is up: find the failed message, see the line of code that failed,
+run it again, and see that it succeeded.
 """
 
 from __future__ import annotations
@@ -104,9 +104,13 @@ def walk(page: Page) -> Walk:
 
 def main() -> int:
     """Prints how it went. Returns 1 if it took too many clicks or seconds."""
-    with tempfile.TemporaryDirectory() as home, demonstration(Path(home)) as url, running_browser() as browser:
-        with opened_page(browser, url) as (page, _):
-            done = walk(page)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        demonstration(Path(home)) as url,
+        running_browser() as browser,
+        opened_page(browser, url) as (page, _),
+    ):
+        done = walk(page)
     print(f"clicks: {done.clicks} (at most {MOST_CLICKS})")
     print(f"seconds after the page was up: {done.seconds:.1f} (less than {MOST_SECONDS:.0f})")
     print(f"seen: {done.line}")
