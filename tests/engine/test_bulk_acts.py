@@ -146,9 +146,7 @@ def test_more_than_two_wait_for_their_turn_and_more_than_that_are_refused(
 ) -> None:
     monkeypatch.setattr(bulk_acts, "MOST_WAITING", 1)
     bury(world, 6)
-    running = [acts.start("replay", Filter(), ADA, rate=0.05) for _ in range(2)]
-    for act in running:
-        until(acts, act, done=1)
+    running = [until(acts, acts.start("replay", Filter(), ADA, rate=0.05), done=1) for _ in range(2)]
     waiting = acts.start("replay", Filter(), ADA, rate=0.05)
     assert [act.state for act in acts.list()] == ["waiting", "running", "running"]
     with pytest.raises(InvalidAct, match="1 acts wait already") as caught:

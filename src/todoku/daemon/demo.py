@@ -28,7 +28,8 @@ LAST: Final = 120
 SCHEDULE: Final = "demo.report"
 _SECOND: Final = 1.0
 _QUIET: Final = 10.0
-_SIGNATURE: Final = {"by": "demonstration", "why": "it shows a schedule"}
+_BY: Final = "demonstration"
+_WHY: Final = "it shows a schedule"
 
 
 class DemoMessage(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class DemoPublisher:
     def run(self) -> None:
         """Publishes them all. It takes minutes: call it in a daemon thread."""
         with suppress(TodokuError):  # stopping, or the database is gone: the guardrail reports it
-            self._box.schedules.add(SCHEDULE, "demo.report", {"of": "orders"}, every=15, **_SIGNATURE)
+            self._box.schedules.add(SCHEDULE, "demo.report", {"of": "orders"}, every=15, by=_BY, why=_WHY)
         for number, message in zip(range(LAST), _messages(), strict=False):
             with suppress(TodokuError):
                 self._box.publish(message.topic, message.payload, tx=None, key=message.key)
@@ -61,7 +62,7 @@ class DemoPublisher:
         """Stops publishing, and removes the schedule: another App on this database does not know what it publishes."""
         self._stopped.set()
         with suppress(TodokuError):
-            self._box.schedules.remove(SCHEDULE, **_SIGNATURE)
+            self._box.schedules.remove(SCHEDULE, by=_BY, why=_WHY)
 
 
 def _messages() -> Iterator[DemoMessage]:

@@ -271,6 +271,7 @@ class BulkActs:
         stop: threading.Event | None = None,
     ) -> ActResult | Replayed:
         store = self._outbox.store
+        perform: Callable[..., ActResult | Replayed]
         match act:
             case "replay":
                 perform = operations.replay
