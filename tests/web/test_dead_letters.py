@@ -139,6 +139,7 @@ def test_selection_focus_and_scroll_survive_live_updates(browser_page: Page, wor
     expect(browser_page.locator("[data-picked]")).to_have_text("3 selected")
     browser_page.locator(f"#pick-{ids[30]}").focus()
     top = browser_page.evaluate(f"document.getElementById('pick-{ids[30]}').getBoundingClientRect().top")
+    browser_page.mouse.move(600, 5)  # what is under the pointer waits
     (new,) = bury(world, 1)
     expect(browser_page.locator(f"#row-{new}")).to_be_attached()
     for id in ids[28:31]:

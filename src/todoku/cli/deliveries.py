@@ -1,4 +1,4 @@
-"""Commands that show deliveries (stats, list, reasons, workers, tail) or a single one (explain, ledger)."""
+"""Commands that show deliveries (stats, list, reasons, tail) or a single one (explain, ledger)."""
 
 from __future__ import annotations
 
@@ -253,28 +253,6 @@ def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_j
         columns = (*columns, "fingerprint")
         rows = [(*row, group.fingerprint) for row, group in zip(rows, groups, strict=True)]
     show_rows(columns, rows, as_json=as_json)
-
-
-@click.command()
-@database_option
-@utc_option
-@json_option
-def workers(database: str | None, schema: str | None, as_json: bool) -> None:
-    """List workers, their leases and what they hold."""
-    with open_app(database, schema) as box:
-        rows, now = box.store.leases.workers(), box.store.ping()
-    if not rows and not as_json:
-        say("no workers")
-        return
-    columns = ("id", "name", "state", "alive", "held", "started", "lease_ends")
-    show_rows(
-        columns,
-        [
-            (row.id, row.name, row.state, row.expires_at.timestamp() > now, row.held, row.started_at, row.expires_at)
-            for row in rows
-        ],
-        as_json=as_json,
-    )
 
 
 _OVERLAP = 5.0

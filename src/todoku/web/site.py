@@ -9,12 +9,36 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import acts, dead_letters, overview
+from todoku.web.pages import (
+    acts,
+    audit,
+    dead_letters,
+    doctor,
+    ledger,
+    overview,
+    schedules,
+    settings,
+    sources,
+    verification,
+    workers,
+)
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES, *dead_letters.PAGES, *acts.PAGES)
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *dead_letters.PAGES,
+    *acts.PAGES,
+    *schedules.PAGES,
+    *workers.PAGES,
+    *sources.PAGES,
+    *ledger.PAGES,
+    *audit.PAGES,
+    *settings.PAGES,
+    *doctor.PAGES,
+    *verification.PAGES,
+)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (

@@ -5,7 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import acts, deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import (
+    acts,
+    deliveries,
+    diagnostics,
+    endpoints,
+    messages,
+    queues,
+    schedules,
+    statistics,
+    tokens,
+    workers,
+)
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -26,7 +37,9 @@ TABLE: Final[tuple[Operation, ...]] = (
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
+    *workers.OPERATIONS,
     *statistics.OPERATIONS,
+    *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
     get_openapi,
 )
