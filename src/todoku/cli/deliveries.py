@@ -31,6 +31,7 @@ from todoku.core.status import Status
 from todoku.daemon.terminal import route_text
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked
+from todoku.engine.search import Searcher, SearchResult
 from todoku.store.attempts import Event
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
@@ -221,6 +222,53 @@ def list_(
         for one, row in zip(rows, table, strict=True)
     ]  # fmt: skip
     print_table(("id", *names, "status", "prio", "tries", *COLUMNS[8:]), cells)
+
+
+@click.command()
+@database_option
+@click.argument("text", nargs=-1, required=True)
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Show at most this many.")
+@click.option("--cursor", help="Go on from here: as the page before said.")
+@utc_option
+@json_option
+def search(
+    database: str | None, schema: str | None, text: tuple[str, ...], limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """Search deliveries by words, newest first, with why each waits.
+
+    TEXT is words such as status:failed topic:order.* payload.order_id:42 since:2h, or an id, a key, a label, a part of
+    an error.
+    """
+    with open_app(database, schema) as box:
+        searcher = Searcher(box.store, box.settings)
+        found = searcher.search(" ".join(text), reader="admin", cursor=cursor, limit=limit)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    rows = [
+        (
+            one.id, one.topic, one.destination, one.status, one.tries,
+            each.why.text if each.why is not None else one.reason, one.updated_at,
+        )
+        for each in found.items
+        for one in [each.delivery]
+    ]  # fmt: skip
+    if rows:
+        print_table(("id", "topic", "destination", "status", "tries", "why", "changed"), rows)
+    for line in (*found.notes, *looked_text(found)):
+        say_wrapped(line, indent=0)
+    if not rows:
+        exit_not_found()
+
+
+def looked_text(found: SearchResult) -> Iterator[str]:
+    """What a search did not look at, if it left something out."""
+    if found.sealed:
+        yield f"{found.sealed} payloads are encrypted, and were passed over"
+    if not found.complete:
+        yield f"looked at the newest {found.looked_at}; go on: --cursor {found.next}"
+    elif found.next is not None:
+        yield f"there may be more: --cursor {found.next}"
 
 
 def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:

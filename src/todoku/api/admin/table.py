@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, search, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -22,6 +22,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
