@@ -206,7 +206,7 @@ reference: setup ## write docs/reference again, from the signatures and docstrin
 lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	@command -v "$(UV)" >/dev/null 2>&1 || { echo "make lock needs uv: pip install uv, or name one with make lock UV=/path/to/uv" >&2; exit 1; }
 	$(UV_COMPILE) --upgrade --extra postgres --extra server -o requirements/runtime.txt pyproject.toml requirements/runtime.in
-	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra oidc --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra aws --extra gcp --extra vault --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
+	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra oidc --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra opensearch --extra elasticsearch --extra aws --extra gcp --extra vault --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
