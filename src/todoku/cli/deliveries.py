@@ -31,6 +31,7 @@ from todoku.core.status import Status
 from todoku.daemon.terminal import route_text
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked
+from todoku.engine.event_tail import EventTail
 from todoku.engine.search import Searcher, SearchResult
 from todoku.store.attempts import Event
 from todoku.store.deliveries import Delivery, Filter
@@ -325,10 +326,6 @@ def workers(database: str | None, schema: str | None, as_json: bool) -> None:
     )
 
 
-_OVERLAP = 5.0
-"""Seconds that each poll reads again. A transaction that commits late has the earlier time of its statement."""
-
-
 @click.command()
 @database_option
 @click.option("--since", type=duration, default="0", help="Also show past events, from this long ago: 10m.")
@@ -351,15 +348,9 @@ def tail(
 
 def _follow(box: App, since: float, interval: float, end: float | None) -> Iterator[Event]:
     """Yields each event once, until `end` on the monotonic clock."""
-    begin = box.store.ping() - since
-    seen: dict[tuple[str, str], float] = {}
+    following = EventTail(box.store, since=since)
     while True:
-        now = box.store.ping()
-        for event in box.store.attempts.tail(since=max(begin, now - since - _OVERLAP - interval)):
-            if seen.setdefault((event.what, event.mark), now) == now:
-                yield event
-        since = 0.0
-        seen = {mark: at for mark, at in seen.items() if at > now - 4 * (_OVERLAP + interval)}
+        yield from following.poll()
         if end is not None and time.monotonic() >= end:
             return
         time.sleep(max(interval, 0.05))
