@@ -39,7 +39,7 @@ from todoku.engine.jobs.event import E, Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.jobs.options import JobOptions, PublishOptions, RouteOptions
+from todoku.engine.jobs.options import EventOptions, JobOptions, PublishOptions, RouteOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
@@ -297,12 +297,12 @@ class App:
         """
         return hooks.declare(self.declarations, events, to, options)
 
-    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
+    def event(self, topic: str, **options: Unpack[EventOptions]) -> Callable[[E], E]:
         """Makes a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
 
-        `encrypted`: every message of this topic is stored encrypted; its key is not.
+        `encrypted`: its messages are stored encrypted; their key is not. `search`: fields to find new messages by.
         """
-        return self.declarations.event(topic, key, encrypted=encrypted)
+        return self.declarations.event(topic, options)
 
     def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
         """Requires payloads of `topic`, or of a pattern, to fit this JSON Schema: a mapping, or JSON text.
