@@ -22,6 +22,7 @@ from todoku.cli.settings import settings
 from todoku.cli.signing_keys import signing_keys
 from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
+from todoku.cli.users import users
 from todoku.cli.workers import workers
 from todoku.core.errors import TodokuError
 
@@ -35,7 +36,7 @@ SECTIONS: Final = {
         *(limit, pause, resume, release_expired, schedule, dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),
-    "Set up": (migrate, copy_command, tokens, signing_keys, encryption_keys),
+    "Set up": (migrate, copy_command, tokens, users, signing_keys, encryption_keys),
 }
 """Every command, in the order of `todoku --help`."""
 

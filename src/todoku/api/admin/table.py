@@ -16,6 +16,7 @@ from todoku.api.admin import (
     search,
     statistics,
     tokens,
+    users,
     workers,
 )
 from todoku.api.admin.openapi import document
@@ -43,6 +44,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *statistics.OPERATIONS,
     *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 
