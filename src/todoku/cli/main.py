@@ -9,7 +9,7 @@ import click
 
 from todoku.cli.batches import batch, hooks
 from todoku.cli.database import copy_command, doctor, migrate, verify
-from todoku.cli.deliveries import explain, ledger, list_, reasons, stats, tail
+from todoku.cli.deliveries import explain, ledger, list_, reasons, search, stats, tail
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
 from todoku.cli.messages import enqueue, publish, show
@@ -28,7 +28,7 @@ from todoku.core.errors import TodokuError
 
 SECTIONS: Final = {
     "Look; nothing is changed": (
-        *(status, stats, list_, show, explain, tail, reasons, workers),
+        *(status, stats, list_, search, show, explain, tail, reasons, workers),
         *(schedules, limits, batch, hooks, ledger, settings, doctor, verify),
     ),
     "Act; what you change is audited, with your name and reason": (

@@ -11,7 +11,9 @@ from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
 from todoku.web.pages import (
     account,
+    acts,
     audit,
+    dead_letters,
     doctor,
     ledger,
     overview,
@@ -28,6 +30,8 @@ from todoku.web.viewer import Entrance
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
+    *dead_letters.PAGES,
+    *acts.PAGES,
     *schedules.PAGES,
     *workers.PAGES,
     *sources.PAGES,

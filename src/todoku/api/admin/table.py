@@ -6,12 +6,14 @@ from functools import cache
 from typing import Any, Final
 
 from todoku.api.admin import (
+    acts,
     deliveries,
     diagnostics,
     endpoints,
     messages,
     queues,
     schedules,
+    search,
     statistics,
     tokens,
     users,
@@ -33,6 +35,8 @@ TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *acts.OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
