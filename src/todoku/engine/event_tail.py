@@ -21,6 +21,9 @@ OVERLAP: Final = 5.0
 _WORDS: Final = ("", "id", "topic", "destination", "status", "reason", "error", "key")
 """The words of a search that events can be filtered by."""
 
+LONGEST: Final = 600.0
+"""Seconds of the past that a page may ask for."""
+
 MOST: Final = 500
 """Events of each kind that one poll reads."""
 
@@ -51,6 +54,11 @@ class EventTail:
         self._seen = {mark: at for mark, at in self._seen.items() if at > now - 4 * OVERLAP - (now - self._last)}
         self._last = now
         return Polled(new, cut=max(kinds.values(), default=0) >= MOST)
+
+
+def poll_since(store: Store, moment: float) -> Polled:
+    """The events since a moment in unix seconds of the database, ten minutes ago at most, some of them from before."""
+    return EventTail(store, since=min(max(0.0, store.ping() - moment + OVERLAP), LONGEST)).poll()
 
 
 def event_filter(text: str) -> Callable[[Event], bool]:

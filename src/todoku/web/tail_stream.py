@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Final
@@ -15,7 +16,7 @@ from todoku.api.auth import GuardedRoute
 from todoku.api.problem import Refused
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import StoreError
-from todoku.engine.event_tail import EventTail, event_filter
+from todoku.engine.event_tail import EventTail, event_filter, poll_since
 from todoku.store.attempts import Event
 from todoku.store.store import Store
 from todoku.web.stream import Streams
@@ -76,18 +77,24 @@ class TailStreams:
         if isinstance(admitted, Response):
             raise Refused(401, "sign in to see what happens")
         listener = _Listener(event_filter(request.query_params.get("q", "")))
-        return self._streams.respond(self._listen(listener))
+        since = _moment(request.headers.get("last-event-id") or request.query_params.get("since", ""))
+        return self._streams.respond(self._listen(listener, since))
 
-    async def _listen(self, listener: _Listener) -> AsyncIterator[str]:
+    async def _listen(self, listener: _Listener, since: float | None) -> AsyncIterator[str]:
+        """The batches of one page, the first with what happened `since`. A page ignores events that it has."""
         self._listeners.add(listener)
         if self._polling is None or self._polling.done():
             self._polling = asyncio.create_task(self._poll())
         try:
             yield "retry: 3000\n\n"
+            if since is not None:
+                polled = await asyncio.to_thread(poll_since, self._store, since)
+                listener.put(polled.events, cut=polled.cut)
             while True:
                 with suppress(TimeoutError):
                     batch = await asyncio.wait_for(listener.batches.get(), 15)
-                    yield f"event: events\ndata: {encode_json(batch).decode()}\n\n"
+                    newest = f"id: {batch.items[-1].at.timestamp()}\n" if batch.items else ""
+                    yield f"{newest}event: events\ndata: {encode_json(batch).decode()}\n\n"
                     continue
                 yield ": still here\n\n"
         finally:
@@ -104,3 +111,10 @@ class TailStreams:
                 for listener in self._listeners:
                     listener.put(polled.events, cut=polled.cut)
             await asyncio.sleep(POLL)
+
+
+def _moment(text: str) -> float | None:
+    """Unix seconds that a page sent; None: it sent none that can be read."""
+    with suppress(ValueError):
+        return value if math.isfinite(value := float(text[:32])) else None
+    return None

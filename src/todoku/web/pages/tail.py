@@ -7,20 +7,19 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import InvalidAct
-from todoku.engine.event_tail import EventTail, event_filter
+from todoku.engine.event_tail import LONGEST, EventTail, event_filter
 from todoku.store.attempts import Event
 from todoku.web.page import page
 from todoku.web.view import Answer, View
 
 _SHOWN: Final = 50
-_LAST: Final = 600.0
-"""Seconds of the past that the page begins with."""
 
 
 class RecentEvents(msgspec.Struct, frozen=True):
-    """The newest events, newest first; or why there are none."""
+    """The newest events, newest first, as of `at` (unix seconds of the database); or why there are none."""
 
     items: tuple[Event, ...]
+    at: float = 0.0
     error: str = ""
 
 
@@ -30,10 +29,11 @@ def tail(view: View) -> Answer:
     try:
         matches = event_filter(view.query.get("q", ""))
     except InvalidAct as error:
-        return view.answer("tail.html", RecentEvents((), str(error)), status=422)
-    events = EventTail(view.context.store, since=_LAST).poll().events
+        return view.answer("tail.html", RecentEvents((), error=str(error)), status=422)
+    at = view.context.store.ping()
+    events = EventTail(view.context.store, since=LONGEST).poll().events
     newest = [event for event in events if matches(event)][: -_SHOWN - 1 : -1]
-    return view.answer("tail.html", RecentEvents(tuple(newest)))
+    return view.answer("tail.html", RecentEvents(tuple(newest), at))
 
 
 PAGES: Final = (tail,)

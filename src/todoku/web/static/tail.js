@@ -5,6 +5,14 @@ const SHOWN = 300, HELD = 1000;
 if (table) {
   const rows = table.tBodies[0];
   let waiting = [], dropped = 0, cut = false, pressed = false;
+  const seen = new Set([...rows.rows].map((row) => row.dataset.mark));
+  const isNew = (event) => {
+    const mark = event.what + " " + event.mark;
+    if (seen.has(mark)) return false;
+    seen.add(mark);
+    if (seen.size > 4 * HELD) seen.delete(seen.values().next().value);
+    return true;
+  };
 
   const isRead = () => {
     const selection = getSelection();
@@ -47,7 +55,7 @@ if (table) {
     const batch = JSON.parse(message.data);
     dropped += batch.dropped;
     cut ||= batch.cut;
-    waiting.push(...batch.items);
+    waiting.push(...batch.items.filter(isNew));
     if (waiting.length > HELD) { dropped += waiting.length - HELD; waiting = waiting.slice(-HELD); }
     flush();
   });
