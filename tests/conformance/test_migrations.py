@@ -48,6 +48,8 @@ STEPS = [
     (10, "partitions"),
     (11, "tracebacks"),
     (12, "sign_in"),
+    (13, "inspection"),
+    (14, "labels"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

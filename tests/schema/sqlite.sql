@@ -140,6 +140,9 @@ CREATE INDEX todoku_delivery_gate_running on todoku_delivery (gate)
 CREATE INDEX todoku_delivery_lane on todoku_delivery (lane, id)
     where lane is not null and status <> 'aborted';
 
+CREATE INDEX todoku_delivery_lane_dead on todoku_delivery (lane, id)
+    where status = 'aborted' and lane is not null;
+
 CREATE INDEX todoku_delivery_message on todoku_delivery (message_seq);
 
 CREATE INDEX todoku_delivery_owner on todoku_delivery (worker_id)
@@ -246,6 +249,12 @@ CREATE TABLE todoku_inbox_sequence (
     sequence integer not null,
     seen_at  integer not null,
     primary key (consumer, key)
+) strict, without rowid;
+
+CREATE TABLE todoku_label (
+    label       text not null,
+    message_seq integer not null,
+    primary key (label, message_seq)
 ) strict, without rowid;
 
 CREATE TABLE todoku_lane (
