@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import deliveries, endpoints, messages, overview, queues, schedules, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -19,6 +19,7 @@ def get_openapi() -> dict[str, Any]:
 
 
 TABLE: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,

@@ -1,0 +1,49 @@
+"""Values that many viewers look at: each is computed once for all of them, and seldom enough to cost little."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cachetools import TLRUCache
+
+T = TypeVar("T")
+
+_MOST_VALUES: Final = 256
+_SHARE: Final = 50.0
+"""A value is kept for so many times the seconds it took, so that it takes at most a fiftieth of one core's time."""
+_LONGEST: Final = 30.0
+
+
+class SharedValues:
+    """Values by name, each with the time it is kept. Thread-safe: one thread computes a value, the others wait."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._values: TLRUCache[str, tuple[Any, float]] = TLRUCache(
+            _MOST_VALUES, ttu=lambda _name, value, now: now + value[1], timer=monotonic
+        )
+        self._lock = threading.Lock()
+        self._computing: dict[str, threading.Lock] = {}
+
+    def get(self, name: str, compute: Callable[[], T], *, kept: float = 1.0) -> T:
+        """Returns the value of this name; computes it if it is older than `kept` seconds, or than it is worth."""
+        with self._lock:
+            if (found := self._values.get(name)) is not None:
+                return found[0]  # type: ignore[no-any-return]
+            computing = self._computing.setdefault(name, threading.Lock())
+        with computing:
+            with self._lock:
+                if (found := self._values.get(name)) is not None:
+                    return found[0]  # type: ignore[no-any-return]
+            began = self._monotonic()
+            try:
+                value = compute()
+            finally:
+                with self._lock:
+                    self._computing.pop(name, None)
+            with self._lock:
+                self._values[name] = (value, max(kept, min(_LONGEST, _SHARE * (self._monotonic() - began))))
+            return value
