@@ -17,22 +17,22 @@ _GONE: Final = "00000000-0000-4000-8000-000000000000"
 # One row for each n: a message, and how it ended. `{at}` spreads them evenly over the days, the last one is now.
 _MESSAGE: Final = """
 insert into todoku_message (seq, id, topic, type, key, payload, content_type, headers, labels, created_at)
-select n, {id}, 'order.' || n % 5, 'order.' || n % 5, 'customer-' || n % 20000,
-       '{{"order_id": ' || n || ', "amount": ' || n % 997 || ', "currency": "EUR", "note": "{note}"}}'{json},
+select n, {id}, 'order.' || (n % 5), 'order.' || (n % 5), 'customer-' || (n % 20000),
+       '{{"order_id": ' || n || ', "amount": ' || (n % 997) || ', "currency": "EUR", "note": "{note}"}}'{json},
        'application/json', '{{"correlation_id": "c-' || n || '"}}'{json}, null, {at}
   from {numbers}
 """
 _HISTORY: Final = """
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count,
                             worker_id, run_ms)
-select {ended}, n, 1, n, 'ship-' || n % 8, 'queue-' || n % 4, 1, 0, '{gone}'{uuid}, n % 200 from {numbers}
+select {ended}, n, 1, n, 'ship-' || (n % 8), 'queue-' || (n % 4), 1, 0, '{gone}'{uuid}, n % 200 from {numbers}
 """
 _DEAD: Final = """
 insert into todoku_delivery (id, message_seq, destination, queue, priority, status, attempts, max_attempts, epoch,
                              next_run_at, claimed_at, updated_at, reason, error, fingerprint)
-select n, n, 'ship-' || n % 8, 'queue-' || n % 4, 0, 'aborted', 3, 3, 6, {at}, {at}, {ended},
+select n, n, 'ship-' || (n % 8), 'queue-' || (n % 4), 0, 'aborted', 3, 3, 6, {at}, {at}, {ended},
        case n % 4 when 0 then 'HTTP_5XX' when 1 then 'TIMEOUT' when 2 then 'BAD_PAYLOAD' else 'EXCEPTION' end,
-       'the warehouse did not take order ' || n || ': shelf ' || n % 50 || ' is full', 'print-' || n % 40
+       'the warehouse did not take order ' || n || ': shelf ' || (n % 50) || ' is full', 'print-' || (n % 40)
   from {numbers}
 """
 _ATTEMPT: Final = """
@@ -40,8 +40,8 @@ insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ende
                             message_seq, fingerprint, run_ms, final)
 select n, 0, 3, 5, {at}, {ended},
        case n % 4 when 0 then 'HTTP_5XX' when 1 then 'TIMEOUT' when 2 then 'BAD_PAYLOAD' else 'EXCEPTION' end,
-       'the warehouse did not take order ' || n || ': shelf ' || n % 50 || ' is full', '{gone}'{uuid}, n,
-       'print-' || n % 40, n % 900, {true} from {numbers}
+       'the warehouse did not take order ' || n || ': shelf ' || (n % 50) || ' is full', '{gone}'{uuid}, n,
+       'print-' || (n % 40), n % 900, {true} from {numbers}
 """
 _NOTE: Final = "a parcel like any other, with a note of usual length"
 
@@ -54,9 +54,8 @@ def fill_postgres(url: str, history: int, dead: int) -> None:
         for back in range(DAYS + 1):
             day = (now - timedelta(days=back)).date()
             bounds = f"from ('{day} 00:00Z') to ('{day + timedelta(days=1)} 00:00Z')"
-            connection.execute(
-                f"create table if not exists todoku_history_{day:%Y%m%d} partition of todoku_history for values {bounds}"  # type: ignore[arg-type]
-            )
+            partition = f"todoku_history_{day:%Y%m%d} partition of todoku_history for values {bounds}"
+            connection.execute(f"create table if not exists {partition}")  # type: ignore[arg-type]
         _fill(connection, history, dead, _postgres_words(now, history + dead), "generate_series({0}, {1}) n")
         for table, column in (("message", "seq"), ("delivery", "id")):
             connection.execute(
@@ -107,9 +106,7 @@ def _sqlite_words(now: datetime, number: int) -> dict[str, str]:
     at = f"({round(now.timestamp() * 1e6)} - ({number} - n) * {round(DAYS * 86400e6 / number)})"
     ms = f"printf('%012x', {at} / 1000)"
     random = "lower(hex(randomblob(8)))"
-    id = (
-        "(select substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(r, 1, 3) || '-8' || substr(r, 4, 3) || '-'"
-    )
+    id = "(select substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(r, 1, 3) || '-8' || substr(r, 4, 3) || '-'"
     id += f" || substr(r || '000000', 5, 12) from (select {ms} as ms, {random} as r))"
     return {
         "id": id, "at": at, "ended": f"{at} + 300000 * (n % 7)",

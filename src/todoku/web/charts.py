@@ -35,11 +35,14 @@ def sparkline(values: Sequence[float], *, label: str, width: int = 120, height: 
 
 
 def bars(
-    bands: Sequence[Band], titles: Sequence[str], *, label: str, width: int = 720, height: int = 140
+    bands: Sequence[Band], titles: Sequence[str], *, label: str, line: Band | None = None,
+    width: int = 720, height: int = 140,
 ) -> Markup:  # fmt: skip
-    """Returns stacked bars over time: one for each title, the bands from bottom to top."""
+    """Returns stacked bars over time: one for each title, the bands from bottom to top, and a line across them."""
     totals = [sum(band.values[place] for band in bands) for place in range(len(titles))]
-    top, step = max([*totals, 1.0]), width / max(1, len(titles))
+    across = () if line is None else line.values
+    top, step = max([*totals, *across, 1.0]), width / max(1, len(titles))
+    named_bands = bands if line is None else (*bands, line)
     shapes: list[Markup] = []
     for place, title in enumerate(titles):
         parts, level = list[Markup](), float(height)
@@ -48,11 +51,23 @@ def bars(
             level -= size
             if size > 0:
                 parts.append(_rectangle(band.colour, place * step + 0.5, level, step - 1, size))
-        named = ", ".join(f"{band.name} {band.values[place]:,.0f}" for band in bands)
+        named = ", ".join(f"{band.name} {band.values[place]:,.0f}" for band in named_bands)
         shapes.append(Markup("<g><title>{}: {}</title>{}</g>").format(title, named, Markup("").join(parts)))
+    if line is not None:
+        shapes.append(_across(line, top, step, height))
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     ).format(width, height, label, Markup("").join(shapes))
+
+
+def _across(line: Band, top: float, step: float, height: int) -> Markup:
+    points = " ".join(
+        f"{(place + 0.5) * step:.1f},{height - value / top * (height - 4):.1f}"
+        for place, value in enumerate(line.values)
+    )
+    return Markup('<polyline class="{}" points="{}" fill="none" vector-effect="non-scaling-stroke"/>').format(
+        escape(line.colour), points
+    )
 
 
 def _rectangle(colour: str, x: float, y: float, width: float, height: float) -> Markup:

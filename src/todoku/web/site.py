@@ -9,12 +9,12 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import overview
+from todoku.web.pages import endpoints, overview, queues
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES,)
+PAGES: Final[tuple[Page, ...]] = (*overview.PAGES, *queues.PAGES, *endpoints.PAGES)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (

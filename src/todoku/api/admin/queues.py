@@ -68,6 +68,7 @@ def list_queues(context: RequestContext) -> Queues:
 def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Pauses a queue: workers claim nothing from it; running deliveries continue."""
     operations.pause(context.store, where.name, signed(by, body))
+    context.numbers.forget()
     return Set(of="queue", name=where.name, paused=True)
 
 
@@ -75,6 +76,7 @@ def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str)
 def resume_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Resumes a queue."""
     operations.resume(context.store, where.name, signed(by, body))
+    context.numbers.forget()
     return Set(of="queue", name=where.name, paused=False)
 
 
@@ -109,6 +111,7 @@ def _set_limit(context: RequestContext, of: operations.Kind, name: str, body: Li
         rate=body.rate,
         lasts=body.lasts,
     )
+    context.numbers.forget()
     return Set(of=of, name=name, concurrency=body.concurrency, rate=body.rate, lasts=body.lasts)
 
 

@@ -52,7 +52,11 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def endpoint_health(numbers: SharedNumbers) -> tuple[EndpointHealth, ...]:
-    """Returns all destinations by name."""
+    """Returns all destinations by name, at most a few seconds old."""
+    return numbers.share("endpoint health", lambda: _all_health(numbers))
+
+
+def _all_health(numbers: SharedNumbers) -> tuple[EndpointHealth, ...]:
     flows, now, known = numbers.flows("minute"), numbers.now(), numbers.known()
     limits = {limit.name: limit for limit in numbers.limits().destinations}
     since = max(numbers.failures_since(), flows.points[0].at.timestamp())

@@ -81,7 +81,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overview(numbers: SharedNumbers, settings: Settings, per: Per = "minute") -> Overview:
-    """Returns the overview."""
+    """Returns the overview, at most a few seconds old."""
+    return numbers.share(f"overview {per}", lambda: _overview(numbers, settings, per))
+
+
+def _overview(numbers: SharedNumbers, settings: Settings, per: Per) -> Overview:
     flows, counts, lag = numbers.flows(per), numbers.counts(), numbers.lag()
     queues, destinations = queue_health(numbers), endpoint_health(numbers)
     dead, now, workers = numbers.dead_reasons(), numbers.now(), worker_leases(numbers)

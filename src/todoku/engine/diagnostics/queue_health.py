@@ -42,7 +42,11 @@ class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queue_health(numbers: SharedNumbers) -> tuple[QueueHealth, ...]:
-    """Returns all queues by name."""
+    """Returns all queues by name, at most a few seconds old."""
+    return numbers.share("queue health", lambda: _all_health(numbers))
+
+
+def _all_health(numbers: SharedNumbers) -> tuple[QueueHealth, ...]:
     limits = {limit.name: limit for limit in numbers.limits().queues}
     depths, flows = numbers.depths(), numbers.flows("minute")
     throughput = done_per_minute(flows)

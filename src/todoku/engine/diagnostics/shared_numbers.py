@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +25,7 @@ from todoku.store.samples import Failure, Success
 from todoku.store.statistics import Counts, Lag
 from todoku.store.store import Store
 
+T = TypeVar("T")
 Per = Literal["minute", "hour"]
 
 _WIDTHS: Final[dict[Per, tuple[int, int]]] = {"minute": (60, 60), "hour": (3600, 48)}
@@ -51,9 +54,18 @@ class SharedNumbers:
         self._settings = settings
         self._values = SharedValues() if values is None else values
 
+    def share(self, name: str, compute: Callable[[], T]) -> T:
+        """Returns what was made of the numbers just now, for all viewers."""
+        return self._values.get(name, compute)
+
+    def forget(self) -> None:
+        """Forgets everything, after an act: its author looks at once whether it worked."""
+        self._values.clear()
+
     def now(self) -> float:
-        """The database's clock, in unix seconds."""
-        return self._store.ping()
+        """The database's clock, in unix seconds: asked once a second, and counted on in between."""
+        ahead = self._values.get("clock", lambda: self._store.ping() - time.monotonic())
+        return ahead + time.monotonic()
 
     def flows(self, per: Per) -> Flows:
         """What arrived and ended in the last hour by minute, or in the last two days by hour; the last is unfinished.

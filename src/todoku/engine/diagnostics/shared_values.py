@@ -28,6 +28,11 @@ class SharedValues:
         self._lock = threading.Lock()
         self._computing: dict[str, threading.Lock] = {}
 
+    def clear(self) -> None:
+        """Forgets all values."""
+        with self._lock:
+            self._values.clear()
+
     def get(self, name: str, compute: Callable[[], T], *, kept: float = 1.0) -> T:
         """Returns the value of this name; computes it if it is older than `kept` seconds, or than it is worth."""
         with self._lock:

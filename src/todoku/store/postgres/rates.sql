@@ -2,15 +2,18 @@
 
 -- name: arrival_edges
 -- Only reads, by a few probes of indexes for each edge: the first message from then on, by the time in its id, and the
--- first delivery of it or of a later message. A message cannot end before it arrives, so older days are not looked at.
+-- first delivery of it or of a later message. Ids of one millisecond are in any order, so a few are looked at. A message
+-- cannot end before it arrives, so older days are not read.
 select s.n, least(d.id, h.delivery_id)
   from json_to_recordset(:edges::json) as s(n int, low uuid, at float8)
- cross join lateral (select seq from todoku_message where id >= s.low order by id limit 1) m
+ cross join lateral (
+    select min(seq) as seq from (select seq from todoku_message where id >= s.low order by id limit 20) first) m
   left join lateral (
     select id from todoku_delivery where message_seq >= m.seq order by message_seq limit 1) d on true
   left join lateral (
     select delivery_id from todoku_history
      where message_seq >= m.seq and finished_at >= to_timestamp(s.at) order by message_seq limit 1) h on true
+ where m.seq is not null
 
 -- name: last_delivery
 -- Only reads: the last id that a delivery got, of those that wait or are dead, and of the newest message that ended.

@@ -2,15 +2,15 @@
 
 -- name: arrival_edges
 -- Only reads, by a few probes of indexes for each edge: the first message from then on, by the time in its id, and the
--- first delivery of it or of a later message.
+-- first delivery of it or of a later message. Ids of one millisecond are in any order, so a few are looked at.
 select n, nullif(min(ifnull((select d.id from todoku_delivery d
                               where d.message_seq >= seq order by d.message_seq limit 1), 9223372036854775807),
                      ifnull((select h.delivery_id from todoku_history h
                               where h.message_seq >= seq order by h.message_seq limit 1), 9223372036854775807)),
                  9223372036854775807)
   from (select json_extract(s.value, '$.n') as n,
-               (select m.seq from todoku_message m
-                 where m.id >= json_extract(s.value, '$.low') order by m.id limit 1) as seq
+               (select min(seq) from (select m.seq from todoku_message m
+                 where m.id >= json_extract(s.value, '$.low') order by m.id limit 20)) as seq
           from json_each(:edges) s)
  where seq is not null
 
@@ -34,7 +34,8 @@ select finished_at / 1000000 / :width * :width, queue, destination, count(*)
  group by 1, 2, 3
 
 -- name: ended_sampled
--- Only reads: one row in :step, each counted :step times.
+-- Only reads: one row of each :step, counted :step times; not always the same one, or rows that take turns would be
+-- counted wrongly.
 with recursive
     picked(id, last) as (
         select (select rowid from todoku_history where finished_at >= :since order by finished_at limit 1),
@@ -42,7 +43,7 @@ with recursive
         union all
         select id + :step, last from picked where id + :step <= last)
 select h.finished_at / 1000000 / :width * :width, h.queue, h.destination, count(*) * :step
-  from picked p cross join todoku_history h on h.rowid = p.id
+  from picked p cross join todoku_history h on h.rowid = p.id + (p.id * 2654435761 >> 9) % :step
  where h.finished_at >= :since and h.finished_at < :until
  group by 1, 2, 3
 
