@@ -18,8 +18,8 @@ _GONE: Final = "00000000-0000-4000-8000-000000000000"
 _MESSAGE: Final = """
 insert into todoku_message (seq, id, topic, type, key, payload, content_type, headers, labels, created_at)
 select n, {id}, 'order.' || (n % 5), 'order.' || (n % 5), 'customer-' || (n % 20000),
-       '{{"order_id": ' || n || ', "amount": ' || (n % 997) || ', "currency": "EUR", "note": "{note}"}}'{json},
-       'application/json', '{{"correlation_id": "c-' || n || '"}}'{json}, null, {at}
+       ('{{"order_id": ' || n || ', "amount": ' || (n % 997) || ', "currency": "EUR", "note": "{note}"}}'){json},
+       'application/json', ('{{"correlation_id": "c-' || n || '"}}'){json}, null, {at}
   from {numbers}
 """
 _HISTORY: Final = """

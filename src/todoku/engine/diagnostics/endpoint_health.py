@@ -10,7 +10,7 @@ from todoku.core.rates import Percentiles, percentiles
 from todoku.engine.diagnostics.shared_numbers import SharedNumbers
 from todoku.store.limits import Restriction
 from todoku.store.rates import Flows
-from todoku.store.samples import Failure
+from todoku.store.samples import Failure, Success
 
 _HEALTHY: Final = 0.99
 """The share of successes from which on a destination is not called failing."""
@@ -105,7 +105,8 @@ def sent_per_minute(flows: Flows) -> dict[str, tuple[int, ...]]:
 
 def _run_times(numbers: SharedNumbers) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for one in (*numbers.successes(), *numbers.failures()):
+    ended: list[Success | Failure] = [*numbers.successes(), *numbers.failures()]
+    for one in ended:
         if one.run is not None:
             found.setdefault(one.destination, []).append(one.run)
     return found
