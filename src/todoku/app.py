@@ -39,7 +39,7 @@ from todoku.engine.jobs.event import E, Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.jobs.options import JobOptions, PublishOptions, RouteOptions
+from todoku.engine.jobs.options import EventOptions, JobOptions, PublishOptions, RouteOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
@@ -139,14 +139,14 @@ class App:
         """Moves the App, with its declarations, to another database. Not while a worker of this App runs."""
         url = str(read_secret("database", database, self.settings.secrets_dir))
         settings = msgspec.structs.replace(self.settings, database=url, schema=schema)
-        opened = open_database(settings)
+        self._database = opened = open_database(settings)
         self.store.close()
-        self._database = opened
         self.store.connect(opened)
         self.outbox.connect(opened, settings)
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Stops bulk acts and closes every connection."""
+        self.deliveries.bulk_acts.close()
         self.store.close()
 
     def about(self) -> About:
@@ -297,12 +297,12 @@ class App:
         """
         return hooks.declare(self.declarations, events, to, options)
 
-    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
+    def event(self, topic: str, **options: Unpack[EventOptions]) -> Callable[[E], E]:
         """Makes a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
 
-        `encrypted`: every message of this topic is stored encrypted; its key is not.
+        `encrypted`: its messages are stored encrypted; their key is not. `search`: fields to find new messages by.
         """
-        return self.declarations.event(topic, key, encrypted=encrypted)
+        return self.declarations.event(topic, options)
 
     def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
         """Requires payloads of `topic`, or of a pattern, to fit this JSON Schema: a mapping, or JSON text.

@@ -96,7 +96,9 @@ def test_no_plan_that_ran_has_a_disabled_node(postgres_url: str, situation: str)
         if (found := disabled(plan))
     }
     assert wrong == {}
-    assert {"limits", "publish", *UNPINNED - {"ended_sampled", "history_days"}} <= {query for query, _ in database.plans}
+    assert {"limits", "publish", *UNPINNED - {"ended_sampled", "history_days"}} <= {
+        query for query, _ in database.plans
+    }
 
 
 def look(store: Store, database: ExplainingPostgres) -> None:

@@ -8,6 +8,7 @@ from todoku.api.auth import Gate
 from todoku.app import App
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.shared_numbers import SharedNumbers
+from todoku.engine.diagnostics.verification_task import VerificationTask
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.outbox import Outbox
 from todoku.store.store import Store
@@ -21,6 +22,7 @@ class RequestContext(msgspec.Struct, frozen=True):
     gate: Gate
     group_commit: GroupCommit
     numbers: SharedNumbers
+    verification: VerificationTask = msgspec.field(default_factory=VerificationTask)
 
     @property
     def store(self) -> Store:

@@ -175,18 +175,44 @@ def check_settings(values: Mapping[str, object]) -> Settings:
     return msgspec.structs.replace(_check(checked), alerts=alerts)
 
 
+def find_origins(environ: Mapping[str, str], file: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Returns where `gather_settings` takes each setting from: a variable's name, or "todoku.toml".
+
+    A setting that is not in it has its default, unless it is given as an argument.
+    """
+    origins = dict.fromkeys(file or {}, FILE)
+    for name in (*Settings.__struct_fields__, *ALERT_SETTINGS):
+        if name not in ("backoff", "alerts") and (variable := _find_variable(environ, name)) is not None:
+            origins[name] = variable
+    listed = _find_variable(environ, "backoff_sec")
+    spread = [name for name in _BACKOFF_VARIABLES if environ.get(name, "").strip()]
+    if found := ([listed] if listed else spread):
+        origins["backoff"] = ", ".join(found)
+    elif origins.pop("backoff_sec", None) is not None:
+        origins["backoff"] = FILE
+    return origins
+
+
+FILE: Final = "todoku.toml"
+_BACKOFF_VARIABLES: Final = ("OUTBOX_BASE_BACKOFF_SECONDS", "OUTBOX_MAX_BACKOFF_SECONDS")
+
+
 def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
-    for variable in (f"TODOKU_{name.upper()}", *ALSO_READ_FROM.get(name, ())):
-        if (value := environ.get(variable, "").strip()) != "":
-            return value
-    return None
+    variable = _find_variable(environ, name)
+    return None if variable is None else environ[variable].strip()
+
+
+def _find_variable(environ: Mapping[str, str], name: str) -> str | None:
+    """Returns the variable that sets this setting: the first that is not empty."""
+    variables = (f"TODOKU_{name.upper()}", *ALSO_READ_FROM.get(name, ()))
+    return next((variable for variable in variables if environ.get(variable, "").strip()), None)
 
 
 def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff | None:
     """Returns a table from BACKOFF_SEC (`[5,10]` or `5,10`), or an exponential one from BASE/MAX_BACKOFF_SECONDS."""
     in_file = values.pop("backoff_sec", None)
     listed = _from_environment(environ, "backoff_sec")
-    base, cap = (environ.get(f"OUTBOX_{which}_BACKOFF_SECONDS", "").strip() for which in ("BASE", "MAX"))
+    base, cap = (environ.get(name, "").strip() for name in _BACKOFF_VARIABLES)
     try:
         if listed is not None:
             return table(*_numbers(listed))

@@ -23,7 +23,8 @@ from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.banner import Banner, banner, read_facts
 from todoku.daemon.database_start import Opening
-from todoku.daemon.demo import DemoPublisher, create_demo_app
+from todoku.daemon.demo import DemoPublisher, DemoReceiver
+from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.file_lock import FileLock
 from todoku.daemon.health_view import HealthView
 from todoku.daemon.http_thread import HttpThread, is_local, listen, listening_url
@@ -137,9 +138,18 @@ def up(options: DaemonOptions, show: Callable[[Banner, Sequence[str]], None], *,
         if lock is not None:
             lock.write_holder(f"pid {os.getpid()}, {daemon.address}")
         if publishes:
-            daemon.when_opened(DemoPublisher(box).run)
+            _demonstrate(daemon, stack)
         daemon.when_opened(lambda: show(greeting(daemon, options, publishes=publishes), daemon.credential_lines))
         return daemon.run()
+
+
+def _demonstrate(daemon: Daemon, stack: ExitStack) -> None:
+    """Lets the demonstration publish while the daemon runs. Its receiver listens before the workers start."""
+    receiver, publisher = DemoReceiver(), DemoPublisher(daemon.box)
+    receiver.start()
+    stack.callback(receiver.stop)
+    daemon.when_opened(publisher.run)
+    daemon.when_stopped(publisher.stop)
 
 
 def run(options: DaemonOptions) -> int:
@@ -167,6 +177,7 @@ class Daemon:
         configure_logging(options.log, masked=settings.mask_fields)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the guardrail reports a lost database
         self._when_opened: list[Callable[[], None]] = []
+        self._when_stopped: list[Callable[[], None]] = [box.close]
         self.credential_lines: list[str] = []
         """Lines that show credentials created by this start; to be printed once."""
         self.processes = options.workers or settings.processes or _default_processes(box)
@@ -202,6 +213,10 @@ class Daemon:
         """Registers `act` to run in a thread once the database can be used."""
         self._when_opened.append(act)
 
+    def when_stopped(self, act: Callable[[], None]) -> None:
+        """Registers `act` to run when the workers have stopped, before the database is closed."""
+        self._when_stopped.insert(0, act)
+
     def run(self) -> int:
         """Runs until stopped; returns the exit code."""
         if self._http is not None:
@@ -216,7 +231,11 @@ class Daemon:
             self._alerts.stop()
             if self._http is not None:
                 self._http.stop()
-            _in_thread(self.box.close).join(2.0)  # it may hang if the database is gone
+            _in_thread(self._close).join(2.0)  # it may hang if the database is gone
+
+    def _close(self) -> None:
+        for act in self._when_stopped:
+            act()
 
     def _on_opened(self) -> None:
         Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")

@@ -34,6 +34,7 @@ from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
 from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
+from todoku.store.search import SearchStore
 from todoku.store.secrets import SecretStore
 from todoku.store.situation import Situation, read_situation
 from todoku.store.sql import Steps
@@ -87,6 +88,11 @@ class Store:
     def deliveries(self) -> DeliveryStore:
         """Deliveries as people look at them."""
         return DeliveryStore(self.database)
+
+    @cached_property
+    def search(self) -> SearchStore:
+        """Searches deliveries, finished or not."""
+        return SearchStore(self.database)
 
     @cached_property
     def messages(self) -> MessageStore:

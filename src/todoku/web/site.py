@@ -9,12 +9,40 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import endpoints, overview, queues
+from todoku.web.pages import (
+    acts,
+    audit,
+    dead_letters,
+    doctor,
+    endpoints,
+    ledger,
+    overview,
+    queues,
+    schedules,
+    settings,
+    sources,
+    verification,
+    workers,
+)
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES, *queues.PAGES, *endpoints.PAGES)
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *dead_letters.PAGES,
+    *acts.PAGES,
+    *queues.PAGES,
+    *schedules.PAGES,
+    *workers.PAGES,
+    *endpoints.PAGES,
+    *sources.PAGES,
+    *ledger.PAGES,
+    *audit.PAGES,
+    *settings.PAGES,
+    *doctor.PAGES,
+    *verification.PAGES,
+)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (

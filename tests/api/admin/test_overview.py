@@ -89,5 +89,3 @@ def test_viewers_share_what_was_read_and_see_their_own_acts(server: Server, worl
     assert server.ask("GET", "/queues")["items"][0]["due"] == 1
     server.ask("POST", "/queues/warehouse/pause", json={"why": "a test"})
     assert server.ask("GET", "/queues")["items"][0]["paused"] is True
-
-

@@ -5,7 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, overview, queues, schedules, statistics, tokens
+from todoku.api.admin import (
+    acts,
+    deliveries,
+    diagnostics,
+    endpoints,
+    messages,
+    overview,
+    queues,
+    schedules,
+    search,
+    statistics,
+    tokens,
+    workers,
+)
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -23,10 +36,14 @@ TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *acts.OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
+    *workers.OPERATIONS,
     *statistics.OPERATIONS,
+    *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
     get_openapi,
 )
