@@ -16,6 +16,12 @@ from todoku.store.audit import Signed
 from todoku.web import charts
 from todoku.web.charts import Band
 
+TICK = """new Promise((seen) => {
+  const stream = new EventSource("/live");
+  stream.addEventListener("tick", () => { stream.close(); setTimeout(seen, 200); });
+})"""
+"""In the page: until it was told to fetch itself again, and has."""
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -33,7 +39,7 @@ def fill(world: World) -> int:
 
 def test_a_line_across_bars_scales_them() -> None:
     bars = charts.bars(
-        [Band("done", "succeeded", [1.0, 0.0])], ["a", "b"], line=Band("came", "arrived", [4, 0]), label="l"
+        (Band("done", "succeeded", (1.0, 0.0)),), ("a", "b"), line=Band("came", "arrived", (4, 0)), label="l"
     )
     assert bars.count("<rect") == 1
     assert "<title>a: done 1, came 4</title>" in bars
@@ -124,8 +130,7 @@ def test_an_open_form_is_not_taken_away_by_live_numbers(browser_page: Page, worl
     row.locator("summary", has_text="Limit").click()
     field = row.locator("form[action$='/queues/limit'] input[name=why]")
     field.fill("half a sen")
-    browser_page.wait_for_response(lambda answer: answer.url.endswith("/live"))
-    browser_page.wait_for_timeout(2500)
+    browser_page.evaluate(TICK)
     expect(field).to_have_value("half a sen")
     expect(field).to_be_focused()
 
@@ -144,7 +149,7 @@ def test_endpoints_are_disabled_and_keys_rotated(browser_page: Page, world: Worl
     browser_page.locator("summary", has_text="Rotate").click()
     browser_page.locator("form[action$='/endpoints/rotate'] input[name=why]").fill("a key leaked")
     browser_page.locator("form[action$='/endpoints/rotate'] button").click()
-    expect(browser_page.locator("#keys")).to_contain_text("QSTASH_CURRENT_SIGNING_KEY=sig_")
+    expect(browser_page.locator("#signing-keys")).to_contain_text("QSTASH_CURRENT_SIGNING_KEY=sig_")
 
 
 @needs_browser

@@ -16,11 +16,11 @@ from todoku.core.identity import uuid7
 from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
-_COUNTED: Final = 40_000
+_COUNTED: Final = 60_000
 """Up to this number the successes of a span are counted one by one; more are sampled."""
 
-_SAMPLED: Final = 400_000
-"""At most so many rows are read for a sample: it is drawn from whole days, also for an hour."""
+_SAMPLED: Final = 100_000
+"""At most about so many rows are read for a sample: it is drawn from whole days, also for an hour."""
 
 _FAILED: Final = 500
 """Failed attempts counted in each stretch; with more, their rate until then is taken for the whole stretch."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
 _ROWS_IN_BLOCK: Final = 64
@@ -59,17 +60,20 @@ class SampleStore:
 
 
 def _successes(tx: Tx, most: int) -> tuple[Success, ...]:
-    found: list[Success] = []
-    for part, blocks in tx.rows("history_parts"):
-        wanted = (most - len(found)) // _ROWS_IN_BLOCK + 2
-        rows = tx.rows("history_tail", part=part, after=max(0, blocks - wanted)) if blocks else []
-        found += [
-            Success(float(at), None if created is None else float(created), _seconds(run), queue, destination)
-            for at, created, run, queue, destination in rows
-        ]
-        if len(found) >= most:
+    blocks = most // _ROWS_IN_BLOCK + 2
+    found = list(map(_success, tx.rows("stray_tail", blocks=blocks)))
+    strays = len(found)
+    for since, until, last in tx.rows("history_parts"):
+        if len(found) - strays >= most:
             break
+        after, span = max(0, last - blocks), {"since": moment(since), "until": moment(until)}
+        found += map(_success, tx.rows("history_tail", after=after, **span) if last else ())
     return tuple(sorted(found, key=lambda one: one.finished_at, reverse=True)[:most])
+
+
+def _success(row: tuple[Any, ...]) -> Success:
+    at, created, run, queue, destination = row
+    return Success(float(at), None if created is None else float(created), _seconds(run), queue, destination)
 
 
 def _seconds(run_ms: int | None) -> float | None:

@@ -44,6 +44,7 @@ class Rendering:
             autoescape=select_autoescape(default=True, default_for_string=True),
             undefined=StrictUndefined,
             finalize=_inert,
+            auto_reload=False,
             trim_blocks=True,
             lstrip_blocks=True,
         )

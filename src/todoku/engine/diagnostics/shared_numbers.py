@@ -31,7 +31,7 @@ Per = Literal["minute", "hour"]
 _WIDTHS: Final[dict[Per, tuple[int, int]]] = {"minute": (60, 60), "hour": (3600, 48)}
 """Seconds of a stretch, and how many stretches there are."""
 
-_SUCCESSES: Final = 2_000
+_SUCCESSES: Final = 1_000
 _FAILURES: Final = 1_000
 _HOUR: Final = 3_600.0
 
@@ -56,7 +56,7 @@ class SharedNumbers:
 
     def share(self, name: str, compute: Callable[[], T]) -> T:
         """Returns what was made of the numbers just now, for all viewers."""
-        return self._values.get(name, compute)
+        return self._values.get(name, compute, kept=0.5, share=0)
 
     def forget(self) -> None:
         """Forgets everything, after an act: its author looks at once whether it worked."""
@@ -84,8 +84,8 @@ class SharedNumbers:
         return self._values.get(f"flows {since} {until}", read, kept=kept)
 
     def counts(self) -> Counts:
-        """Deliveries by status."""
-        return self._values.get("counts", lambda: self._store.statistics.counts(max_age=5.0))
+        """Deliveries by status. With very many they cost more than all the rest, and are read less often."""
+        return self._values.get("counts", lambda: self._store.statistics.counts(max_age=10.0), share=150.0)
 
     def lag(self) -> Lag:
         """How far behind the workers are."""
@@ -109,7 +109,7 @@ class SharedNumbers:
         return estimate_eta(self.lag().due, ended=rates.ended, arrived=rates.arrived)
 
     def successes(self) -> tuple[Success, ...]:
-        """The deliveries that succeeded last: at most 2,000, the newest first."""
+        """The deliveries that succeeded last: at most 1,000, the newest first."""
         return self._values.get("successes", lambda: self._store.samples.successes(most=_SUCCESSES))
 
     def failures(self) -> tuple[Failure, ...]:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _MOST_VALUES: Final = 256
 _SHARE: Final = 50.0
 """A value is kept for so many times the seconds it took, so that it takes at most a fiftieth of one core's time."""
-_LONGEST: Final = 30.0
+_LONGEST: Final = 10.0
 
 
 class SharedValues:
@@ -33,8 +33,11 @@ class SharedValues:
         with self._lock:
             self._values.clear()
 
-    def get(self, name: str, compute: Callable[[], T], *, kept: float = 1.0) -> T:
-        """Returns the value of this name; computes it if it is older than `kept` seconds, or than it is worth."""
+    def get(self, name: str, compute: Callable[[], T], *, kept: float = 2.0, share: float = _SHARE) -> T:
+        """Returns the value of this name; computes it if it is older than `kept` seconds and than it is worth.
+
+        `share`: it is kept for so many times the seconds it took (0: made of other values, which are kept longer).
+        """
         with self._lock:
             if (found := self._values.get(name)) is not None:
                 return found[0]  # type: ignore[no-any-return]
@@ -50,5 +53,5 @@ class SharedValues:
                 with self._lock:
                     self._computing.pop(name, None)
             with self._lock:
-                self._values[name] = (value, max(kept, min(_LONGEST, _SHARE * (self._monotonic() - began))))
+                self._values[name] = (value, max(kept, min(_LONGEST, share * (self._monotonic() - began))))
             return value

@@ -1,22 +1,30 @@
 -- Samples of what ended last.
 
 -- name: history_parts
--- Only reads the catalogue: the parts of the history that are written to now, the newest first, and how many blocks each
+-- Only reads the catalogue: the days of the history that are written to now, the newest first, and how many blocks each
 -- has. Rows are appended, so the last blocks have the rows that ended last.
-select c.oid::bigint, pg_relation_size(c.oid) / 8192
-  from pg_inherits i join pg_class c on c.oid = i.inhrelid
- where i.inhparent = 'todoku_history'::regclass
-   and (right(c.relname, 8) = '_default'
-        or right(c.relname, 8) between to_char(todoku_now() at time zone 'UTC' - interval '1 day', 'YYYYMMDD')
-                                   and to_char(todoku_now() at time zone 'UTC', 'YYYYMMDD'))
- order by right(c.relname, 8) = '_default', c.relname desc
+select date_part('epoch', day), date_part('epoch', day + interval '1 day'), blocks
+  from (select to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' as day,
+               pg_relation_size(c.oid) / 8192 as blocks
+          from pg_inherits i join pg_class c on c.oid = i.inhrelid
+         where i.inhparent = 'todoku_history'::regclass and right(c.relname, 8) <> '_default') days
+ where day between todoku_now() - interval '2 days' and todoku_now()
+ order by day desc
 
 -- name: history_tail
--- Only reads the last blocks of one part, and the message of each row by its key. The time leaves older days out.
+-- Only reads the last blocks of one day, and the message of each row by its key.
 select date_part('epoch', h.finished_at), date_part('epoch', m.created_at), h.run_ms, h.queue, h.destination
   from (select finished_at, message_seq, run_ms, queue, destination from todoku_history
-         where tableoid = :part::bigint::oid and ctid >= format('(%s,0)', :after::bigint)::tid
-           and finished_at > todoku_now() - interval '2 days' offset 0) h
+         where ctid >= format('(%s,0)', :after::bigint)::tid
+           and finished_at >= :since::timestamptz and finished_at < :until::timestamptz offset 0) h
+  left join lateral (select created_at from todoku_message where seq = h.message_seq limit 1) m on true
+
+-- name: stray_tail
+-- As history_tail, of the rows outside every day (H27): usually there are none.
+select date_part('epoch', h.finished_at), date_part('epoch', m.created_at), h.run_ms, h.queue, h.destination
+  from (select finished_at, message_seq, run_ms, queue, destination from todoku_history_default
+         where ctid >= format('(%s,0)', greatest(0, pg_relation_size('todoku_history_default'::regclass) / 8192 - :blocks))::tid
+        offset 0) h
   left join lateral (select created_at from todoku_message where seq = h.message_seq limit 1) m on true
 
 -- name: failures_tail

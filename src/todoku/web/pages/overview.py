@@ -27,18 +27,19 @@ def overview(view: View) -> Answer:
 
 def _bands(value: Overview) -> tuple[Band, ...]:
     return (
-        Band("succeeded", "succeeded", [flow.succeeded for flow in value.flows]),
-        Band("retried", "failed", [flow.retried for flow in value.flows]),
-        Band("failed", "aborted", [flow.failed for flow in value.flows]),
+        Band("succeeded", "succeeded", tuple(flow.succeeded for flow in value.flows)),
+        Band("retried", "failed", tuple(flow.retried for flow in value.flows)),
+        Band("failed", "aborted", tuple(flow.failed for flow in value.flows)),
     )
 
 
 def _arrived(value: Overview) -> Band:
-    return Band("arrived", "arrived", [flow.arrived for flow in value.flows])
+    return Band("arrived", "arrived", tuple(flow.arrived for flow in value.flows))
 
 
-def _titles(value: Overview) -> list[str]:
-    return [flow.at.strftime("%H:%M" if value.per == "minute" else "%m-%d %H:%M") + " UTC" for flow in value.flows]
+def _titles(value: Overview) -> tuple[str, ...]:
+    shown = "%H:%M UTC" if value.per == "minute" else "%m-%d %H:%M UTC"
+    return tuple(flow.at.strftime(shown) for flow in value.flows)
 
 
 PAGES: Final = (overview,)
