@@ -65,7 +65,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
 DEMO := $(if $(TODOKU_APP)$(TODOKU_DATABASE)$(TODOKU_DATABASE_FILE)$(DATABASE_URL)$(wildcard todoku.toml),,--demo)
 
 up: setup-runtime ## start todoku with a demonstration on the embedded default (a SQLite file here)
-	@$(PY) -m todoku up $(DEMO)
+	@$(PY) -m todoku up --open $(DEMO)
 
 example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
 	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }

@@ -48,6 +48,16 @@ def refuse_public_credentials(settings: Settings, listening: socket.socket) -> N
         )
 
 
+def refuse_open(listening: socket.socket) -> None:
+    """Raises CannotStart if other machines can reach a server whose dashboard asks no one to sign in."""
+    if not is_local(listening):
+        listening.close()
+        raise CannotStart(
+            "--open serves the dashboard without sign-in, and other machines could reach it",
+            hint="listen on 127.0.0.1, or leave out --open and sign in with a token or a user",
+        )
+
+
 def create_credentials(store: Store, settings: Settings, address: str) -> list[str]:
     """Creates the first token and the signing keys unless they exist. Returns the lines that show the new ones.
 
@@ -65,7 +75,9 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
 
 
 if TYPE_CHECKING:
+    from todoku.api.auth import GuardedRoute
     from todoku.api.ingest_fast_path import ServedApp
+    from todoku.api.request_context import RequestContext
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _EXIT_WITHIN: Final = 10.0
@@ -82,6 +94,8 @@ class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     http: bool = True
     log: Style = "auto"
+    is_open: bool = False
+    """The dashboard needs no sign-in; only this machine may reach it."""
 
 
 def export_options(options: DaemonOptions) -> None:
@@ -205,9 +219,13 @@ class Daemon:
             host = settings.host if options.host is None else options.host
             listening = listen(host, settings.port if options.port is None else options.port)
             refuse_public_credentials(settings, listening)
+            if options.is_open:
+                refuse_open(listening)
             self.address = listening_url(listening)
             view = HealthView(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(lambda: create_http_app(box, view, local=is_local(listening)), listening)
+            self._http = HttpThread(
+                lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+            )
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""
@@ -311,15 +329,23 @@ def _default_processes(box: App) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def create_http_app(box: App, watched: HealthView, *, local: bool) -> ServedApp:
-    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
-    from todoku.api.server import server_app  # noqa: PLC0415
-    from todoku.web.site import web_routes  # noqa: PLC0415
-    from todoku.web.viewer import OpenEntrance  # noqa: PLC0415
+def create_http_app(box: App, watched: HealthView, *, local: bool, is_open: bool = False) -> ServedApp:
+    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`.
 
-    return server_app(
-        box, watched, local=local, more=lambda context: web_routes(context, OpenEntrance(context.gate))
-    )  # fmt: skip
+    `is_open`: the dashboard needs no sign-in.
+    """
+    from todoku.api.server import server_app  # noqa: PLC0415
+    from todoku.web.entrance import OpenEntrance  # noqa: PLC0415
+    from todoku.web.sign_in import SignInEntrance  # noqa: PLC0415
+    from todoku.web.site import web_routes  # noqa: PLC0415
+
+    def routes(context: RequestContext) -> list[GuardedRoute]:
+        read_only = context.settings.web_read_only
+        return web_routes(
+            context, OpenEntrance(context.gate, read_only=read_only) if is_open else SignInEntrance(context)
+        )
+
+    return server_app(box, watched, local=local, more=routes)
 
 
 def _print_credentials(daemon: Daemon) -> None:

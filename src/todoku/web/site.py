@@ -10,6 +10,7 @@ from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
 from todoku.web.pages import (
+    account,
     acts,
     audit,
     dead_letters,
@@ -19,6 +20,7 @@ from todoku.web.pages import (
     schedules,
     settings,
     sources,
+    users,
     verification,
     workers,
 )
@@ -38,6 +40,8 @@ PAGES: Final[tuple[Page, ...]] = (
     *settings.PAGES,
     *doctor.PAGES,
     *verification.PAGES,
+    *users.PAGES,
+    *account.PAGES,
 )
 """Every page and act, from all modules of `web/pages`."""
 
@@ -73,4 +77,4 @@ def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute
     rendering = Rendering(assets, navigation(), without_password(context.settings.database))
     streams = Streams(entrance)
     pages = [page_route(page, context, entrance, rendering) for page in PAGES]
-    return [assets.route(), streams.route(), *pages]
+    return [assets.route(), streams.route(), *pages, *entrance.routes(context, rendering)]

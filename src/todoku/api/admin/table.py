@@ -13,8 +13,10 @@ from todoku.api.admin import (
     messages,
     queues,
     schedules,
+    search,
     statistics,
     tokens,
+    users,
     workers,
 )
 from todoku.api.admin.openapi import document
@@ -34,6 +36,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
     *acts.OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
@@ -41,6 +44,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *statistics.OPERATIONS,
     *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 
