@@ -48,6 +48,8 @@ STEPS = [
     (10, "partitions"),
     (11, "tracebacks"),
     (12, "sign_in"),
+    (13, "inspection"),
+    (14, "labels"),
     (17, "causes"),
 ]
 LATEST = STEPS[-1][0]
