@@ -116,6 +116,9 @@ CREATE TABLE todoku_delivery (
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
 
+CREATE INDEX todoku_delivery_cause on todoku_delivery (reason, destination, fingerprint, updated_at)
+    where status = 'aborted';
+
 CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
 
@@ -348,7 +351,7 @@ CREATE TABLE todoku_schedule (
     next_run_at integer,
     paused      integer not null default 0,
     updated_at  integer not null
-, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
+, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text, missed_slots integer not null default 0, missed_last integer not null default 0, missed_at integer) strict;
 
 CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
 
@@ -394,4 +397,4 @@ CREATE TABLE todoku_worker (
     state      text not null default 'running',
     started_at integer not null,
     expires_at integer not null
-) strict;
+, slots integer, version text, drain_requested integer not null default 0, stack_request integer not null default 0, stacks_answer integer, stacks_at integer, stacks text) strict;
