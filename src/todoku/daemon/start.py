@@ -216,12 +216,21 @@ class Daemon:
         self._http: HttpThread | None = None
         self.address = "no HTTP"
         if options.http:
-            listening = _listen(options, settings)
-            self.address = listening_url(listening)
-            view = HealthView(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(
-                lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
-            )
+            self._http = self._serve_http(options)
+
+    def _serve_http(self, options: DaemonOptions) -> HttpThread:
+        """Binds the socket. Raises CannotStart if the port is taken, or if the address would serve strangers."""
+        box, settings = self.box, self.box.settings
+        host = settings.host if options.host is None else options.host
+        listening = listen(host, settings.port if options.port is None else options.port)
+        refuse_public_credentials(settings, listening)
+        if options.is_open:
+            refuse_open(listening)
+        self.address = listening_url(listening)
+        view = HealthView(self.supervisor, box, without_password(settings.database))
+        return HttpThread(
+            lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+        )
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""
@@ -276,16 +285,6 @@ class Daemon:
         app = [] if self.name is None else ["--app", self.name]
         given = ["--fd", str(line), "--started", str(memory), "--number", str(number), "--log", self._log]
         return [sys.executable, "-m", *self.child, *given, *app]
-
-
-def _listen(options: DaemonOptions, settings: Settings) -> socket.socket:
-    """The listening socket. CannotStart: it would be reachable by others, and lets everyone in."""
-    host = settings.host if options.host is None else options.host
-    listening = listen(host, settings.port if options.port is None else options.port)
-    refuse_public_credentials(settings, listening)
-    if options.is_open:
-        refuse_open(listening)
-    return listening
 
 
 def check_migrated(box: App) -> None:
