@@ -53,7 +53,10 @@ def find_setting_origins() -> tuple[dict[str, str], Settings]:
     return origins | named, _load(_last_file)
 
 
-_SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
+_SECRETS: Final = (
+    "TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS",
+    "TODOKU_OIDC_CLIENT_SECRET",
+)  # fmt: skip
 
 
 def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -68,7 +71,7 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
     return read
 
 
-_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys"} | {
+_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys", "oidc_client_secret"} | {
     name.removeprefix("TODOKU_").lower() for name in SECRET_ALERTS
 }
 _DATABASE: Final = re.compile(r"(sqlite|postgres(ql)?(\+\w+)?)://")

@@ -122,7 +122,7 @@ def format_dump(dump: str, package: str, which: Which, *, runs: bool = False) ->
 def _module_of(file: str) -> str:
     """The top-level package of an installed file, or the name of another file."""
     path = file.replace("\\", "/")
-    if path.startswith(_OURS):
+    if _is_ours(path):
         return "todoku"
     for part in (*_LIBRARIES, *_STANDARD):
         if part in path:
@@ -234,7 +234,7 @@ def _of_frames(frames: Sequence[FrameType], summary: traceback.StackSummary, pac
 
 
 def _arrange(summary: traceback.StackSummary, modules: Sequence[str], functions: Sequence[str], package: str) -> _Stack:
-    is_ours = bool(summary) and all(frame.filename.replace("\\", "/").startswith(_OURS) for frame in summary)
+    is_ours = bool(summary) and all(_is_ours(frame.filename.replace("\\", "/")) for frame in summary)
     users = [
         is_user_code(frame.filename, module.partition(".")[0], package)
         for frame, module in zip(summary, modules, strict=True)
@@ -264,14 +264,22 @@ _PATHS: Final = sysconfig.get_paths()
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = tuple({f"{Path(_PATHS[name]).as_posix()}/" for name in ("stdlib", "platstdlib")})
 _OURS: Final = f"{Path(__file__).parents[1].as_posix()}/"
+_DEMO: Final = f"{_OURS}daemon/demo_shop.py"
+"""The demonstration stands for a user's code."""
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_OURS) and path != _DEMO
 
 
 @lru_cache(maxsize=1024)
 def is_user_code(file: str, package: str, handler_package: str) -> bool:
     """Whether a file is the user's: not todoku's, a library's or Python's. `package` is the file's top-level one."""
     path = file.replace("\\", "/")
-    if path.startswith((_OURS, "<frozen ", "<string>")):
+    if _is_ours(path) or path.startswith(("<frozen ", "<string>")):
         return False
+    if path == _DEMO:
+        return True
     if any(part in path for part in _LIBRARIES):
         return package == handler_package
     return not path.startswith(_STANDARD)

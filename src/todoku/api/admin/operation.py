@@ -1,7 +1,7 @@
 """One operation of the admin API: a function whose annotations declare its parameters and its response.
 
 Parameters are recognised by name: `context`; `where` (from the path), `query` and `body`, which are structs that refuse
-unknown fields; `by`, the name of the token. The function runs in a thread and may block.
+unknown fields; `by`, the name of the token, and `scopes`, what it may do. The function runs in a thread and may block.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ async def _arguments(declared: Operation, request: Request, context: RequestCont
                 arguments[name] = context
             case "by":
                 arguments[name] = bearer_of(request).name
+            case "scopes":
+                arguments[name] = bearer_of(request).scopes
             case "where":
                 arguments[name] = convert_parameters(request.path_params.items(), kind, "path")
             case "query":

@@ -6,14 +6,17 @@ from functools import cache
 from typing import Any, Final
 
 from todoku.api.admin import (
+    acts,
     deliveries,
     diagnostics,
     endpoints,
     messages,
     queues,
     schedules,
+    search,
     statistics,
     tokens,
+    users,
     workers,
 )
 from todoku.api.admin.openapi import document
@@ -32,6 +35,8 @@ TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *acts.OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
@@ -39,6 +44,7 @@ TABLE: Final[tuple[Operation, ...]] = (
     *statistics.OPERATIONS,
     *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 

@@ -11,7 +11,7 @@ from todoku.core.settings import Settings
 from todoku.engine.diagnostics.summary import without_password
 from todoku.engine.process_settings import find_setting_origins
 
-_SECRETS: Final = frozenset({"token", "signing_keys", "master_keys"}) | {
+_SECRETS: Final = frozenset({"token", "signing_keys", "master_keys", "oidc_client_secret"}) | {
     name.removeprefix("TODOKU_").lower() for name in SECRET_ALERTS
 }
 _PLAIN_SMTP: Final = Alerting().mail_smtp
