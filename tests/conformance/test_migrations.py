@@ -50,6 +50,7 @@ STEPS = [
     (12, "sign_in"),
     (13, "inspection"),
     (14, "labels"),
+    (15, "run_times"),
     (17, "causes"),
 ]
 LATEST = STEPS[-1][0]

@@ -33,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text, message_seq integer, traceback text, fingerprint text) strict;
+, response text, message_seq integer, traceback text, fingerprint text, run_ms integer, final integer) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -215,7 +215,7 @@ CREATE TABLE todoku_history (
     attempts     integer not null,
     replay_count integer not null,
     worker_id    text
-) strict;
+, run_ms integer) strict;
 
 CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 

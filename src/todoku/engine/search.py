@@ -14,7 +14,18 @@ import msgspec
 from todoku.core.errors import InvalidAct
 from todoku.core.redaction import is_sensitive
 from todoku.core.sealed import MasterKeys
-from todoku.core.search import NAMES, PREFIXES, STATUSES, Criteria, Partial, criteria, field_label, last_word, parse
+from todoku.core.search import (
+    NAMES,
+    PREFIXES,
+    STATUSES,
+    Criteria,
+    Partial,
+    Term,
+    criteria,
+    field_label,
+    last_word,
+    parse,
+)
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.searched_fields import is_masked, keyed_label
@@ -124,12 +135,8 @@ class Searcher:
             labels = self._store.search.label_names("payload.", limit=MOST_SUGGESTIONS)
             words += [(name, "a field that is kept for searches") for name in labels if name.startswith(partial.value)]
         else:
-            words = [(f"{partial.name}:{value}", "") for value in self._values(partial)]
-        return tuple(
-            Suggestion(partial.before + word, word, about)
-            for word, about in words[:MOST_SUGGESTIONS]
-            if " " not in word
-        )
+            words = [(str(Term(partial.name, value)), "") for value in self._values(partial)]
+        return tuple(Suggestion(partial.before + word, word, about) for word, about in words[:MOST_SUGGESTIONS])
 
     def _values(self, partial: Partial) -> list[str]:
         name, value = partial.name or "", partial.value

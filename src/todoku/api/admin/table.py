@@ -11,6 +11,7 @@ from todoku.api.admin import (
     diagnostics,
     endpoints,
     messages,
+    overview,
     queues,
     schedules,
     search,
@@ -32,6 +33,7 @@ def get_openapi() -> dict[str, Any]:
 
 
 TABLE: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
