@@ -3,7 +3,7 @@
 PostgreSQL is filled with 10,000,000 rows of history and 100,000 dead letters, SQLite with a tenth of both. A daemon
 serves them in a process of its own. Each page and search is asked for 30 times, in turns and slowly enough that what
 all viewers share has to be computed again; the 95th percentile of the time until the whole answer is there counts.
-Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers, each with its event stream,
+Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers with event streams,
 who fetch the overview at every tick as a browser does. `--quick` is a tenth of the work; BENCH_HISTORY=n sets the rows.
 """
 
