@@ -16,6 +16,7 @@ from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
 from todoku.engine.repetition import RouteTo
+from todoku.engine.search import Searcher, SearchResult
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter, Page
@@ -115,6 +116,17 @@ class Deliveries:
         return await in_thread(find, wanted, cursor=cursor, limit=limit)
 
     afind = asynchronous(find)
+
+    @blocking("box.deliveries")
+    async def search(self, text: str, *, cursor: str | None = None, limit: int = 50) -> SearchResult:
+        """Searches deliveries, finished or not, newest first: `status:failed topic:order.* payload.order_id:42`.
+
+        Each of its `items` has a `delivery`, and `why` it waits. InvalidAct: a word is wrong.
+        """
+        searcher = Searcher(self._outbox.store, self._outbox.settings)
+        return await in_thread(lambda: searcher.search(text, reader="admin", cursor=cursor, limit=limit))
+
+    asearch = asynchronous(search)
 
     @blocking("box.deliveries")
     async def replay(
