@@ -151,6 +151,10 @@ class DeliveryStore:
         """One page, newest first. `status="succeeded"` reads the history, anything else the unfinished deliveries."""
         return self._database.read(lambda tx: find(tx, which, cursor, limit))
 
+    def get(self, id: int) -> Delivery | None:
+        """One delivery by its number, finished or not; None: there is none, or its retention has passed."""
+        return self._database.read(lambda tx: _get(tx, id))
+
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         """The newest dead letters, by id downwards."""
         return tuple(map(delivery, self._database.read(lambda tx: tx.rows("newest_dead", most=limit))))
@@ -242,6 +246,36 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     rows = tx.rows("find", **parameters(which), before=before, most=limit + 1)
     items = tuple(delivery(row) for row in rows[:limit])
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
+
+
+def _get(tx: Tx, id: int) -> Delivery | None:
+    if rows := tx.rows("delivery", id=id) or _finished(tx, id):
+        return delivery(rows[0])
+    found = find_history(tx, Filter(ids=(id,)), None, 1).items  # far from its neighbours: reads the whole history
+    return found[0] if found else None
+
+
+_NEIGHBOURS: Final = 2048
+"""Messages on both sides of the place where a delivery is expected: publishers that run at once mix their numbers."""
+
+
+def _finished(tx: Tx, id: int) -> list[Any]:
+    """The row of a delivery that succeeded, by bisection: the history has no index of deliveries, which every settle
+    would have to write, but messages and deliveries are numbered in almost the same order."""
+    for (seq,) in tx.rows("known_message", id=id):
+        if rows := tx.rows("finished_delivery", id=id, low=seq, high=seq):
+            return rows
+    ((low, high),) = tx.rows("history_ends")
+    if low is None:
+        return []
+    while high - low > _NEIGHBOURS:
+        middle = (low + high) // 2
+        ((seq, number),) = tx.rows("history_from", seq=middle)  # never none: `high` is at most the last
+        if number > id:
+            high = middle
+        else:
+            low = seq
+    return tx.rows("finished_delivery", id=id, low=low - _NEIGHBOURS, high=high + _NEIGHBOURS)
 
 
 _UNFINISHED: Final = frozenset({"status", "reason", "fingerprint", "due", "response_statuses"})

@@ -211,3 +211,30 @@ select id
   from (select * from todoku_delivery
          where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
          order by id limit 1 offset :skip) d
+
+-- name: delivery
+-- Only reads, by the primary key.
+select {delivery_columns}
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where d.id = :id
+
+-- name: finished_delivery
+-- Only reads, by the index of messages.
+select {finished_columns}
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where h.message_seq between :low and :high and h.delivery_id = :id limit 1
+
+-- name: known_message
+-- Only reads, by the index of attempts and the primary key of results: the message of a delivery that has one of both.
+select message_seq from todoku_attempt where delivery_id = :id and message_seq is not null
+ union all
+select message_seq from todoku_result where delivery_id = :id
+ limit 1
+
+-- name: history_ends
+-- Only reads, both ends of the index of messages.
+select min(message_seq), max(message_seq) from todoku_history
+
+-- name: history_from
+-- Only reads, one entry of the index of messages.
+select message_seq, delivery_id from todoku_history where message_seq >= :seq order by message_seq limit 1
