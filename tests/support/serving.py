@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import httpx
 
+from todoku.api.auth import GuardedRoute
 from todoku.api.condition import Check, Condition
+from todoku.api.request_context import RequestContext
 from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
@@ -22,6 +24,8 @@ from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
+from todoku.web.site import web_routes
+from todoku.web.viewer import Entrance, OpenEntrance
 
 SOMEBODY = Signed("somebody", "a test")
 
@@ -59,15 +63,26 @@ class Watching:
         return correlations(self._box.store, deliveries)
 
 
+def open_entrance(context: RequestContext) -> Entrance:
+    """The dashboard without sign-in."""
+    return OpenEntrance(context.gate)
+
+
 class Server:
     """A running server, and clients with tokens of any scope. `local`: it takes itself for this machine's alone."""
 
-    def __init__(self, box: App, *, local: bool = False) -> None:
+    def __init__(
+        self, box: App, *, local: bool = False, entrance: Callable[[RequestContext], Entrance] = open_entrance
+    ) -> None:
         self.box = box
         self.listening = listen("127.0.0.1", 0)
         self.url = listening_url(self.listening)
         self.port = int(self.listening.getsockname()[1])
-        self.http = HttpThread(lambda: server_app(box, Watching(box), local=local), self.listening)
+
+        def routes(context: RequestContext) -> list[GuardedRoute]:
+            return web_routes(context, entrance(context))
+
+        self.http = HttpThread(lambda: server_app(box, Watching(box), local=local, more=routes), self.listening)
         self.http.start()
         self._clients: dict[str, httpx.Client] = {}
 
@@ -121,8 +136,10 @@ def serving_events(box: App, verifier: Verifier) -> Iterator[Server]:
 
 
 @contextmanager
-def serving(box: App, *, local: bool = False) -> Iterator[Server]:
-    server = Server(box, local=local)
+def serving(
+    box: App, *, local: bool = False, entrance: Callable[[RequestContext], Entrance] = open_entrance
+) -> Iterator[Server]:
+    server = Server(box, local=local, entrance=entrance)
     try:
         yield server
     finally:

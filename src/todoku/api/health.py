@@ -51,7 +51,6 @@ def health_routes(
         return GuardedRoute(path, endpoint, methods=_METHODS, access="read", gate=gate, unless=access.needs_no_token)
 
     return [
-        guarded("/", of.first_page),
         _open("/healthz", of.healthz),
         _open("/readyz", of.readyz),
         _open("/metrics", of.metrics) if metrics_open else guarded("/metrics", of.metrics),

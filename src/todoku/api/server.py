@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -43,7 +43,8 @@ class Routing:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
         methods: set[str] = set()
-        for route in self._by_part.get(_first_part(scope["path"]), self._without_part):
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        for route in self._by_part.get(_first_part(path), self._without_part):
             match, child = route.matches(scope)
             if match is Match.FULL:
                 scope.update(child)
@@ -65,12 +66,22 @@ def _first_part(path: str) -> str:
     return path.split("/", 2)[1] if path.startswith("/") else ""
 
 
-def server_app(box: App, watched: HealthSource, *, local: bool = False) -> ServedApp:
+MoreRoutes = Callable[[RequestContext], Iterable[GuardedRoute]]
+"""Makes routes of an upper layer, such as the dashboard's."""
+
+
+def _no_routes(_: RequestContext) -> Iterable[GuardedRoute]:
+    return ()
+
+
+def server_app(
+    box: App, watched: HealthSource, *, local: bool = False, more: MoreRoutes = _no_routes
+) -> ServedApp:  # fmt: skip
     """Returns the application of a daemon, for one event loop. `local`: only this machine can connect."""
     context = context_of(box)
     endpoint = ingest_endpoint(context)
     bounds = bounds_of(box.settings)
-    routing: ASGIApp = Routing(server_routes(context, endpoint, watched, local=local))
+    routing: ASGIApp = Routing([*server_routes(context, endpoint, watched, local=local), *more(context)])
     if is_public(box.settings.token, box.settings.signing_keys):
         return ServedApp(
             RequestFrame(LocalOnly(routing), within=bounds.receive), bounds=bounds

@@ -295,8 +295,12 @@ def _default_processes(box: App) -> int:
 def create_http_app(box: App, watched: HealthView, *, local: bool) -> ServedApp:
     """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
     from todoku.api.server import server_app  # noqa: PLC0415
+    from todoku.web.site import web_routes  # noqa: PLC0415
+    from todoku.web.viewer import OpenEntrance  # noqa: PLC0415
 
-    return server_app(box, watched, local=local)
+    return server_app(
+        box, watched, local=local, more=lambda context: web_routes(context, OpenEntrance(context.gate))
+    )  # fmt: skip
 
 
 def _print_credentials(daemon: Daemon) -> None:

@@ -1,0 +1,1 @@
+"""The dashboard: pages over the operations of the admin API."""

@@ -1,0 +1,52 @@
+"""The dashboard as a whole: the table of its pages, its navigation, and its routes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from todoku.api.auth import GuardedRoute
+from todoku.api.request_context import RequestContext
+from todoku.engine.diagnostics.summary import without_password
+from todoku.web.assets import Assets
+from todoku.web.page import Page, page_route
+from todoku.web.pages import overview
+from todoku.web.rendering import NavigationItem, Rendering
+from todoku.web.stream import Streams
+from todoku.web.viewer import Entrance
+
+PAGES: Final[tuple[Page, ...]] = (*overview.PAGES,)
+"""Every page and act, from all modules of `web/pages`."""
+
+_NAVIGATION: Final = (
+    NavigationItem("/", "Overview", "o"),
+    NavigationItem("/deliveries", "Deliveries", "d"),
+    NavigationItem("/dead-letters", "Dead letters", "l"),
+    NavigationItem("/queues", "Queues", "q"),
+    NavigationItem("/schedules", "Schedules", "s"),
+    NavigationItem("/workers", "Workers", "w"),
+    NavigationItem("/endpoints", "Endpoints", "e"),
+    NavigationItem("/sources", "Sources", "i"),
+    NavigationItem("/tail", "Live tail", "t"),
+    NavigationItem("/new", "New message", "n"),
+    NavigationItem("/ledger", "Ledger", "k"),
+    NavigationItem("/audit", "Audit", "a"),
+    NavigationItem("/settings", "Settings", "c"),
+    NavigationItem("/doctor", "Doctor", "h"),
+    NavigationItem("/verify", "Verify", "v"),
+    NavigationItem("/users", "Users", "u"),
+)
+
+
+def navigation(pages: tuple[Page, ...] = PAGES) -> tuple[NavigationItem, ...]:
+    """Returns the links of the navigation, to pages that exist."""
+    paths = {page.path for page in pages if page.method == "GET"}
+    return tuple(item for item in _NAVIGATION if item.path in paths)
+
+
+def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute]:
+    """Returns the routes of the dashboard, for one event loop."""
+    assets = Assets()
+    rendering = Rendering(assets, navigation(), without_password(context.settings.database))
+    streams = Streams(entrance)
+    pages = [page_route(page, context, entrance, rendering) for page in PAGES]
+    return [assets.route(), streams.route(), *pages]
