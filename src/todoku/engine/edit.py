@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from todoku.core.control_characters import escape_json
 from todoku.core.errors import InvalidAct, InvalidMessage, NotThere
 from todoku.core.http_request import HttpRequest, check_headers, is_forwardable, is_secret, request_of
 from todoku.core.identity import digest_bytes
@@ -38,7 +39,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """What to change; what is left out stays. `payload` is a JSON value, or the text of a body that is not JSON."""
 
     payload: Any = UNSET
-    key: str | None | UnsetType = UNSET
+    key: str | UnsetType | None = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     """The headers of an HTTP request, all of them."""
 
@@ -241,12 +242,16 @@ def _lines(content: _Content, fields: frozenset[str], *, hides: bool) -> list[st
     shown = {name: STARS if is_secret(name) else value for name, value in content.headers.items()}
     head = [f"key: {content.key}"] if content.key is not None else []
     head += [f"{name}: {value}" for name, value in sorted(shown.items())]
-    return [*head, *[""][: len(head)], *(STARS if hides else pretty_payload(content.value, fields, is_json=content.is_json)).split("\n")]
+    text = STARS if hides else pretty_payload(content.value, fields, is_json=content.is_json)
+    return [*head, *([""] if head else []), *text.split("\n")]
 
 
 def pretty_payload(value: object, fields: frozenset[str], *, is_json: bool = True) -> str:
     """A payload as a person edits it: indented JSON with `***` for the values of sensitive fields, or text."""
-    return json.dumps(mask(value, fields), ensure_ascii=False, indent=2) if is_json else str(value)
+    if not is_json:
+        return str(value)
+    lines = json.dumps(mask(value, fields), ensure_ascii=False, indent=2).split("\n")
+    return "\n".join(escape_json(line.encode()).decode() for line in lines)  # still the same JSON, and inert
 
 
 def _masked(old: Any, new: Any, fields: frozenset[str], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, Any]]:
@@ -260,5 +265,5 @@ def _masked(old: Any, new: Any, fields: frozenset[str], path: tuple[str, ...] = 
     elif isinstance(old, list) or isinstance(new, list):
         first, second = (list(each) if isinstance(each, list) else [] for each in (old, new))
         for place in range(max(len(first), len(second))):
-            one, other = (each[place] if place < len(each) else None for each in (first, second))
-            yield from _masked(one, other, fields, (*path, str(place)))
+            before, after = (each[place] if place < len(each) else None for each in (first, second))
+            yield from _masked(before, after, fields, (*path, str(place)))

@@ -61,9 +61,7 @@ class ActStore:
         act = _Act("replay", ("aborted",), _replay)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
-    def repeat(
-        self, drafts: Sequence[tuple[int, Draft]], signed: Signed, *, change: str | None = None
-    ) -> list[UUID]:
+    def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed, *, change: str | None = None) -> list[UUID]:
         """Publishes each draft, which runs the delivery with that number again. Returns the new messages.
 
         The audit records it twice: of the delivery, which message runs it again; of the message, of which delivery.

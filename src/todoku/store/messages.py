@@ -132,7 +132,7 @@ class MessageStore:
 
         A public id begins with its time, so each span is read by the index of ids: at most `look` messages of each.
         """
-        values = {"message_id": message_id, "needles": list(needles), "look": look, "most": most}
+        values: dict[str, Any] = {"message_id": message_id, "needles": list(needles), "look": look, "most": most}
 
         def work(tx: Tx) -> Followers:
             found: dict[UUID, Follower] = {}
@@ -140,7 +140,8 @@ class MessageStore:
             for first, last in windows:
                 ends = {"since": _id_at(first, b"\0"), "until": _id_at(last, b"\xff")}
                 rows = tx.rows("find_followers", **values, **ends)
-                found |= {uuid(id): Follower(uuid(id), topic, key, moment(at), *rest) for id, topic, key, at, *rest in rows}
+                for id, topic, key, at, *rest in rows:
+                    found[uuid(id)] = Follower(uuid(id), topic, key, moment(at), *rest)
                 complete = complete and len(rows) < most and not tx.rows("followers_beyond", **ends, look=look)
             return Followers(tuple(found.values()), complete)
 

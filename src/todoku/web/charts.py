@@ -59,3 +59,33 @@ def _rectangle(colour: str, x: float, y: float, width: float, height: float) -> 
     return Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
         escape(colour), x, y, max(0.5, width), height
     )
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A bar of a waterfall, in seconds from any moment; a moment ends as it starts. Its colour is a class."""
+
+    colour: str
+    start: float
+    end: float
+
+
+def waterfall(stretches: Sequence[Stretch], *, width: int = 1000, height: int = 12) -> list[Markup]:
+    """Returns one bar for each stretch, for the rows of a table, all on one scale.
+
+    Long stretches are drawn shorter than they are, or a wait of days would hide an attempt of a second. The table says
+    the times, so the bars are hidden from screen readers.
+    """
+    moments = sorted({moment for each in stretches for moment in (each.start, each.end)})
+    places, at = dict[float, float](), 0.0
+    for before, moment in zip([moments[0] if moments else 0.0, *moments], moments, strict=False):
+        at += (moment - before) ** 0.4
+        places[moment] = at
+    scale = (width - 8) / at if at else 0.0
+    return [_bar(each, places[each.start] * scale, places[each.end] * scale, width, height) for each in stretches]
+
+
+def _bar(each: Stretch, left: float, right: float, width: int, height: int) -> Markup:
+    shape = _rectangle(each.colour, left, 1, max(6.0, right - left), height - 2)
+    return Markup(
+        '<svg class="fall" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    ).format(width, height, shape)

@@ -9,12 +9,12 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import overview
+from todoku.web.pages import edit, messages, new_message, overview
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES,)
+PAGES: Final[tuple[Page, ...]] = (*overview.PAGES, *messages.PAGES, *edit.PAGES, *new_message.PAGES)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (

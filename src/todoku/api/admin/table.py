@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import deliveries, endpoints, message_acts, messages, queues, schedules, statistics, tokens
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -20,6 +20,7 @@ def get_openapi() -> dict[str, Any]:
 
 TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
+    *message_acts.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
     *queues.OPERATIONS,

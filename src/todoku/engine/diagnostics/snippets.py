@@ -12,7 +12,7 @@ import msgspec
 from todoku.core.redaction import STARS
 from todoku.store.deliveries import Delivery
 
-_TOKEN: Final = '-H "Authorization: Bearer $TODOKU_TOKEN"'
+_SIGNED: Final = '-H "Authorization: Bearer $TODOKU_TOKEN"'
 _JSON: Final = '-H "Content-Type: application/json"'
 
 
@@ -50,7 +50,10 @@ def _cli(delivery: Delivery) -> str:
     lines = [f"todoku show {delivery.id}", f"todoku explain {delivery.id}"]
     match delivery.status:
         case "aborted":
-            lines += [f'todoku replay {delivery.id} --why ""', f'todoku edit {delivery.id} --payload @payload.json --why ""']
+            lines += [
+                f'todoku replay {delivery.id} --why ""',
+                f'todoku edit {delivery.id} --payload @payload.json --why ""',
+            ]
         case "succeeded":
             lines.append(f'todoku replay {delivery.id} --again --why ""')
         case _:
@@ -59,9 +62,9 @@ def _cli(delivery: Delivery) -> str:
 
 
 def _curl(delivery: Delivery, url: str) -> str:
-    lines = [f"curl {_TOKEN} {url}/api/v1/deliveries/{delivery.id}"]
+    lines = [f"curl {_SIGNED} {url}/api/v1/deliveries/{delivery.id}"]
     if delivery.message_id is not None:
-        lines.append(f"curl {_TOKEN} {url}/api/v1/messages/{delivery.message_id}")
+        lines.append(f"curl {_SIGNED} {url}/api/v1/messages/{delivery.message_id}")
     match delivery.status:
         case "aborted":
             act, body = "replay", '{"why": ""}'
@@ -69,7 +72,7 @@ def _curl(delivery: Delivery, url: str) -> str:
             act, body = "replay", '{"why": "", "again": true}'
         case _:
             act, body = "cancel", '{"why": ""}'
-    lines.append(f"curl {_TOKEN} {_JSON} -d '{body}' {url}/api/v1/deliveries/{delivery.id}/{act}")
+    lines.append(f"curl {_SIGNED} {_JSON} -d '{body}' {url}/api/v1/deliveries/{delivery.id}/{act}")
     return "\n".join(lines)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Final, Literal
 from uuid import UUID
 
@@ -105,20 +104,26 @@ def read_timeline(store: Store, story: Story, now: datetime) -> Timeline:
     message, decoded = story.message, decode_headers(story.message.headers)
     needles = [str(message.id), *(msgspec.json.encode(text).decode()[1:-1] for text in _threads(decoded))]
     found = store.messages.find_followers(message.id, _windows(story, now), needles=needles)
-    entries: list[tuple[int, Entry]] = []
-    if message.key_hash is not None:
-        for each in story.deliveries:
-            if (entry := store.ledger.entry(effect_scope(each.destination), message.key_hash)) is not None:
-                entries.append((each.id, entry))
     batch = decoded.get(BATCH)
     return build_timeline(
         story,
         now,
         followers=_followers(story, found.items, decoded),
         complete=found.complete,
-        entries=entries,
+        entries=list(_effects(store, story)),
         batch=None if batch is None else _read_batch(store, batch),
     )
+
+
+def _effects(store: Store, story: Story) -> Iterator[tuple[int, Entry]]:
+    """The ledger's entry of each delivery, if the message has an idempotency key."""
+    if (hashed := story.message.key_hash) is not None:
+        for each in story.deliveries[:_MOST_EFFECTS]:
+            if (entry := store.ledger.entry(effect_scope(each.destination), hashed)) is not None:
+                yield each.id, entry
+
+
+_MOST_EFFECTS: Final = 100
 
 
 def trace_id(headers: str | None) -> str | None:
@@ -262,7 +267,8 @@ def _delivery_spans(story: Story, row: Delivery, now: datetime) -> Iterator[Time
     at, wait = story.message.created_at, "queue"
     attempts = [each for each in story.attempts if each.delivery_id == row.id]
     replays = [act for act in story.audit if act.target == f"delivery:{row.id}" and act.action in _REOPENED]
-    for moment in sorted(chain(attempts, replays), key=_ended):
+    moments: list[Attempt | AuditRow] = [*attempts, *replays]
+    for moment in sorted(moments, key=_ended):
         if isinstance(moment, AuditRow):
             yield _wait(row, "dead", at, moment.at)
             at, wait = moment.at, "queue"

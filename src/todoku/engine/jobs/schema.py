@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -99,7 +100,7 @@ def argument_problems(hints: Hints, text: str) -> dict[str, str]:
 
 def _kind(hints: Hints, parameter: inspect.Parameter) -> Any:
     kind = hints.types[parameter.name]
-    return list[kind] if parameter.kind is inspect.Parameter.VAR_POSITIONAL else kind
+    return types.GenericAlias(list, (kind,)) if parameter.kind is inspect.Parameter.VAR_POSITIONAL else kind
 
 
 def kind_problem(kind: Any, text: str) -> str | None:
