@@ -136,6 +136,8 @@ def everything(world: World) -> None:
     store.acts.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
     store.acts.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
     store.acts.repeat([(claims[4].id, world.drafts()[0])], SOMEBODY)
+    store.acts.publish(world.drafts()[0], SOMEBODY)
+    store.acts.record("open", "message:1", SOMEBODY)
     world.claim(worker)
     store.leases.end(worker, lost=True)
     world.claim_suspect(world.worker())

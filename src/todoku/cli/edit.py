@@ -34,9 +34,9 @@ def edit(
     *, database: str | None, schema: str | None, id: UUID | int, payload: str | None, key: str | None, purge: bool,
     app: str | None, by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a delivery again with another payload, as a new message.
+    """Run a delivery again with another payload.
 
-    It goes to that destination alone, without its idempotency key, and with the label todoku.edited_of:ID. Your App
+    It is a new message, which goes to that destination alone, without its idempotency key, and with the label todoku.edited_of:ID. Your App
     checks it. *** in a masked field keeps the value that is there. With --dry-run, show the difference only.
     """
     if payload is None and key is None:

@@ -27,9 +27,7 @@ Delay = Annotated[float, Meta(ge=0, le=10 * 365 * 86_400)]
 @operation("POST", "/messages/{id}/open", access="admin")
 def open_masked_message(context: RequestContext, where: ByMessage, body: Reasoned, by: str) -> OpenedMessage:
     """Returns a message without masks, decrypted where a key is here. The audit records who looked, and why, first."""
-    story = read_story(context, where.id)
-    context.store.acts.record("open", f"message:{where.id}", signed(by, body))
-    return open_message(context.outbox, story)
+    return open_message(context.outbox, read_story(context, where.id), signed(by, body))
 
 
 class EditBody(Parameters, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A message with nothing masked: its payload, headers, results and tracebacks, decrypted where a key is here.
 
-Only an audited act may call this (`store.acts.record` first).
+The audit records who looked, and why, before anything is read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from todoku.core.errors import CannotOpen, InvalidMessage
 from todoku.core.http_request import HTTP, SECRETS, HttpRequest, request_of
 from todoku.engine.outbox import Outbox
 from todoku.engine.repetition import stored_body
+from todoku.store.audit import Signed
 from todoku.store.messages import Story
 
 _MOST_RESULTS: Final = 100
@@ -53,9 +54,10 @@ class OpenedMessage(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...]
 
 
-def open_message(outbox: Outbox, story: Story) -> OpenedMessage:
-    """Returns everything of a message in the clear, as far as it can be decrypted here. Blocks."""
+def open_message(outbox: Outbox, story: Story, signed: Signed) -> OpenedMessage:
+    """Returns everything of a message in the clear, as far as it can be decrypted here; audited. Blocks."""
     message, opener = story.message, outbox.opener
+    outbox.store.acts.record("open", f"message:{message.id}", signed)
     reading = _Reading()
     raw = reading.read(lambda: stored_body(outbox, message)) or b""
     payload, encoded = _decoded(raw)

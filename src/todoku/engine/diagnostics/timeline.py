@@ -264,7 +264,8 @@ def _parent(story: Story) -> UUID | None:
 
 def _delivery_spans(story: Story, row: Delivery, now: datetime) -> Iterator[TimelineSpan]:
     """The waits and runs of one delivery, one after the other."""
-    at, wait = story.message.created_at, "queue"
+    at = story.message.created_at
+    wait: SpanKind = "queue"
     attempts = [each for each in story.attempts if each.delivery_id == row.id]
     replays = [act for act in story.audit if act.target == f"delivery:{row.id}" and act.action in _REOPENED]
     moments: list[Attempt | AuditRow] = [*attempts, *replays]
@@ -290,7 +291,7 @@ def _ended(moment: Attempt | AuditRow) -> datetime:
     return moment.at if isinstance(moment, AuditRow) else moment.ended_at
 
 
-def _last_spans(row: Delivery, at: datetime, wait: str, now: datetime) -> Iterator[TimelineSpan]:
+def _last_spans(row: Delivery, at: datetime, wait: SpanKind, now: datetime) -> Iterator[TimelineSpan]:
     """From the last failed attempt (or the publish) to the end, or to now."""
     match row.status:
         case "succeeded":
@@ -314,16 +315,13 @@ def _last_spans(row: Delivery, at: datetime, wait: str, now: datetime) -> Iterat
         case _:
             due = max(at, row.next_run_at)
             if due > at:
-                kind = "backoff" if wait == "backoff" else "scheduled"
-                yield _wait(row, kind, at, due if due <= now else None)
+                yield _wait(row, "backoff" if wait == "backoff" else "scheduled", at, due if due <= now else None)
             if due <= now:
                 yield _wait(row, "queue" if row.lane is None else "lane", due, None)
 
 
-def _wait(row: Delivery, kind: str, start: datetime, end: datetime | None) -> TimelineSpan:
-    return msgspec.convert(
-        {"kind": kind, "delivery_id": row.id, "start": start, "end": end}, TimelineSpan
-    )  # fmt: skip
+def _wait(row: Delivery, kind: SpanKind, start: datetime, end: datetime | None) -> TimelineSpan:
+    return TimelineSpan(kind=kind, delivery_id=row.id, start=start, end=end)
 
 
 def _run_of(row: Delivery) -> timedelta:

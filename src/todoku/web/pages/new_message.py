@@ -128,7 +128,7 @@ def _form(catalogue: Catalogue, of: str, texts: dict[str, str]) -> NewMessageVie
     for event in catalogue.events:
         if kind == "topic" and event.topic == name:
             schema, description = event.schema, event.description
-    given = msgspec.convert({each: texts.get(each, "") for each in Given.__struct_fields__}, Given)
+    given = Given(**{each: texts.get(each, "") for each in Given.__struct_fields__})
     fields = _fields(schema, texts)
     return NewMessageView(
         of=of, catalogue=catalogue, description=description, fields=fields or (),
