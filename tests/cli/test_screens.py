@@ -16,6 +16,7 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,12 @@ import pytest
 from tests.cli.program import Shop, rows, said
 from tests.daemon.running import KEPT
 from tests.support.world import SOMEBODY
+from todoku.app import App
 from todoku.core.decision import Settlement
 from todoku.core.status import Status
 from todoku.daemon.banner import program
 from todoku.daemon.terminal import takes_colour
+from todoku.engine.http import api_tokens
 
 WIDTHS = (80, 100, 140)
 SCREENS = Path(__file__).parent / "screens"
@@ -39,7 +42,8 @@ REFUSED = (
 )
 SHOWN = (
     "stats", "list", "list --status aborted", "list --status pending", "reasons", "workers", "show 2", "show 3",
-    "show 4", "explain 1", "limits", "hooks", "tail --since 1d --for 0", "list --utc --limit 2", "--help",
+    "show 4", "explain 1", "limits", "hooks", "tail --since 1d --for 0", "list --utc --limit 2",
+    "schedules", "tokens list", "--help",
 )  # fmt: skip
 
 
@@ -62,8 +66,21 @@ def fill(shop: Shop) -> None:
     world.settle(world.claim(worker, destinations=["billing"]), _ended(Status.FAILED, "HTTP_5XX", "503", HOUR * 48.5))
     world.publish(topic="report", to=["report"])
     world.claim(worker, destinations=["report"])
+    api_tokens.create(world.store, SOMEBODY, name="deploy", scopes=("publish", "read"), lasts=None)
+    api_tokens.create(
+        world.store, SOMEBODY, name="the dashboard of the team", scopes=("operate",), lasts=90 * 24 * HOUR
+    )
     world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=2, rate=None, lasts=None)
     world.reset_clock()
+    box = App(world.url)
+    later = datetime.now(UTC) + timedelta(hours=50.5)  # far enough, so that a slow machine does not change the screen
+    for name in ("nightly-report", "the-longest-name-of-a-schedule-in-the-whole-shop"):
+        box.route("report.*", to="report")
+        box.schedules.add(
+            name, "report.due", {"of": name}, every=timedelta(days=30), anchor=later, by="ada", why="a test"
+        )
+    box.schedules.pause("nightly-report", by="ada", why="a test")
+    box.close()
 
 
 def _ended(status: Status, reason: str, error: str, delay: float = 0.0) -> Settlement:
@@ -98,6 +115,7 @@ def plain(text: str) -> str:
 def settled(text: str) -> str:
     """With the same ids and times in every run, each as long as it was."""
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "01234567-89ab-7cde-8f01-23456789abcd", text)
+    text = re.sub(r"todoku_[0-9a-f]{8}", "todoku_01234567", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-01-31 12:00:00Z", text)
     return re.sub(r"^\d\d:\d\d:\d\d ", "12:00:00 ", text, flags=re.MULTILINE)
 

@@ -341,6 +341,7 @@ def test_what_is_given_rightly_is_taken() -> None:
     assert timing("0  9 * * *", None, "Asia/Tokyo") == Cron("0 9 * * *", "Asia/Tokyo")
     assert timing(None, timedelta(minutes=1)) == Every(60.0)
     assert [str(cron("0 9 * * *")), str(every(90))] == ["0 9 * * *", "every 90 s"]
+    assert str(every(30 * 86_400)) == "every 2592000 s"
 
 
 def test_a_policy_is_one_of_three() -> None:

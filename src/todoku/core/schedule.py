@@ -66,7 +66,7 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
     anchor: datetime = EPOCH
 
     def __str__(self) -> str:
-        return f"every {self.seconds:g} s"
+        return f"every {self.seconds:.12g} s"  # never 2.592e+06
 
 
 When = Cron | Every
