@@ -31,6 +31,9 @@ AGAIN_OF: Final = "todoku.again_of:"
 EDITED_OF: Final = "todoku.edited_of:"
 """The label of a message that runs another one again with an edited content, before the id of that."""
 
+_FIELD_LABEL: Final = "payload."
+"""Labels of searched fields begin with this (`core.search.field_label`)."""
+
 RouteTo = Callable[[str], Route | None]
 """How the App sends messages to a destination; None: the App does not declare it."""
 
@@ -69,7 +72,7 @@ def again_draft(
     """
     request = request_of(message.headers)
     sealed = kind_of(message.content_type)
-    body, labels = _body(outbox, message, instead), _labels(message, AGAIN_OF if instead is None else EDITED_OF)
+    body, labels = _body(outbox, message, instead), _labels(message, instead)
     if request is not None and request.source is None:
         made = _request_draft(outbox, message, body, None if instead is None else instead.headers)
         made = msgspec.structs.replace(made, labels=labels)
@@ -90,7 +93,9 @@ def again_draft(
     )
     if request is not None:  # a callback: its body was made by todoku, and its secret headers belong to its source
         return made
-    return outbox.finished(made) if sealed is None else outbox.sealer.seal(made)
+    if sealed is None:
+        return outbox.finished(made)
+    return outbox.sealer.seal(outbox.searched.labelled(made, keyed=True) if outbox.searched.declared else made)
 
 
 def _body(outbox: Outbox, message: StoredMessage, instead: Replacement | None) -> bytes:
@@ -146,10 +151,12 @@ def _leg(
     )
 
 
-def _labels(message: StoredMessage, mark: str) -> str:
+def _labels(message: StoredMessage, instead: Replacement | None) -> str:
+    """Its labels, and one that names it. Those of searched fields are made anew for another payload."""
     before: list[str] = [] if message.labels is None else msgspec.json.decode(message.labels, type=list[str])
-    kept = [label for label in before if not label.startswith((AGAIN_OF, EDITED_OF))]
-    return msgspec.json.encode([*kept, f"{mark}{message.id}"]).decode()
+    dropped = (AGAIN_OF, EDITED_OF, *(() if instead is None else (_FIELD_LABEL,)))
+    kept = [label for label in before if not label.startswith(dropped)]
+    return msgspec.json.encode([*kept, f"{AGAIN_OF if instead is None else EDITED_OF}{message.id}"]).decode()
 
 
 def _without(headers: str | None, *names: str) -> str | None:

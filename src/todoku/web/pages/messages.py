@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -20,6 +21,7 @@ from todoku.api.admin.messages import MessageStory, get_message, get_snippets, g
 from todoku.api.admin.parameters import ByMessage, ByNumber, Reasoned
 from todoku.api.problem import Refused
 from todoku.core.errors import NoSuchMessage
+from todoku.core.search import Term
 from todoku.engine.diagnostics.snippets import Snippets
 from todoku.engine.diagnostics.timeline import Timeline, TimelineSpan
 from todoku.web.charts import Stretch, waterfall
@@ -73,7 +75,12 @@ def _answer(view: View, id: UUID, chosen: DeliveryStory | None, **more: Any) -> 
     snippets = None if chosen is None else get_snippets.run(context, ByNumber(id=chosen.delivery.id))
     timeline: Timeline = get_timeline.run(context, ByMessage(id=id))
     value = MessageView(message=story, chosen=chosen, timeline=timeline, snippets=snippets)
-    return view.answer("message.html", value, bars=_bars(timeline), **{"opened": None, **more})
+    return view.answer("message.html", value, bars=_bars(timeline), find=_find, **{"opened": None, **more})
+
+
+def _find(name: str, value: str, field: str = "") -> str:
+    """The path of a search for deliveries with this value."""
+    return f"/deliveries?q={quote(str(Term(name, value, field)))}"
 
 
 _URGENT: Final = ("aborted", "failed", "sending", "pending", "succeeded")
