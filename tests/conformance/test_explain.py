@@ -55,7 +55,7 @@ def test_its_queue_is_paused(ready: World) -> None:
     ready.store.queues.pause("mail", SOMEBODY, paused=True)
     (because,) = causes(ready, one(ready)).values()
     assert (because.cause, because.text, because.hint) == ("paused", "the queue mail is paused", "todoku resume mail")
-    assert because.sentence == Sentence("the queue {name} is paused", {"name": "mail"})
+    assert because.parts == (Sentence("the queue {name} is paused", {"name": "mail"}),)
     assert because.advice == (Sentence("todoku resume {name}", {"name": "mail"}),)
 
 

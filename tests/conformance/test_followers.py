@@ -32,6 +32,15 @@ def test_followers_are_found_by_a_text_in_their_headers_or_labels(world: World) 
     assert msgspec.json.decode(one.headers or "") == {"x-correlation-id": "trip 7"}
 
 
+def test_messages_are_found_by_a_label(world: World) -> None:
+    made = [world.publish(labels=["blue", f"mark:{number}"])[0] for number in range(3)]
+    world.publish(labels=["red"])
+    found = world.store.messages.find_labelled(["blue", "green"], limit=2)
+    assert [each.id for each in found] == [message.id for message in made[:2]]
+    assert [each.id for each in world.store.messages.find_labelled(["mark:2"])] == [made[2].id]
+    assert world.store.messages.find_labelled([]) == ()
+
+
 def test_the_call_of_a_hook_is_found_by_its_payload(world: World) -> None:
     (first,) = world.publish()
     (hook,) = world.publish(topic="todoku.succeeded", payload=lambda _: {"message_id": str(first.id)})

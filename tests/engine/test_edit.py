@@ -174,7 +174,11 @@ def test_the_headers_and_the_body_of_a_request(box: todoku.App) -> None:
     opened = box.outbox.opener.request(made)
     assert opened.headers == {**headers, "Authorization": "Bearer s3cret"}
     assert bytes(made.payload_bytes or b"") == b'{"a":2}'
-    for bad, text in (({"Host": "x"}, "Host cannot be set"), ({"X-Token": "***"}, "there is none"), ({"a b": "1"}, "a b")):
+    for bad, text in (
+        ({"Host": "x"}, "Host cannot be set"),
+        ({"X-Token": "***"}, "there is none"),
+        ({"a b": "1"}, "a b"),
+    ):
         with pytest.raises(InvalidMessage, match=text):
             run(box, row.id, Edit(headers=bad), dry_run=True)
     with pytest.raises(InvalidAct, match="flow key"):

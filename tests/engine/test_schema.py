@@ -31,7 +31,9 @@ def bare(tmp_path: Any) -> Any:
 
 def test_the_schema_of_a_job_has_a_property_for_each_parameter(bare: todoku.App) -> None:
     @bare.job
-    def send(ctx: todoku.Context, to: str, address: Address, kind: Literal["a", "b"] = "a", n: int | None = None) -> None:
+    def send(
+        ctx: todoku.Context, to: str, address: Address, kind: Literal["a", "b"] = "a", n: int | None = None
+    ) -> None:
         """Sends a letter.
 
         Not a parcel.

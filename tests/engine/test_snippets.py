@@ -41,7 +41,17 @@ def ran(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_copied.py").write_text(text)
     source = Path(__file__).resolve().parents[2] / "src"
     environ = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{tmp_path}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "todoku_app=shop:box", "test_copied.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "todoku_app=shop:box",
+        "test_copied.py",
+    ]
     return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -88,7 +98,7 @@ def test_commands_and_requests_are_those_for_its_state(status: str, act: str) ->
     made = make_snippets(delivery(status), None, url="http://127.0.0.1:8320/")
     assert f"todoku {act}" in made.cli
     assert 'curl -H "Authorization: Bearer $TODOKU_TOKEN" http://127.0.0.1:8320/api/v1/deliveries/7' in made.curl
-    assert f"/api/v1/deliveries/7/{act.split()[0]}" in made.curl
+    assert f"/api/v1/deliveries/7/{act.split(maxsplit=1)[0]}" in made.curl
     assert f"box.handle({str(UUID(int=1))!r}, 'd')" in made.python
     assert made.pytest is None
     ast.parse(made.python)

@@ -44,10 +44,10 @@ def story(row: Delivery, *attempts: Attempt, audit: tuple[AuditRow, ...] = ()) -
 
 
 def shown(timeline: Timeline) -> list[tuple[str, float, float | None]]:
-    return [
-        (span.kind, (span.start - START).total_seconds(), None if span.end is None else (span.end - START).total_seconds())
-        for span in timeline.spans
-    ]  # fmt: skip
+    def seconds(when: datetime | None) -> float | None:
+        return None if when is None else (when - START).total_seconds()
+
+    return [(span.kind, seconds(span.start) or 0, seconds(span.end)) for span in timeline.spans]
 
 
 def test_waits_are_apart_from_runs_up_to_a_success() -> None:

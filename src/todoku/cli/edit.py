@@ -36,8 +36,9 @@ def edit(
 ) -> None:  # fmt: skip
     """Run a delivery again with another payload.
 
-    It is a new message, which goes to that destination alone, without its idempotency key, and with the label todoku.edited_of:ID. Your App
-    checks it. *** in a masked field keeps the value that is there. With --dry-run, show the difference only.
+    It is a new message, which goes to that destination alone, without its idempotency key, and with the label
+    todoku.edited_of:ID. Your App checks it. *** in a masked field keeps the value that is there. With --dry-run, show
+    the difference only.
     """
     if payload is None and key is None:
         raise click.UsageError("Say what to change: --payload or --key.")

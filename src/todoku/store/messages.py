@@ -147,6 +147,11 @@ class MessageStore:
 
         return self._database.read(work)
 
+    def find_labelled(self, labels: Sequence[str], *, limit: int = 50) -> tuple[Follower, ...]:
+        """The oldest messages that have one of these labels."""
+        rows = self._database.read(lambda tx: tx.rows("labelled_messages", labels=list(labels), most=limit))
+        return tuple(Follower(uuid(id), topic, key, moment(at), *rest) for id, topic, key, at, *rest in rows)
+
     def requests(self, message_ids: Sequence[UUID]) -> dict[UUID, StoredRequest]:
         """Those of these messages that are HTTP requests."""
         ids = [str(id) for id in message_ids]

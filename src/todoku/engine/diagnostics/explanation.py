@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,19 +29,22 @@ class Sentence(msgspec.Struct, frozen=True):
 class Because(msgspec.Struct, frozen=True):
     """One cause: a code for programs, a sentence for people, and a hint, which may be empty.
 
-    `sentence` and `advice` are what `text` and `hint` were made of, for translations; `hint` is all advice, joined.
+    `parts` and `advice` are what `text` and `hint` were joined of, for translations.
     """
 
     cause: str
     text: str
     hint: str = ""
-    sentence: Sentence = Sentence("")
+    parts: tuple[Sentence, ...] = ()
     advice: tuple[Sentence, ...] = ()
 
 
 def _because(cause: str, template: str, *advice: Sentence, **values: object) -> Because:
-    sentence = _sentence(template, **values)
-    return Because(cause, str(sentence), "".join(map(str, advice)), sentence, advice)
+    return _joined(cause, [_sentence(template, **values)], *advice)
+
+
+def _joined(cause: str, parts: Sequence[Sentence], *advice: Sentence) -> Because:
+    return Because(cause, "".join(map(str, parts)), "".join(map(str, advice)), tuple(parts), advice)
 
 
 def _sentence(template: str, **values: object) -> Sentence:
@@ -63,14 +66,13 @@ def explain(situation: Situation) -> tuple[Because, ...]:
 def _dead(situation: Situation) -> Because:
     row, lane = situation.delivery, situation.lane
     reason = f"{row.reason or 'no reason'}" + (f" ({row.error})" if row.error else "")
-    values = {"since": _clock(row.updated_at.timestamp()), "reason": reason}
-    template = "it has been a dead letter since {since}: {reason}"
+    since = _clock(row.updated_at.timestamp())
+    parts = [_sentence("it has been a dead letter since {since}: {reason}", since=since, reason=reason)]
     if row.attempts:
-        template += ", after {attempts} of {most} attempts"
-        values |= {"attempts": str(row.attempts), "most": str(row.max_attempts)}
+        parts.append(_sentence(", after {attempts} of {most} attempts", attempts=row.attempts, most=row.max_attempts))
     if lane is not None and lane.parked and lane.head is not None and lane.blocker == row:
-        return _because("aborted", template + "; later deliveries of its key wait for it", *_free(row), **values)
-    return _because("aborted", template, _again(row) or _sentence("todoku replay {id}", id=row.id), **values)
+        return _joined("aborted", [*parts, Sentence("; later deliveries of its key wait for it")], *_free(row))
+    return _joined("aborted", parts, _again(row) or _sentence("todoku replay {id}", id=row.id))
 
 
 def _running(situation: Situation) -> Iterator[Because]:
@@ -109,16 +111,13 @@ def _times(situation: Situation) -> Iterator[Because]:
 
 
 def _later(row: Delivery, span: str) -> Because:
-    values = {"span": span}
-    template = "it is due in {span}"
+    parts = [_sentence("it is due in {span}", span=span)]
     if row.attempts:
         template = "attempt {number} of {most} is due in {span}"
-        values |= {"number": str(row.attempts + 1), "most": str(row.max_attempts)}
+        parts = [_sentence(template, number=row.attempts + 1, most=row.max_attempts, span=span)]
     if row.status == "failed" and row.reason:
-        template += " after {reason}"
-        values["reason"] = row.reason
-    advice = (_sentence(_MAX_ATTEMPTS, most=row.max_attempts),) if row.attempts else ()
-    return _because("later", template, *advice, **values)
+        parts.append(_sentence(" after {reason}", reason=row.reason))
+    return _joined("later", parts, *((_sentence(_MAX_ATTEMPTS, most=row.max_attempts),) if row.attempts else ()))
 
 
 def _restrictions(situation: Situation) -> Iterator[Because]:

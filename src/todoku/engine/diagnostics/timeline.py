@@ -56,12 +56,12 @@ class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineFollower(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that this one brought about, or that runs it again. `topic` null: only the audit names it."""
+    """A message that this one brought about, or that runs it again."""
 
     kind: FollowerKind
     message_id: UUID
     at: datetime
-    topic: str | None = None
+    topic: str
     key: str | None = None
 
 
@@ -104,11 +104,12 @@ def read_timeline(store: Store, story: Story, now: datetime) -> Timeline:
     message, decoded = story.message, decode_headers(story.message.headers)
     needles = [str(message.id), *(msgspec.json.encode(text).decode()[1:-1] for text in _threads(decoded))]
     found = store.messages.find_followers(message.id, _windows(story, now), needles=needles)
+    marked = store.messages.find_labelled([f"{mark}{message.id}" for mark in (AGAIN_OF, EDITED_OF)])
     batch = decoded.get(BATCH)
     return build_timeline(
         story,
         now,
-        followers=_followers(story, found.items, decoded),
+        followers=_followers(story, (*found.items, *marked), decoded),
         complete=found.complete,
         entries=list(_effects(store, story)),
         batch=None if batch is None else _read_batch(store, batch),
@@ -169,9 +170,6 @@ def _windows(story: Story, now: datetime) -> list[tuple[datetime, datetime]]:
     return merged[-_MOST_WINDOWS:]
 
 
-_REPEATED: Final = re.compile(r"run (again|edited) as ([0-9a-f-]{36})")
-
-
 def _followers(story: Story, found: Iterable[Follower], decoded: dict[str, str]) -> tuple[TimelineFollower, ...]:
     own = str(story.message.id)
     threads = tuple(_threads(decoded))
@@ -181,9 +179,6 @@ def _followers(story: Story, found: Iterable[Follower], decoded: dict[str, str])
         for id, (kind, each) in kinds.items()
         if kind is not None
     }
-    for act in story.audit:
-        if (named := _REPEATED.match(act.action)) is not None and (id := UUID(named[2])) not in items:
-            items[id] = TimelineFollower(kind="again" if named[1] == "again" else "edited", message_id=id, at=act.at)
     return tuple(sorted(items.values(), key=lambda item: item.at))
 
 

@@ -55,3 +55,10 @@ select m.id, m.topic, m.key, date_part('epoch', m.created_at), m.headers::text, 
 -- Only reads, up the unique index of ids: whether there are more messages than `find_followers` looks at.
 select 1
   from (select id from todoku_message where id > :since::uuid and id < :until::uuid order by id limit 1 offset :look) m
+
+-- name: labelled_messages
+-- Only reads, by the index of labels, then by the primary key.
+select m.id, m.topic, m.key, date_part('epoch', m.created_at), m.headers::text, m.labels::text
+  from (select message_seq from todoku_label where label = any (:labels::text[]) order by message_seq limit :most) l
+ cross join lateral (select * from todoku_message where seq = l.message_seq limit 1) m
+ order by l.message_seq

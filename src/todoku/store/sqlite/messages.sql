@@ -54,3 +54,9 @@ select m.id, m.topic, m.key, m.created_at / 1e6, m.headers, m.labels
 -- name: followers_beyond
 -- Only reads, up the unique index of ids: whether there are more messages than `find_followers` looks at.
 select 1 from (select id from todoku_message where id > :since and id < :until order by id limit 1 offset :look) m
+
+-- name: labelled_messages
+-- Only reads, by the index of labels, then by the primary key.
+select m.id, m.topic, m.key, m.created_at / 1e6, m.headers, m.labels
+  from todoku_label l cross join todoku_message m on m.seq = l.message_seq
+ where l.label in (select value from json_each(:labels)) order by l.message_seq limit :most

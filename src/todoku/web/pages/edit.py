@@ -15,7 +15,7 @@ from todoku.api.admin.parameters import ByMessage, ByNumber
 from todoku.api.problem import Refused
 from todoku.core.control_characters import escape_controls
 from todoku.core.errors import InvalidAct, InvalidMessage, NoSuchMessage
-from todoku.engine.edit import EDITABLE, EditResult
+from todoku.engine.edit import EDITABLE, EditResult, pretty_payload
 from todoku.store.deliveries import Delivery
 from todoku.web.page import page
 from todoku.web.view import Answer, Redirect, View
@@ -46,7 +46,7 @@ def edit(view: View) -> Answer | Redirect:
     form = view.form
     given = msgspec.structs.replace(
         editor,
-        payload=form.get("payload", "").replace("\r\n", "\n"),
+        payload=_inert(form.get("payload", "").replace("\r\n", "\n")),
         key=form.get("key", ""),
         headers=None if editor.headers is None else form.get("headers", "").replace("\r\n", "\n"),
         purge=form.get("purge") == "1",
@@ -106,6 +106,14 @@ def _payload(text: str, story: MessageStory) -> Any:
         if story.payload_text is not None and not _is_json(story.payload_text):
             return text
         raise InvalidMessage(f"this is not JSON: {error}") from None
+
+
+def _inert(text: str) -> str:
+    """The text for the editor: JSON without raw control characters, so that what is shown is what was sent."""
+    try:
+        return pretty_payload(json.loads(text), frozenset())
+    except ValueError:
+        return text
 
 
 def _is_json(text: str) -> bool:
