@@ -33,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text, message_seq integer, traceback text, fingerprint text) strict;
+, response text, message_seq integer, traceback text, fingerprint text, run_ms integer, final integer) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -116,6 +116,9 @@ CREATE TABLE todoku_delivery (
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
 
+CREATE INDEX todoku_delivery_cause on todoku_delivery (reason, destination, fingerprint, updated_at)
+    where status = 'aborted';
+
 CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
 
@@ -139,6 +142,9 @@ CREATE INDEX todoku_delivery_gate_running on todoku_delivery (gate)
 
 CREATE INDEX todoku_delivery_lane on todoku_delivery (lane, id)
     where lane is not null and status <> 'aborted';
+
+CREATE INDEX todoku_delivery_lane_dead on todoku_delivery (lane, id)
+    where status = 'aborted' and lane is not null;
 
 CREATE INDEX todoku_delivery_message on todoku_delivery (message_seq);
 
@@ -209,7 +215,7 @@ CREATE TABLE todoku_history (
     attempts     integer not null,
     replay_count integer not null,
     worker_id    text
-) strict;
+, run_ms integer) strict;
 
 CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 
@@ -246,6 +252,12 @@ CREATE TABLE todoku_inbox_sequence (
     sequence integer not null,
     seen_at  integer not null,
     primary key (consumer, key)
+) strict, without rowid;
+
+CREATE TABLE todoku_label (
+    label       text not null,
+    message_seq integer not null,
+    primary key (label, message_seq)
 ) strict, without rowid;
 
 CREATE TABLE todoku_lane (
@@ -339,7 +351,7 @@ CREATE TABLE todoku_schedule (
     next_run_at integer,
     paused      integer not null default 0,
     updated_at  integer not null
-, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
+, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text, missed_slots integer not null default 0, missed_last integer not null default 0, missed_at integer) strict;
 
 CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
 
@@ -385,4 +397,4 @@ CREATE TABLE todoku_worker (
     state      text not null default 'running',
     started_at integer not null,
     expires_at integer not null
-) strict;
+, slots integer, version text, drain_requested integer not null default 0, stack_request integer not null default 0, stacks_answer integer, stacks_at integer, stacks text) strict;

@@ -326,7 +326,7 @@ def _follow(box: App, since: float, interval: float, end: float | None) -> Itera
     """Yields each event once, until `end` on the monotonic clock."""
     following = EventTail(box.store, since=since)
     while True:
-        yield from following.poll()
+        yield from following.poll().events
         if end is not None and time.monotonic() >= end:
             return
         time.sleep(max(interval, 0.05))

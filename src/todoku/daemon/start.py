@@ -216,16 +216,21 @@ class Daemon:
         self._http: HttpThread | None = None
         self.address = "no HTTP"
         if options.http:
-            host = settings.host if options.host is None else options.host
-            listening = listen(host, settings.port if options.port is None else options.port)
-            refuse_public_credentials(settings, listening)
-            if options.is_open:
-                refuse_open(listening)
-            self.address = listening_url(listening)
-            view = HealthView(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(
-                lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
-            )
+            self._http = self._serve_http(options)
+
+    def _serve_http(self, options: DaemonOptions) -> HttpThread:
+        """Binds the socket. Raises CannotStart if the port is taken, or if the address would serve strangers."""
+        box, settings = self.box, self.box.settings
+        host = settings.host if options.host is None else options.host
+        listening = listen(host, settings.port if options.port is None else options.port)
+        refuse_public_credentials(settings, listening)
+        if options.is_open:
+            refuse_open(listening)
+        self.address = listening_url(listening)
+        view = HealthView(self.supervisor, box, without_password(settings.database))
+        return HttpThread(
+            lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+        )
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""

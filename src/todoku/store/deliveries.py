@@ -84,6 +84,9 @@ def parameters(which: Filter) -> dict[str, Any]:
     }
 
 
+_OF_CAUSE: Final = ("reason", "destination", "fingerprint", "since", "until")
+"""The fields of a filter that the index of dead letters by cause answers."""
+
 LOOKED_AT: Final = 20_000
 """Rows that one page of requests looks at: a filter that few of them match gives a short page, and a cursor."""
 
@@ -161,8 +164,13 @@ class DeliveryStore:
         return tuple(map(delivery, self._database.read(lambda tx: tx.rows("newest_dead", most=limit))))
 
     def count(self, which: Filter, *, most: int) -> int:
-        """How many unfinished deliveries match, counted up to `most`."""
-        return int(self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))[0][0])
+        """How many unfinished deliveries match, counted up to `most`. Dead letters by their cause: from an index."""
+        cause = {name: getattr(which, name) for name in _OF_CAUSE}
+        if which == Filter(status="aborted", **cause):
+            rows = self._database.read(lambda tx: tx.rows("count_dead_matching", **cause, most=most))
+        else:
+            rows = self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))
+        return int(rows[0][0])
 
     def of_message(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """One page of the deliveries of `which.message_id`, newest first, those that succeeded among them."""

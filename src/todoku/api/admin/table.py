@@ -12,6 +12,7 @@ from todoku.api.admin import (
     endpoints,
     message_acts,
     messages,
+    overview,
     queues,
     schedules,
     search,
@@ -33,6 +34,7 @@ def get_openapi() -> dict[str, Any]:
 
 
 TABLE: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
     *messages.OPERATIONS,
     *message_acts.OPERATIONS,
     *deliveries.OPERATIONS,

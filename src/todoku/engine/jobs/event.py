@@ -45,6 +45,11 @@ class EventKind(msgspec.Struct, frozen=True):
         """The names of its fields."""
         return _fields(self.kind)
 
+    @property
+    def stored_fields(self) -> tuple[str, ...]:
+        """The names of its fields in payloads: a msgspec struct may rename them."""
+        return getattr(self.kind, "__struct_encode_fields__", self.fields)
+
     def key_of(self, event: Any) -> str | None:
         """Returns the key of one event. InvalidMessage: it is None."""
         if self.key is None:

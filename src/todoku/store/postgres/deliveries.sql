@@ -88,6 +88,18 @@ select count(*)
   from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
          where {matching} order by d.id limit :most) found
 
+-- name: count_dead_matching
+-- Only reads, from the index by cause, and stops at :most rows.
+select count(*)
+  from (select 1 from todoku_delivery
+         where status = 'aborted' and (:reason::text is null or reason = :reason)
+           and (:destination::text is null or destination = :destination)
+           and (:fingerprint::text is null or fingerprint = :fingerprint
+                or (:fingerprint::text = '' and fingerprint is null))
+           and (:since::timestamptz is null or updated_at >= :since)
+           and (:until::timestamptz is null or updated_at < :until)
+         order by reason, destination, fingerprint, updated_at limit :most) found
+
 -- name: finished_matching
 -- A fragment: the filter as `matching`, of deliveries that succeeded. They have no reason, and are not due.
 (:message_id::uuid is null or m.id = :message_id::uuid)

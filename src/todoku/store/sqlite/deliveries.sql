@@ -90,6 +90,16 @@ select count(*)
   from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
          where {matching} order by d.id limit :most) found
 
+-- name: count_dead_matching
+-- Only reads, from the index by cause, and stops at :most rows.
+select count(*)
+  from (select 1 from todoku_delivery indexed by todoku_delivery_cause
+         where status = 'aborted' and (:reason is null or reason = :reason)
+           and (:destination is null or destination = :destination)
+           and (:fingerprint is null or fingerprint = :fingerprint or (:fingerprint = '' and fingerprint is null))
+           and (:since is null or updated_at >= :since) and (:until is null or updated_at < :until)
+         limit :most)
+
 -- name: finished_matching
 -- A fragment: the filter as `matching`, of deliveries that succeeded. They have no reason, and are not due.
 (:message_id is null or m.id = :message_id)
