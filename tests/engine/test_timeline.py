@@ -60,6 +60,14 @@ def test_waits_are_apart_from_runs_up_to_a_success() -> None:
     assert (times.waited, times.run) == (17.0, None)
 
 
+def test_the_time_in_a_workers_memory_is_no_run() -> None:
+    row = delivery("succeeded", attempts=2, updated_at=at(20), run_ms=1500)
+    found = build_timeline(story(row, attempt(1, 2, 5, run_ms=1000)), at(100))
+    assert shown(found)[1:] == [("queue", 0, 4), ("attempt", 4, 5), ("backoff", 5, 18.5), ("succeeded", 18.5, 20)]
+    (times,) = found.times
+    assert (times.waited, times.run) == (17.5, 2.5)
+
+
 def test_a_replay_ends_the_time_as_a_dead_letter() -> None:
     act = AuditRow(at(60), "ada", "replay", "delivery:7", "it is back")
     row = delivery("sending", claimed_at=at(70), worker=uuid4(), replay_count=1)

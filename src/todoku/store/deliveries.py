@@ -120,6 +120,8 @@ class Delivery(msgspec.Struct, frozen=True):
     claimed_at: datetime | None = None
     fingerprint: str | None = None
     """Of the traceback of its last failed attempt."""
+    run_ms: int | None = None
+    """How long the attempt that succeeded took, in milliseconds; None: unknown, or it has not succeeded."""
 
     @property
     def tries(self) -> str:
@@ -337,6 +339,7 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         error,
         claimed_at,
         fingerprint,
+        run_ms,
     ) = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
@@ -353,4 +356,5 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         error,
         moment_or_none(claimed_at),
         fingerprint,
+        run_ms,
     )

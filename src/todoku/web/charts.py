@@ -6,6 +6,7 @@ viewers see the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec

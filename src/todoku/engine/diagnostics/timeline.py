@@ -150,7 +150,7 @@ def _read_batch(store: Store, text: str) -> BatchStatus | None:
 
 def _windows(story: Story, now: datetime) -> list[tuple[datetime, datetime]]:
     """When attempts ran and ended, the latest ones, merged where they overlap."""
-    found = [(each.started_at or each.ended_at, each.ended_at) for each in story.attempts]
+    found = [(_start_of(each), each.ended_at) for each in story.attempts]
     for row in story.deliveries:
         match row.status:
             case "succeeded":
@@ -269,7 +269,7 @@ def _delivery_spans(story: Story, row: Delivery, now: datetime) -> Iterator[Time
             yield _wait(row, "dead", at, moment.at)
             at, wait = moment.at, "queue"
             continue
-        started = max(at, moment.started_at or moment.ended_at)
+        started = max(at, _start_of(moment))
         yield _wait(row, wait, at, started)
         yield TimelineSpan(
             kind="attempt", delivery_id=row.id, start=started, end=moment.ended_at, attempt=moment.number,
@@ -319,9 +319,16 @@ def _wait(row: Delivery, kind: SpanKind, start: datetime, end: datetime | None) 
     return TimelineSpan(kind=kind, delivery_id=row.id, start=start, end=end)
 
 
+def _start_of(attempt: Attempt) -> datetime:
+    """When the handler was called. What an old version stored does not say: then, when its worker claimed it."""
+    if attempt.run_ms is not None:
+        return attempt.ended_at - timedelta(milliseconds=attempt.run_ms)
+    return attempt.started_at or attempt.ended_at
+
+
 def _run_of(row: Delivery) -> timedelta:
     """How long the successful attempt ran; zero: that was not kept."""
-    return timedelta(milliseconds=getattr(row, "run_ms", None) or 0)
+    return timedelta(milliseconds=row.run_ms or 0)
 
 
 def _times(row: Delivery, spans: Iterable[TimelineSpan], now: datetime) -> DeliveryTimes:
@@ -330,7 +337,7 @@ def _times(row: Delivery, spans: Iterable[TimelineSpan], now: datetime) -> Deliv
         seconds = ((span.end or now) - span.start).total_seconds()
         waited += seconds if span.kind in _WAITS else 0.0
         run += seconds if span.kind in _RUNS else 0.0
-    unknown = row.status == "succeeded" and getattr(row, "run_ms", None) is None
+    unknown = row.status == "succeeded" and row.run_ms is None
     return DeliveryTimes(delivery_id=row.id, waited=round(waited, 6), run=None if unknown else round(run, 6))
 
 

@@ -5,13 +5,14 @@
 d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
        d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
        date_part('epoch', d.next_run_at), date_part('epoch', m.created_at), date_part('epoch', d.updated_at), d.reason, d.error,
-       date_part('epoch', d.claimed_at), d.fingerprint
+       date_part('epoch', d.claimed_at), d.fingerprint, null::integer
 
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 'succeeded', h.attempts,
        null, 0, 0, h.replay_count, h.epoch, h.worker_id, false,
-       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8, null::text
+       date_part('epoch', h.finished_at), date_part('epoch', m.created_at), date_part('epoch', h.finished_at), null::text, null::text, null::float8, null::text,
+       h.run_ms
 
 -- name: request_matching
 -- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of

@@ -5,13 +5,13 @@
 d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
        d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
        d.next_run_at / 1e6, m.created_at / 1e6, d.updated_at / 1e6, d.reason, d.error,
-       d.claimed_at / 1e6, d.fingerprint
+       d.claimed_at / 1e6, d.fingerprint, null
 
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
        null, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
-       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null, null
+       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null, null, h.run_ms
 
 -- name: request_matching
 -- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of
