@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.serving import SOMEBODY, Server, serving
 from tests.web.browser import needs_browser, opened_page
-from tests.web.signing_in import PASSWORD, Visitor, create, quick_hashes
+from tests.web.signing_in import PASSWORD, Visitor, create, path_of, quick_hashes
 from todoku.api.problem import Refused
 from todoku.app import App
 from todoku.engine.http import api_tokens
@@ -221,15 +221,14 @@ def test_a_revoked_token_ends_its_sessions(visitor: Visitor, closed: Server, box
 
 def acting(visitor: Visitor, act: DeclaredPage, **headers: str) -> int:
     """The status of an act with empty fields and a right token; more than its form is needed for success."""
-    path = act.path.replace("{", "").replace("}", "").replace(":path", "").replace(":int", "")
-    return visitor.post(path, {"csrf": visitor.csrf("/account")}, **headers).status_code
+    return visitor.post(path_of(act), {"csrf": visitor.csrf("/account")}, **headers).status_code
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.path)
 def test_every_act_refuses_a_viewer_a_missing_token_another_site_and_no_session(
     visitor: Visitor, closed: Server, box: App, act: DeclaredPage
 ) -> None:
-    path = act.path.replace("{", "").replace("}", "").replace(":path", "").replace(":int", "")
+    path = path_of(act)
     assert visitor.post(path, {}).status_code == 401, "no session"
     create(box, "view", "viewer")
     create(box, "root", "admin")
