@@ -295,7 +295,7 @@ def test_workers_tells_who_is_there_and_what_they_hold(shop: Shop) -> None:
     worker = shop.world.worker(name="host:1", lease=600)
     shop.world.claim(worker, limit=2)
     (row,) = rows(shop.run("workers", "--json"))
-    assert list(row) == ["id", "name", "state", "alive", "held", "started", "lease_ends"]
+    assert list(row) == ["id", "name", "state", "alive", "held", "started", "lease_ends", "slots", "version"]
     assert (row["id"], row["name"], row["alive"], row["held"]) == (str(worker), "host:1", True, 2)
 
 
