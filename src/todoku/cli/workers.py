@@ -25,7 +25,7 @@ _HELD = 100
 @click.option("--holds", is_flag=True, help="List the deliveries that each worker holds, the oldest first.")
 @click.pass_context
 def workers(context: click.Context, database: str | None, schema: str | None, as_json: bool, holds: bool) -> None:
-    """List workers, their leases and what they hold; drain one, or see where its handlers stand."""
+    """List workers, drain one, or see where its handlers stand."""
     if context.invoked_subcommand is not None:
         return
     with open_app(database, schema) as box:
