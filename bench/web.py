@@ -3,8 +3,9 @@
 PostgreSQL is filled with 10,000,000 rows of history and 100,000 dead letters, SQLite with a tenth of both. A daemon
 serves them in a process of its own. Each page and search is asked for 30 times, in turns and slowly enough that what
 all viewers share has to be computed again; the 95th percentile of the time until the whole answer is there counts.
-Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers with event streams,
-who fetch the overview at every tick as a browser does. `--quick` is a tenth of the work; BENCH_HISTORY=n sets the rows.
+Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers, each with its event
+stream, who fetch the overview at every tick as a browser does. `--quick` is a tenth of the work; BENCH_HISTORY=n
+sets the rows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -68,9 +70,10 @@ PAGES: Final = (
 def daemon(url: str) -> Iterator[str]:
     """A daemon on this database, in a process of its own; its address."""
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "shown.py").write_text("import todoku\nbox = todoku.App()\n@box.job\ndef nothing() -> None: ...\n")
         port = _free_port()
-        command = [sys.executable, "-m", "todoku", "run", "--workers", "1", "--port", str(port)]
-        environ = {**os.environ, "DATABASE_URL": url, "TODOKU_TOKEN": TOKEN, "TODOKU_HISTORY_TTL": str(400 * 86400)}
+        command = [sys.executable, "-m", "todoku", "run", "--app", "shown:box", "--workers", "1", "--port", str(port)]
+        environ = {**os.environ, "DATABASE_URL": url, "TODOKU_TOKEN": TOKEN}
         process = subprocess.Popen(
             command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -94,9 +97,8 @@ def _wait_until_ready(address: str) -> None:
         try:
             if httpx.get(f"{address}/healthz").status_code == 200:
                 return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
+        except httpx.TransportError:  # it does not listen yet
+            time.sleep(0.1)
     raise RuntimeError("the daemon did not start within a minute")
 
 

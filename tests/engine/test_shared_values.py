@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from todoku.core.errors import StoreError
 from todoku.engine.diagnostics.shared_values import SharedValues
 
 
@@ -34,15 +35,57 @@ def test_a_value_that_took_long_is_kept_longer() -> None:
     values, made = SharedValues(monotonic=clock), []
 
     def slowly() -> int:
-        clock.now += 0.1
+        clock.now += 0.04
         made.append(clock.now)
         return len(made)
 
+    assert values.get("n", slowly, kept=0.5) == 1
+    clock.now += 1.9
+    assert values.get("n", slowly, kept=0.5) == 1
+    clock.now += 0.2
+    assert values.get("n", slowly, kept=0.5) == 2
+
+
+def test_nobody_waits_twice_for_a_slow_value() -> None:
+    """It is computed beside the viewers, who see the last one meanwhile; after a pause it is computed for them."""
+    clock, gate, made = Clock(), threading.Event(), threading.Semaphore(0)
+    values = SharedValues(monotonic=clock)
+
+    def slowly() -> float:
+        if clock.now > 1:
+            gate.wait(30)
+        clock.now += 0.1
+        made.release()
+        return clock.now
+
+    assert values.get("n", slowly) == pytest.approx(0.1)
+    clock.now = 6.0
+    assert values.get("n", slowly) == pytest.approx(0.1)
+    gate.set()
+    assert made.acquire(timeout=30)
+    assert made.acquire(timeout=30)
+    clock.now = 60.0
+    assert values.get("n", slowly) == pytest.approx(60.1)
+
+
+def test_a_failure_beside_the_viewers_is_seen_by_the_next_one() -> None:
+    clock = Clock()
+    values = SharedValues(monotonic=clock)
+
+    def slowly() -> int:
+        clock.now += 0.1
+        if clock.now > 1:
+            raise StoreError("no", hint="none")
+        return 1
+
     assert values.get("n", slowly) == 1
-    clock.now += 4.8
+    before = set(threading.enumerate())
+    clock.now = 6.0
     assert values.get("n", slowly) == 1
-    clock.now += 0.3
-    assert values.get("n", slowly) == 2
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    with pytest.raises(StoreError):
+        values.get("n", slowly)
 
 
 def test_many_viewers_cost_one_computation() -> None:

@@ -21,7 +21,7 @@ from todoku.core.scope import is_public
 from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
-from todoku.daemon.banner import Banner, banner, read_facts
+from todoku.daemon.banner import Banner, banner, command, read_facts
 from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import DemoPublisher, DemoReceiver
 from todoku.daemon.demo_shop import create_demo_app
@@ -311,7 +311,8 @@ def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Bann
         running = "a demonstration (topics demo.*, one message fails on purpose); run yours with --app module:attribute"
     else:
         running = "no App; name yours with --app module:attribute, or see a demonstration with --demo"
-    ending = (("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
+    entering = ("sign in", _describe_sign_in(daemon, options))
+    ending = (entering, ("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
     try:
         shown = banner(
             read_facts(daemon.box, daemon.address), running=running, database=options.database, schema=options.schema
@@ -319,6 +320,14 @@ def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Bann
     except TodokuError:  # the database went away: the guardrail reports it
         shown = Banner(f"todoku is running on {daemon.address}", (("running", running),))
     return Banner(shown.title, (*shown.lines, *ending))
+
+
+def _describe_sign_in(daemon: Daemon, options: DaemonOptions) -> str:
+    """How a person gets into the dashboard."""
+    if options.is_open:
+        return f"not needed from this machine (--open): {daemon.address}/"
+    create = command("users", "create", "NAME", database=options.database, schema=options.schema)
+    return f"{daemon.address}/sign-in with a token of the scope read, operate or admin, or as a user: {create}"
 
 
 def sqlite_file(url: str) -> Path | None:

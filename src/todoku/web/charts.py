@@ -6,6 +6,7 @@ viewers see the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -76,3 +77,33 @@ def _across(line: Band, top: float, step: float, height: int) -> str:
 def _rectangle(colour: str, x: float, y: float, width: float, height: float) -> str:
     size = f'width="{max(0.5, width):.1f}" height="{height:.1f}"'
     return f'<rect class="{escape(colour)}" x="{x:.1f}" y="{y:.1f}" {size}/>'
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A bar of a waterfall, in seconds from any moment; a moment ends as it starts. Its colour is a class."""
+
+    colour: str
+    start: float
+    end: float
+
+
+def waterfall(stretches: Sequence[Stretch], *, width: int = 1000, height: int = 12) -> list[Markup]:
+    """Returns one bar for each stretch, for the rows of a table, all on one scale.
+
+    Long stretches are drawn shorter than they are, or a wait of days would hide an attempt of a second. The table says
+    the times, so the bars are hidden from screen readers.
+    """
+    moments = sorted({moment for each in stretches for moment in (each.start, each.end)})
+    places, at = dict[float, float](), 0.0
+    for before, moment in zip([moments[0] if moments else 0.0, *moments], moments, strict=False):
+        at += (moment - before) ** 0.4
+        places[moment] = at
+    scale = (width - 8) / at if at else 0.0
+    return [_bar(each, places[each.start] * scale, places[each.end] * scale, width, height) for each in stretches]
+
+
+def _bar(each: Stretch, left: float, right: float, width: int, height: int) -> Markup:
+    shape = _rectangle(each.colour, left, 1, max(6.0, right - left), height - 2)
+    return Markup(
+        '<svg class="fall" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    ).format(width, height, Markup(shape))  # noqa: S704 - its only text was escaped

@@ -15,8 +15,11 @@ from todoku.web.pages import (
     audit,
     dead_letters,
     doctor,
+    edit,
     endpoints,
     ledger,
+    messages,
+    new_message,
     overview,
     queues,
     schedules,
@@ -35,6 +38,9 @@ from todoku.web.viewer import Entrance
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
+    *messages.PAGES,
+    *edit.PAGES,
+    *new_message.PAGES,
     *search.PAGES,
     *dead_letters.PAGES,
     *acts.PAGES,

@@ -10,6 +10,7 @@ from todoku.api.admin import (
     deliveries,
     diagnostics,
     endpoints,
+    message_acts,
     messages,
     overview,
     queues,
@@ -35,6 +36,7 @@ def get_openapi() -> dict[str, Any]:
 TABLE: Final[tuple[Operation, ...]] = (
     *overview.OPERATIONS,
     *messages.OPERATIONS,
+    *message_acts.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
     *acts.OPERATIONS,
