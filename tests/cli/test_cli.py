@@ -215,7 +215,8 @@ def test_help_is_there(run: Run, arguments: list[str]) -> None:
 
 
 SECTIONS = {
-    "Look": "status stats list show explain tail reasons workers schedules limits batch hooks ledger doctor verify",
+    "Look": "status stats list search show explain tail reasons workers schedules limits batch hooks ledger doctor "
+    "verify",
     "Act": "publish enqueue replay cancel settle clear limit pause resume release-expired schedule dlq-sync dlq-rerun "
     "spool-forward",
     "Run": "up run dev",

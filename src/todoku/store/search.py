@@ -81,17 +81,25 @@ class SearchStore:
     ) -> SearchPage:
         """One page of the deliveries that meet the criteria; `words` and names of workers must be resolved before."""
         before = TOP if cursor is None else Position(*parse_cursor(cursor, 2))
+        named = self._named_messages(wanted)
+        return self._database.read(lambda tx: _Page(tx, wanted, before, limit, look, named).find())
+
+    def _named_messages(self, wanted: Criteria) -> list[int]:
+        """The numbers of the messages of deliveries and messages that are asked for by id, the newest first."""
+        if not (wanted.ids or wanted.message_ids):
+            return []
+        ids, messages = list(wanted.ids), [str(id) for id in wanted.message_ids]
         # Deliveries that succeeded are found by number through an index of blocks, which is read by a bitmap.
-        pinned = not wanted.ids
-        return self._database.read(lambda tx: _Page(tx, wanted, before, limit, look).find(), pinned=pinned)
+        rows = self._database.read(lambda tx: tx.rows("seqs_of_ids", ids=ids, message_ids=messages), pinned=False)
+        return [seq for (seq,) in rows]
 
     def situations(self, deliveries: Sequence[Delivery]) -> dict[int, Situation]:
-        """Everything that decides when each of these deliveries runs, by their numbers, in one snapshot.
+        """Everything that decides when each of these deliveries runs, by their numbers.
 
         Those that have ended since, or succeeded, are left out. The number of queries does not depend on theirs.
         """
         waiting = [each for each in deliveries if each.status != "succeeded"]
-        return self._database.snapshot(lambda tx: read_situations(tx, waiting)) if waiting else {}
+        return self._database.read(lambda tx: read_situations(tx, waiting)) if waiting else {}
 
     def known_words(self, words: Sequence[str]) -> dict[str, KnownWord]:
         """Which of these words are keys or labels of messages."""
@@ -120,8 +128,9 @@ class SearchStore:
 class _Page:
     """One page of one search, in an open transaction."""
 
-    def __init__(self, tx: Tx, wanted: Criteria, before: Position, limit: int, look: int) -> None:
+    def __init__(self, tx: Tx, wanted: Criteria, before: Position, limit: int, look: int, named: Sequence[int]) -> None:
         self._tx = tx
+        self._named = named
         self._wanted = wanted
         self._limit = limit
         self._look = min(look, LOOKED_INTO) if wanted.payload or wanted.headers else look
@@ -218,8 +227,7 @@ class _Page:
     def _seqs(self, before_seq: int, look: int) -> list[int]:
         wanted, values = self._wanted, {"before_seq": before_seq, "low": self._low, "look": look}
         if wanted.ids or wanted.message_ids:
-            ids = {name: self._filters[name] for name in ("ids", "message_ids")}
-            return [seq for (seq,) in self._tx.rows("seqs_of_ids", **ids, **values)]
+            return [seq for seq in self._named if self._low < seq <= before_seq][:look]
         query, names = ("seqs_of_label", wanted.labels[0]) if wanted.labels else ("seqs_of_key", wanted.keys)
         found = {seq for name in names for (seq,) in self._tx.rows(query, value=name, **values)}
         return sorted(found, reverse=True)[:look]

@@ -196,8 +196,7 @@ select distinct seq from (
     select message_seq from todoku_history where delivery_id = any (:ids::bigint[])
     union all
     select seq from todoku_message where id = any (:message_ids::text[]::uuid[])) found
- where seq <= :before_seq::bigint and seq > :low::bigint
- order by seq desc limit :look
+ order by seq desc
 
 -- name: seqs_of_label
 -- Only reads: the newest messages with a label, by the primary key.

@@ -205,8 +205,7 @@ select distinct seq from (
     select message_seq from todoku_history not indexed where delivery_id in (select value from json_each(:ids))
     union all
     select seq from todoku_message where id in (select value from json_each(:message_ids)))
- where seq <= :before_seq and seq > :low
- order by seq desc limit :look
+ order by seq desc
 
 -- name: seqs_of_label
 -- Only reads: the newest messages with a label, by the primary key.
