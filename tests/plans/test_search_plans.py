@@ -82,7 +82,8 @@ def problems(query: str, plan: Plan) -> Iterator[str]:
 def test_PostgreSQL_searches_by_indexes(postgres_url: str, analysed: bool) -> None:
     fill = _FILL.format(
         id="gen_random_uuid()", at="now() - (20001 - n) * interval '1 second'", yes="true",
-        worker="'00000000-0000-4000-8000-000000000000'::uuid", numbers=f"generate_series(1, {NUMBER}) n", lanes="generate_series(0, 99) n",
+        worker="'00000000-0000-4000-8000-000000000000'::uuid",
+        numbers=f"generate_series(1, {NUMBER}) n", lanes="generate_series(0, 99) n",
     )  # fmt: skip
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(fill)  # type: ignore[call-overload]

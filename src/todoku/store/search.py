@@ -19,9 +19,13 @@ from todoku.store.situation import Situation, read_situations
 LOOKED_AT: Final = 20_000
 """Rows that one page looks at."""
 
-LOOKED_INTO: Final = 5_000
+LOOKED_BESIDE: Final = 10_000
+"""Rows that one page looks at, if it has to read their messages."""
+
+LOOKED_INTO: Final = 2_500
 """Rows that one page looks at, if it has to read their payloads or headers."""
 
+_SHARES: Final = (200, 2_000)
 _CHUNK: Final = 2_000
 _NAMES_OF: Final = 2_000
 """Newest rows whose names are suggested."""
@@ -133,7 +137,8 @@ class _Page:
         self._named = named
         self._wanted = wanted
         self._limit = limit
-        self._look = min(look, LOOKED_INTO) if wanted.payload or wanted.headers else look
+        most = LOOKED_BESIDE if wanted.topics else LOOKED_AT
+        self._look = min(look, LOOKED_INTO if wanted.payload or wanted.headers else most)
         self._low = 0 if wanted.since is None else _last_before(tx, wanted.since)
         self._high = _HIGHEST if wanted.until is None else _last_before(tx, wanted.until)
         self._before = min(before, Position(self._high, _HIGHEST))
@@ -150,15 +155,21 @@ class _Page:
     # ------------------------------------------------------------------------------ by walking a table
 
     def _merge(self, walks: Sequence[Walk]) -> SearchPage:
-        """The rows of one or two walks in one order. Rows behind the end of a walk that was cut wait for it."""
+        """The rows of one or two walks in one order. Rows behind the end of a walk that was cut wait for it.
+
+        `floor`: nothing older is shown, so the second walk does not go further.
+        """
         rows: list[tuple[Position, Delivery]] = []
         cut: list[Position] = []
+        floor = _BOTTOM
         for walk in walks:
-            found = [(_position(walk, seq, item.id), item) for item, seq in self._rows(walk)]
+            found = self._rows(walk, floor)
             rows += found
-            looked, last = self._looked(walk, _BOTTOM) if len(found) <= self._limit else (0, _BOTTOM)
-            if looked >= self._look:
-                cut.append(last)
+            if len(found) > self._limit:
+                floor = max(floor, found[self._limit - 1][0])
+            elif (end := self._looked(walk, floor))[0] >= self._look:
+                cut.append(end[1])
+                floor = max(floor, end[1])
         rows.sort(key=lambda row: row[0], reverse=True)
         horizon = max(cut, default=_BOTTOM)
         shown = [row for row in rows[: self._limit] if row[0] >= horizon]
@@ -172,10 +183,15 @@ class _Page:
             complete=full or not cut,
         )
 
-    def _rows(self, walk: Walk) -> list[tuple[Delivery, int]]:
-        return list(
-            map(_row, self._tx.rows(f"search_{walk}", **self._filters, **self._span(_BOTTOM), most=self._limit + 1))
-        )
+    def _rows(self, walk: Walk, stop: Position) -> list[tuple[Position, Delivery]]:
+        """The newest rows that match. Looks at few first: a database may read all rows below a bound to sort them."""
+        rows: list[Any] = []
+        for look in (*(share for share in _SHARES if share < self._look), self._look):
+            span = {**self._span(stop), "look": look}
+            rows = self._tx.rows(f"search_{walk}", **self._filters, **span, most=self._limit + 1)
+            if len(rows) > self._limit:
+                break
+        return [(_position(walk, seq, item.id), item) for item, seq in map(_row, rows)]
 
     def _looked(self, walk: Walk, stop: Position) -> tuple[int, Position]:
         """How many rows of a walk there are down to `stop`, as far as the bound allows, and the last of them."""
@@ -196,7 +212,7 @@ class _Page:
             "before_id": self._before.id,
             "stop_seq": stop.seq,
             "stop_id": stop.id,
-            "low": self._low,
+            "low": max(self._low, stop.seq - 1),  # a bound that every index by message can use
             "high": self._high,
             "look": self._look,
         }
@@ -256,11 +272,11 @@ def _walks(wanted: Criteria) -> tuple[Walk, ...]:
     if wanted.statuses == ("sending",):
         return ("running",)
     walks: list[Walk] = []
-    if wanted.statuses != ("succeeded",):
-        walks.append("unfinished")
     failed = wanted.reasons or wanted.errors or wanted.fingerprints
     if not failed and (not wanted.statuses or "succeeded" in wanted.statuses):
-        walks.append("finished")
+        walks.append("finished")  # first: where most is done, it bounds the other
+    if wanted.statuses != ("succeeded",):
+        walks.append("unfinished")
     return tuple(walks)
 
 
