@@ -33,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text, message_seq integer, traceback text, fingerprint text) strict;
+, response text, message_seq integer, traceback text, fingerprint text, run_ms integer, final integer) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -115,6 +115,9 @@ CREATE TABLE todoku_delivery (
     error            text, gate integer, fingerprint text,
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
+
+CREATE INDEX todoku_delivery_cause on todoku_delivery (reason, destination, fingerprint, updated_at)
+    where status = 'aborted';
 
 CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
@@ -212,7 +215,7 @@ CREATE TABLE todoku_history (
     attempts     integer not null,
     replay_count integer not null,
     worker_id    text
-) strict;
+, run_ms integer) strict;
 
 CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 
@@ -348,7 +351,7 @@ CREATE TABLE todoku_schedule (
     next_run_at integer,
     paused      integer not null default 0,
     updated_at  integer not null
-, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
+, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text, missed_slots integer not null default 0, missed_last integer not null default 0, missed_at integer) strict;
 
 CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
 
@@ -363,10 +366,35 @@ CREATE TABLE todoku_secret (
 
 CREATE INDEX todoku_secret_name on todoku_secret (name);
 
+CREATE TABLE todoku_session (
+    hash       text primary key,
+    kind       text not null,
+    subject    text not null,
+    name       text not null,
+    role       text not null,
+    csrf       text not null,
+    created_at integer not null,
+    seen_at    integer not null,
+    expires_at integer not null
+) strict, without rowid;
+
+CREATE INDEX todoku_session_expires on todoku_session (expires_at);
+
+CREATE INDEX todoku_session_subject on todoku_session (kind, subject);
+
+CREATE TABLE todoku_user (
+    name       text primary key,
+    hash       text not null,
+    role       text not null,
+    disabled   integer not null default 0,
+    created_at integer not null,
+    changed_at integer not null
+) strict, without rowid;
+
 CREATE TABLE todoku_worker (
     id         text primary key,
     name       text not null,
     state      text not null default 'running',
     started_at integer not null,
     expires_at integer not null
-) strict;
+, slots integer, version text, drain_requested integer not null default 0, stack_request integer not null default 0, stacks_answer integer, stacks_at integer, stacks text) strict;

@@ -1,4 +1,4 @@
-"""Commands that show deliveries (stats, list, reasons, workers, tail) or a single one (explain, ledger)."""
+"""Commands that show deliveries (stats, list, reasons, tail) or a single one (explain, ledger)."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ def message_of(box: App, id: UUID | int) -> UUID | None:
     """The id of the message that an ID names by itself, or by one of its deliveries."""
     if isinstance(id, UUID):
         return id
-    for status in (None, "succeeded"):
-        for found in box.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
-            return found.message_id
-    return None
+    found = box.store.deliveries.get(id)
+    return None if found is None else found.message_id
 
 
 @click.command()
@@ -306,28 +304,6 @@ def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_j
         columns = (*columns, "fingerprint")
         rows = [(*row, group.fingerprint) for row, group in zip(rows, groups, strict=True)]
     show_rows(columns, rows, as_json=as_json)
-
-
-@click.command()
-@database_option
-@utc_option
-@json_option
-def workers(database: str | None, schema: str | None, as_json: bool) -> None:
-    """List workers, their leases and what they hold."""
-    with open_app(database, schema) as box:
-        rows, now = box.store.leases.workers(), box.store.ping()
-    if not rows and not as_json:
-        say("no workers")
-        return
-    columns = ("id", "name", "state", "alive", "held", "started", "lease_ends")
-    show_rows(
-        columns,
-        [
-            (row.id, row.name, row.state, row.expires_at.timestamp() > now, row.held, row.started_at, row.expires_at)
-            for row in rows
-        ],
-        as_json=as_json,
-    )
 
 
 @click.command()

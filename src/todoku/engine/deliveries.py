@@ -11,6 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidAct, NoSuchMessage, NotThere
 from todoku.engine import operations
+from todoku.engine.bulk_acts import BulkActs
 from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
@@ -95,6 +96,7 @@ class Deliveries:
     def __init__(self, outbox: Outbox, route_to: RouteTo) -> None:
         self._outbox = outbox
         self._route_to = route_to
+        self.bulk_acts = BulkActs(outbox, route_to)
 
     @blocking("box.deliveries")
     async def get(self, id: int) -> Delivery:
@@ -196,9 +198,8 @@ class Deliveries:
     # ------------------------------------------------------------------------------------------- inside
 
     def _get(self, id: int) -> Delivery:
-        for status in (None, "succeeded"):
-            for found in self._outbox.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
-                return found
+        if (found := self._outbox.store.deliveries.get(id)) is not None:
+            return found
         raise NotThere(f"there is no delivery {id}", hint="box.deliveries.find(…) lists them; old ones are pruned")
 
     def _act(

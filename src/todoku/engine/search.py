@@ -33,6 +33,10 @@ from todoku.store.deliveries import Delivery
 from todoku.store.store import Store
 
 MOST_SUGGESTIONS: Final = 20
+MOST_IDS: Final = 10_000
+"""Deliveries that an act on a search takes: every batch of the act carries their numbers."""
+
+_LOOKED_AT_FOR_IDS: Final = 200_000
 
 
 class FoundDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +60,13 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     sealed: int
     complete: bool
     notes: tuple[str, ...]
+
+
+class FoundIds(msgspec.Struct, frozen=True):
+    """Numbers of deliveries, newest first. `complete` is False if there are, or may be, more."""
+
+    ids: tuple[int, ...]
+    complete: bool
 
 
 class Suggestion(msgspec.Struct, frozen=True):
@@ -92,6 +103,20 @@ class Searcher:
             complete=found.complete,
             notes=notes,
         )
+
+    def find_ids(self, text: str, *, reader: Reader) -> FoundIds:
+        """The numbers of what a text asks for, newest first, for an act on them. InvalidAct: as of `search`."""
+        now = datetime.fromtimestamp(self._store.ping(), UTC)
+        wanted, _ = self._resolved(criteria(parse(text), now), reader)
+        ids: list[int] = []
+        cursor, looked_at = None, 0
+        while len(ids) < MOST_IDS and looked_at < _LOOKED_AT_FOR_IDS:
+            found = self._store.search.find(wanted, cursor=cursor, limit=min(500, MOST_IDS - len(ids)))
+            ids += [each.id for each in found.items]
+            cursor, looked_at = found.next, looked_at + found.looked_at
+            if cursor is None:
+                return FoundIds(tuple(ids), complete=True)
+        return FoundIds(tuple(ids), complete=False)
 
     def explained(self, deliveries: tuple[Delivery, ...]) -> tuple[FoundDelivery, ...]:
         """These deliveries, each with the first cause why it waits: a fixed number of queries for all of them."""

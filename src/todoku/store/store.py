@@ -20,6 +20,7 @@ from todoku.store.claims import ClaimStore
 from todoku.store.data_keys import DataKeyStore
 from todoku.store.database import Database, Facts, Listener, Migrated, run_steps
 from todoku.store.deliveries import DeliveryStore
+from todoku.store.depths import DepthStore
 from todoku.store.destinations import DestinationStore
 from todoku.store.endings import Endings, read_hooks
 from todoku.store.invariants import find_broken
@@ -28,16 +29,20 @@ from todoku.store.ledger import LedgerStore
 from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
 from todoku.store.queues import QueueStore
+from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
+from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
 from todoku.store.search import SearchStore
 from todoku.store.secrets import SecretStore
+from todoku.store.sessions import SessionStore
 from todoku.store.situation import Situation, read_situation
 from todoku.store.sql import Steps
 from todoku.store.statistics import Statistics
 from todoku.store.tokens import TokenStore
 from todoku.store.url_groups import UrlGroupStore
+from todoku.store.users import UserStore
 from todoku.store.waiters import Waiters
 
 T = TypeVar("T")
@@ -117,6 +122,21 @@ class Store:
         return Statistics(self.database)
 
     @cached_property
+    def rates(self) -> RateStore:
+        """What arrived and ended over time."""
+        return RateStore(self.database)
+
+    @cached_property
+    def samples(self) -> SampleStore:
+        """Samples of what ended last."""
+        return SampleStore(self.database)
+
+    @cached_property
+    def depths(self) -> DepthStore:
+        """How deep the queues are."""
+        return DepthStore(self.database)
+
+    @cached_property
     def limits(self) -> LimitStore:
         """Limits and breakers of queues and destinations."""
         return LimitStore(self.database)
@@ -160,6 +180,16 @@ class Store:
     def tokens(self) -> TokenStore:
         """The tokens of the HTTP API, hashed."""
         return TokenStore(self.database)
+
+    @cached_property
+    def users(self) -> UserStore:
+        """People who sign in to the dashboard with a password."""
+        return UserStore(self.database)
+
+    @cached_property
+    def sessions(self) -> SessionStore:
+        """Sessions of browsers that are signed in."""
+        return SessionStore(self.database)
 
     @cached_property
     def request_events(self) -> RequestEventStore:

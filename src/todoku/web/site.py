@@ -9,13 +9,55 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import overview, search, tail
+from todoku.web.pages import (
+    account,
+    acts,
+    audit,
+    dead_letters,
+    doctor,
+    edit,
+    endpoints,
+    ledger,
+    messages,
+    new_message,
+    overview,
+    queues,
+    schedules,
+    search,
+    settings,
+    sources,
+    tail,
+    users,
+    verification,
+    workers,
+)
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.tail_stream import TailStreams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES, *search.PAGES, *tail.PAGES)
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *messages.PAGES,
+    *edit.PAGES,
+    *new_message.PAGES,
+    *search.PAGES,
+    *dead_letters.PAGES,
+    *acts.PAGES,
+    *queues.PAGES,
+    *schedules.PAGES,
+    *workers.PAGES,
+    *endpoints.PAGES,
+    *sources.PAGES,
+    *tail.PAGES,
+    *ledger.PAGES,
+    *audit.PAGES,
+    *settings.PAGES,
+    *doctor.PAGES,
+    *verification.PAGES,
+    *users.PAGES,
+    *account.PAGES,
+)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (
@@ -51,4 +93,4 @@ def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute
     streams = Streams(entrance)
     pages = [page_route(page, context, entrance, rendering) for page in PAGES]
     tails = TailStreams(context.store, streams, entrance)
-    return [assets.route(), streams.route(), tails.route(), *pages]
+    return [assets.route(), streams.route(), tails.route(), *pages, *entrance.routes(context, rendering)]

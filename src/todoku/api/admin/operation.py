@@ -94,9 +94,9 @@ async def _arguments(declared: Operation, request: Request, context: RequestCont
             case "scopes":
                 arguments[name] = bearer_of(request).scopes
             case "where":
-                arguments[name] = _convert(request.path_params.items(), kind, "path")
+                arguments[name] = convert_parameters(request.path_params.items(), kind, "path")
             case "query":
-                arguments[name] = _convert(request.query_params.multi_items(), kind, "query")
+                arguments[name] = convert_parameters(request.query_params.multi_items(), kind, "query")
             case "body":
                 arguments[name] = await read_json(request, kind)
             case _:
@@ -108,7 +108,7 @@ async def _arguments(declared: Operation, request: Request, context: RequestCont
     return arguments
 
 
-def _convert(items: Iterable[tuple[str, str]], kind: type[T], where: str) -> T:
+def convert_parameters(items: Iterable[tuple[str, str]], kind: type[T], where: str) -> T:
     """Converts texts to the struct. Raises Refused (422) that names the wrong value."""
     values: dict[str, str] = {}
     for name, value in items:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, search, statistics, tokens
+from todoku.api.admin import (
+    acts,
+    deliveries,
+    diagnostics,
+    endpoints,
+    message_acts,
+    messages,
+    overview,
+    queues,
+    schedules,
+    search,
+    statistics,
+    tokens,
+    users,
+    workers,
+)
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -19,15 +34,21 @@ def get_openapi() -> dict[str, Any]:
 
 
 TABLE: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
     *messages.OPERATIONS,
+    *message_acts.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *acts.OPERATIONS,
     *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
+    *workers.OPERATIONS,
     *statistics.OPERATIONS,
+    *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 

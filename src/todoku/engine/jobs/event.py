@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -68,6 +68,9 @@ class EventClasses:
 
     def __init__(self) -> None:
         self._kinds: dict[type[Any], EventKind] = {}
+
+    def __iter__(self) -> Iterator[EventKind]:
+        return iter(self._kinds.values())
 
     def declare(self, topic: str, key: str | None) -> Callable[[E], E]:
         """The decorator `@box.event(topic, key=…)`."""
