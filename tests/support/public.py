@@ -24,10 +24,11 @@ MODULES: Final[dict[str, tuple[str, ...] | None]] = {
     "todoku.testing": None,
     "todoku.client": None,
     "todoku.integrations.fastapi": ("Publisher", "lifespans", "once", "publisher"),
-    "todoku.integrations.flask": ("Todoku",),
+    "todoku.integrations.flask": ("Todoku", "dashboard"),
     "todoku.integrations.idempotency": ("IdempotencyMiddleware", "by_authorization", "by_cookie", "by_credentials"),
     "todoku.integrations.receiver": ("ack", "dead", "retry"),
     "todoku.integrations.sqlalchemy": ("include_name", "include_object"),
+    "todoku.web.viewer": ("Viewer",),
 }
 """The modules that people import from, and the names they import; None: those of `__all__`."""
 

@@ -60,6 +60,7 @@ GUIDES: Final = {
     "brokers": "BrokerOptions todoku.kafka todoku.rabbitmq todoku.nats todoku.redis todoku.sqs todoku.pubsub",
     "operating": "App.worker App.replay Deliveries Delivery DeliveryFilter Page Queues Restriction Replayed ActResult",
     "encryption": "App.secrets Ref",
+    "sign-in": "App.web viewer flask.dashboard",
     "observability": "Log Context.log Context.trace_send",
     "integrations": "App.lifespan fastapi flask sqlalchemy",
     "testing": "testing",
