@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context,
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from todoku.api.auth import Access
 from todoku.api.problem import ErrorResponse
 from todoku.core.control_characters import escape_controls
 from todoku.core.scope import Scope
@@ -27,11 +28,12 @@ _NO_VIEWER: Final = Viewer("", ())
 
 
 class NavigationItem(msgspec.Struct, frozen=True):
-    """A link of the navigation: its path, its English name, and the key that goes there after `g`."""
+    """A link of the navigation: its path, its English name, the key that goes there after `g`, and who sees it."""
 
     path: str
     name: str
     key: str
+    access: Access = "read"
 
 
 class Rendering:

@@ -82,8 +82,9 @@ _NAVIGATION: Final = (
 
 def navigation(pages: tuple[Page, ...] = PAGES) -> tuple[NavigationItem, ...]:
     """Returns the links of the navigation, to pages that exist."""
-    paths = {page.path for page in pages if page.method == "GET"}
-    return tuple(item for item in _NAVIGATION if item.path in paths)
+    access = {page.path: page.access for page in pages if page.method == "GET"}
+    found = (item for item in _NAVIGATION if item.path in access)
+    return tuple(NavigationItem(item.path, item.name, item.key, access[item.path]) for item in found)
 
 
 def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute]:

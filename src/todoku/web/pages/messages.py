@@ -46,7 +46,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 @page("GET", "/messages/{id}", access="read")
 def message(view: View) -> Answer:
-    """Shows a message; of its deliveries the one that needs a look most, or the one that the query names."""
+    """Shows a message; of its deliveries the one that needs a look most."""
     return _answer(view, _message_id(view), None)
 
 
