@@ -13,7 +13,7 @@ from argon2 import PasswordHasher
 from tests.support.serving import PLAIN, SOMEBODY
 from todoku.app import App
 from todoku.engine.sign_in import passwords, users
-from todoku.web.page import Page
+from todoku.web.page import WebPage
 
 PASSWORD = "correct horse battery staple"
 NONE = "00000000-0000-0000-0000-000000000000"
@@ -82,7 +82,7 @@ class Visitor:
         return answer
 
 
-def path_of(page: Page) -> str:
+def path_of(page: WebPage) -> str:
     """A path that the page serves."""
     return re.sub(r"\{\w+(:\w+)?\}", lambda found: "1" if found[1] == ":int" else NONE, page.path)
 

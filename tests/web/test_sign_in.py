@@ -19,7 +19,7 @@ from todoku.engine.observability import metrics
 from todoku.engine.sign_in import users
 from todoku.web import password_gate
 from todoku.web.cookies import FORM_COOKIE, SESSION_COOKIE
-from todoku.web.page import Page as DeclaredPage
+from todoku.web.page import WebPage as DeclaredPage
 from todoku.web.password_gate import PasswordGate
 from todoku.web.sign_in import SignInEntrance
 from todoku.web.site import PAGES
