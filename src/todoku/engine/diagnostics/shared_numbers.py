@@ -20,7 +20,7 @@ from todoku.store.depths import DeadReason, QueueDepth, RunningPlace
 from todoku.store.destinations import Known
 from todoku.store.leases import WorkerRow
 from todoku.store.limits import Limits
-from todoku.store.rates import Flows
+from todoku.store.rates import Flows, PlaceFlow
 from todoku.store.samples import Failure, Success
 from todoku.store.statistics import Counts, Lag
 from todoku.store.store import Store
@@ -73,15 +73,19 @@ class SharedNumbers:
         Stretches that are over change no more, so they are read less often than the last one.
         """
         width, number = _WIDTHS[per]
-        begins = int(self.now() // width) * width
         kept = 15.0 if per == "minute" else 60.0
-        over = self._flows(begins - (number - 1) * width, begins, width, kept)
-        last = self._flows(begins, begins + width, width, kept / 10)
-        return join_flows(over, last)
+        over = self._values.get(f"{per}s that are over", partial(self._over, width, number), kept=kept)
+        ended, ends = int(over.points[-1].at.timestamp()) + width, self._begins(width) + width
+        read = partial(self._store.rates.flows, since=moment(ended), until=moment(ends), width=width)
+        return join_flows(over, self._values.get(f"last {per} {ended} {ends}", read, kept=kept / 10), number)
 
-    def _flows(self, since: int, until: int, width: int, kept: float) -> Flows:
-        read = partial(self._store.rates.flows, since=moment(since), until=moment(until), width=width)
-        return self._values.get(f"flows {since} {until}", read, kept=kept)
+    def _over(self, width: int, number: int) -> Flows:
+        """The stretches before the present one."""
+        until = self._begins(width)
+        return self._store.rates.flows(since=moment(until - (number - 1) * width), until=moment(until), width=width)
+
+    def _begins(self, width: int) -> int:
+        return int(self.now() // width) * width
 
     def counts(self) -> Counts:
         """Deliveries by status. With very many they cost more than all the rest, and are read less often."""
@@ -170,17 +174,14 @@ def rate_of(ends: list[float], now: float, *, full: bool) -> float:
     return len(recent) / _WINDOW
 
 
-def join_flows(earlier: Flows, later: Flows) -> Flows:
-    """Joins two spans, the second of which follows the first."""
-    before = {(place.queue, place.destination): place for place in earlier.places}
-    after = {(place.queue, place.destination): place for place in later.places}
-    nothing = (0,) * len(earlier.points), (0,) * len(later.points)
+def join_flows(earlier: Flows, later: Flows, number: int) -> Flows:
+    """Joins two spans, the second of which follows the first, and returns the last `number` stretches."""
+    before = {(place.queue, place.destination): place.succeeded for place in earlier.places}
+    after = {(place.queue, place.destination): place.succeeded for place in later.places}
+    no_before, no_after = (0,) * len(earlier.points), (0,) * len(later.points)
     places = tuple(
-        msgspec.structs.replace(
-            before.get(name) or after[name],
-            succeeded=(before[name].succeeded if name in before else nothing[0])
-            + (after[name].succeeded if name in after else nothing[1]),
-        )
+        PlaceFlow(*name, (before.get(name, no_before) + after.get(name, no_after))[-number:])
         for name in sorted({*before, *after})
     )
-    return Flows(earlier.width, earlier.points + later.points, places, earlier.exact and later.exact)
+    points = (earlier.points + later.points)[-number:]
+    return Flows(earlier.width, points, places, earlier.exact and later.exact)

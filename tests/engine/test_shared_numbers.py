@@ -1,0 +1,43 @@
+"""The numbers of the dashboard, as they are made of what was read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from todoku.engine.diagnostics.shared_numbers import join_flows, rate_of
+from todoku.store.rates import FlowPoint, Flows, PlaceFlow
+
+START = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def flows(first: int, number: int, *places: PlaceFlow, exact: bool = True) -> Flows:
+    points = tuple(FlowPoint(START + timedelta(minutes=first + n), 1, 1, 0, 0) for n in range(number))
+    return Flows(60, points, places, exact)
+
+
+def test_spans_are_joined_and_cut_to_the_last_ones() -> None:
+    found = join_flows(
+        flows(0, 3, PlaceFlow("q", "old", (1, 2, 3)), PlaceFlow("q", "both", (1, 1, 1))),
+        flows(3, 2, PlaceFlow("q", "both", (5, 6)), PlaceFlow("q", "new", (7, 8)), exact=False),
+        4,
+    )
+    assert [point.at.minute for point in found.points] == [1, 2, 3, 4]
+    assert {place.destination: place.succeeded for place in found.places} == {
+        "both": (1, 1, 5, 6), "new": (0, 0, 7, 8), "old": (2, 3, 0, 0),
+    }  # fmt: skip
+    assert not found.exact
+
+
+@pytest.mark.parametrize(
+    ("ends", "full", "rate"),
+    [
+        ([], False, 0.0),
+        ([99.0, 90.0, 10.0], False, 0.1),
+        ([99.0, 98.0, 97.0, 96.0], True, 1.0),  # there are more: their rate is that of the sample
+        ([99.0, 70.0], True, 0.05),
+    ],
+)
+def test_a_full_sample_tells_the_rate_of_its_own_time(ends: list[float], full: bool, rate: float) -> None:
+    assert rate_of(ends, 100.0, full=full) == pytest.approx(rate)
