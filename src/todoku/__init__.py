@@ -137,10 +137,18 @@ def _metrics_app(box: App) -> _Any:
     return metrics_app(box)
 
 
+def _web_app(box: App, auth: _Any) -> _Any:
+    from todoku.web.mount import web_app  # noqa: PLC0415 - needs the extra `server`
+
+    return web_app(box, auth)
+
+
 def _command_line() -> None:
     from todoku.cli.main import main  # noqa: PLC0415 - most programs never run it
 
     main()
 
 
-_register_shells(_Shells(ingest_app=_ingest_app, metrics_app=_metrics_app, command_line=_command_line))
+_register_shells(
+    _Shells(ingest_app=_ingest_app, metrics_app=_metrics_app, web_app=_web_app, command_line=_command_line)
+)

@@ -32,12 +32,15 @@ from todoku.store.queues import QueueStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
 from todoku.store.schedules import ScheduleStore
+from todoku.store.search import SearchStore
 from todoku.store.secrets import SecretStore
+from todoku.store.sessions import SessionStore
 from todoku.store.situation import Situation, read_situation
 from todoku.store.sql import Steps
 from todoku.store.statistics import Statistics
 from todoku.store.tokens import TokenStore
 from todoku.store.url_groups import UrlGroupStore
+from todoku.store.users import UserStore
 from todoku.store.waiters import Waiters
 
 T = TypeVar("T")
@@ -85,6 +88,11 @@ class Store:
     def deliveries(self) -> DeliveryStore:
         """Deliveries as people look at them."""
         return DeliveryStore(self.database)
+
+    @cached_property
+    def search(self) -> SearchStore:
+        """Searches deliveries, finished or not."""
+        return SearchStore(self.database)
 
     @cached_property
     def messages(self) -> MessageStore:
@@ -160,6 +168,16 @@ class Store:
     def tokens(self) -> TokenStore:
         """The tokens of the HTTP API, hashed."""
         return TokenStore(self.database)
+
+    @cached_property
+    def users(self) -> UserStore:
+        """People who sign in to the dashboard with a password."""
+        return UserStore(self.database)
+
+    @cached_property
+    def sessions(self) -> SessionStore:
+        """Sessions of browsers that are signed in."""
+        return SessionStore(self.database)
 
     @cached_property
     def request_events(self) -> RequestEventStore:

@@ -182,8 +182,8 @@ class ProjectionOptions(TypedDict, total=False):
 
     `document`: a function that makes a document of a `Change`; if it returns None, the document is deleted. By default
     the payload is the document, and a topic that ends in `.deleted` deletes it. `source`: what a rebuild reads and
-    `verify` compares with, a `DocumentSource`. `max_attempts`, `backoff`: of an event that cannot be applied for reasons
-    that pass.
+    `verify` compares with, a `DocumentSource`. `max_attempts`, `backoff`: of an event that cannot be applied for
+    reasons that pass.
     """
 
     document: DocumentOf | None

@@ -157,7 +157,7 @@ class SearchProjection:
                     number += await session.forget(index.name, [
                         one for one in old
                         if one.key not in unfinished
-                        and not (one.key in dead and version(index.generation, dead[one.key].sequence) < one.version)
+                        and not (one.key in dead and version(index.generation, dead[one.key].sequence) <= one.version)
                     ])  # fmt: skip
         return number
 
