@@ -1,19 +1,22 @@
-"""An application with documents, whose changes are published in the same transaction, and a look at its search server."""
+"""An application with documents whose changes are published in the same transaction, and a look at its server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 
 import todoku
+from tests.daemon.running import PATIENCE, until
 from todoku.core.projection import FIELD
 from todoku.store.projections import ProjectionRow
 
@@ -107,7 +110,9 @@ class Library:
     def dead(self) -> list[tuple[str, str]]:
         """(reason, error) of every dead letter."""
         with closing(self._connect()) as db:
-            rows = db.execute("select reason, error from todoku_delivery where status = 'aborted' order by id").fetchall()
+            rows = db.execute(
+                "select reason, error from todoku_delivery where status = 'aborted' order by id"
+            ).fetchall()
         return [(str(reason), str(error)) for reason, error in rows]
 
     def sql(self, statement: str) -> list[Any]:
@@ -151,3 +156,32 @@ def ask(server: str, method: str, path: str, body: Any = None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from error
+
+
+@contextmanager
+def working(box: todoku.App) -> Iterator[None]:
+    """A worker in a thread with a loop of its own, until the block ends; then what it raised is raised."""
+    worker = box.worker()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            asyncio.run(worker.run())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.drain()
+        thread.join(timeout=PATIENCE)
+        assert not thread.is_alive(), "the worker does not end"
+        if errors:
+            raise errors[0]
+
+
+def until_applied(library: Library) -> None:
+    """Waits until every event is applied, or is a dead letter."""
+    until(lambda: library.documents.lag().events == 0, "every event is applied")

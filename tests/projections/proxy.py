@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             self._answer(error.code, error.read())
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _pass
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _pass  # noqa: N815 - the names of http.server
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -144,7 +144,7 @@ def test_a_storm_of_429_is_waited_out(url: str, server: str) -> None:
 
 
 def test_a_full_disk_is_waited_out(library: Library) -> None:
-    """Projections: a server whose disk is full makes its indexes read-only; nothing is lost, and nothing is rejected."""
+    """Projections: a server whose disk is full makes its indexes read-only; nothing is lost or rejected."""
     library.put("d0")
     library.box.drain()
     live = library.row().of("live")
@@ -199,5 +199,3 @@ def test_an_event_of_a_projection_does_not_run_again_as_a_new_one(library: Libra
     done = library.box.deliveries.replay(ids[0], again=True, **ACT)
     assert done.replayed == 0
     assert any("projection" in why for why in done.skipped)
-
-
