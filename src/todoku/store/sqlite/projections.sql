@@ -99,7 +99,7 @@ select id from (select id from todoku_lane indexed by todoku_lane_due
                  order by ready_at, id limit :most)
 union all
 select id from (select id from todoku_lane indexed by todoku_lane_owner
-                 where worker_id is not null and destination = :name limit :most)
+                 where worker_id is not null and parked = 0 and destination = :name limit :most)
 union all
 select id from (select id from todoku_lane indexed by todoku_lane_parked
                  where parked = 1 and queue = :name and destination = :name limit :most)
