@@ -1,4 +1,4 @@
-"""`make bench-projection`: events into OpenSearch through the daemon, beside a bare `_bulk` loop with the same documents.
+"""`make bench-projection`: events into OpenSearch through the daemon, beside a bare `_bulk` loop of the same documents.
 
 Everything is published into PostgreSQL first, an event for each document. Then `todoku run` with two worker processes
 writes it to the index, and its rate is that of the deliveries settled between the first commit and the last, by the
