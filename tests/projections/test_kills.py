@@ -61,10 +61,12 @@ class Publisher(threading.Thread):
         """Until the database takes it. A commit whose answer was lost is repeated, which is another change."""
         while not self.stopping.is_set():
             try:
-                return change()
+                change()
             except Exception as error:
                 self.errors.append(error)
                 self.stopping.wait(0.05)
+            else:
+                return
 
 
 class Scene:
