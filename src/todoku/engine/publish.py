@@ -268,7 +268,7 @@ def _idempotency(topic: str, options: MessageOptions, text: str | None, raw: byt
 
 
 def _keyed(topic: str, text: str | None, options: MessageOptions, taken: Sequence[Route]) -> MessageOptions:
-    """Returns the options with a checked key: the publisher's, or the one in the payload, where a projection needs it."""
+    """Returns the options with a checked key: the publisher's, or that of the payload, where a projection needs it."""
     if options.key is None and (wanting := next((route for route in taken if route.key is not None), None)):
         options = msgspec.structs.replace(options, key=_payload_key(topic, text, wanting))
     if options.key is not None:
