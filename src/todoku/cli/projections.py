@@ -252,5 +252,5 @@ COMMANDS = (_list, _show, _rebuild, _verify, _switch, _drop, _purge)
 
 projection = click.Group(
     "projection", {command.name: command for command in COMMANDS if command.name is not None},
-    help="Look at, rebuild, verify or switch projections: search indexes and chronicles.",
+    help="Look at, rebuild, verify or switch projections.",
 )  # fmt: skip
