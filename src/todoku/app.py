@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
@@ -19,6 +19,7 @@ from todoku.core.ending import On
 from todoku.core.ingest import Verifier
 from todoku.core.message import Message
 from todoku.core.outcome import Duration
+from todoku.core.projection import SearchServer
 from todoku.core.schedule import timing
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
@@ -46,6 +47,8 @@ from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operations import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id
 from todoku.engine.process_settings import load_settings, read_secret
+from todoku.engine.projections.chronicle import Chronicle
+from todoku.engine.projections.projection import Projection, ProjectionOptions, Projections
 from todoku.engine.queues import Queues
 from todoku.engine.schedule import Timing, declare, timed
 from todoku.engine.schedules import Schedules
@@ -86,6 +89,7 @@ class App:
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
+        self.projections = Projections(declared)
         self.sources = Sources(self.outbox)
         self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.queues = Queues(self.store)
@@ -109,6 +113,7 @@ class App:
         done = self.store.migrate()
         declare(self.store, self.plans)
         self.store.announce_hooks(self.registry.hooks)
+        self.projections.announce()
         return done
 
     def connect(self, database: str, *, schema: str | None = None) -> None:
@@ -300,6 +305,16 @@ class App:
         name of a destination that another process serves. The options are explained at RouteOptions.
         """
         self.declarations.route(topic, to, options)
+
+    def projection(
+        self, name: str, *, topics: str | Sequence[str], key: str, to: SearchServer | Chronicle,
+        **options: Unpack[ProjectionOptions],
+    ) -> Projection:  # fmt: skip
+        """Keeps another store equal to the events of `topics`, by key: a search index, or the entries of a table.
+
+        `key`: the field of payloads that is the key of messages without one. The options are in ProjectionOptions.
+        """
+        return self.projections.declare(name, topics, key, to, options)
 
     def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
         """Calls a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.

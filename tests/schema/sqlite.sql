@@ -276,6 +276,8 @@ CREATE INDEX todoku_lane_due on todoku_lane (queue, destination, ready_at, id)
 
 CREATE INDEX todoku_lane_owner on todoku_lane (worker_id) where worker_id is not null;
 
+CREATE INDEX todoku_lane_parked on todoku_lane (queue) where parked = 1;
+
 CREATE TABLE todoku_ledger (
     scope       text not null,
     key_hash    text not null,
@@ -317,6 +319,41 @@ CREATE INDEX todoku_message_key_hash on todoku_message (key_hash) where key_hash
 
 CREATE TABLE todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict;
+
+CREATE TABLE todoku_projection (
+    name       text primary key,
+    kind       text not null,
+    state      text not null default 'running' check (state in ('running', 'stopped')),
+    why        text,
+    revision   integer not null default 1,
+    readable   integer not null default 0,
+    created_at integer not null,
+    updated_at integer not null
+) strict;
+
+CREATE TABLE todoku_projection_index (
+    projection text not null,
+    name       text not null,
+    generation integer not null,
+    role       text not null check (role in ('live', 'building', 'kept')),
+    written    integer not null default 1,
+    phase      text not null default '' check (phase in ('', 'waiting', 'filling', 'catching_up', 'comparing', 'ready')),
+    position   text,
+    step       integer not null default 0,
+    copied     integer not null default 0,
+    expected   integer not null default 0,
+    rejected   integer not null default 0,
+    created_at integer not null,
+    updated_at integer not null,
+    primary key (projection, name)
+) strict;
+
+CREATE TABLE todoku_projection_writer (
+    projection text not null,
+    worker_id  text not null,
+    revision   integer not null,
+    primary key (projection, worker_id)
+) strict, without rowid;
 
 CREATE TABLE todoku_queue (
     name       text primary key,

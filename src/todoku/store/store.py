@@ -28,6 +28,7 @@ from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
 from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
+from todoku.store.projections import ProjectionStore
 from todoku.store.queues import QueueStore
 from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
@@ -150,6 +151,11 @@ class Store:
     def url_groups(self) -> UrlGroupStore:
         """URL groups and their endpoints."""
         return UrlGroupStore(self.database)
+
+    @cached_property
+    def projections(self) -> ProjectionStore:
+        """Projections: their indexes, their writers and their lag."""
+        return ProjectionStore(self.database)
 
     @cached_property
     def destinations(self) -> DestinationStore:

@@ -214,7 +214,7 @@ class Declarations:
             self._declare_schema(text, options)
             self._declare_search(text, options.get("search"), ())
             job = self.add(Job(self.outbox, handler))
-            self._add_route(msgspec.structs.replace(handler.route, pattern=text))
+            self.add_route(msgspec.structs.replace(handler.route, pattern=text))
             return job
 
         pattern(text)
@@ -254,12 +254,12 @@ class Declarations:
                 raise InvalidSetting(
                     f"a job has its own {' and '.join(sorted(options))}", hint="give them where the job is declared"
                 )
-            self._add_route(msgspec.structs.replace(to.route, pattern=topic))
+            self.add_route(msgspec.structs.replace(to.route, pattern=topic))
             return
         ordered, timeout = options.get("ordered", False), options.get("timeout")
         on_dead = checked_on_dead(topic, options.get("on_dead", "park"), ordered=ordered)
         place = self._destination_of(to, options)
-        self._add_route(
+        self.add_route(
             Route(
                 pattern=topic,
                 destination=place.name,
@@ -367,7 +367,7 @@ class Declarations:
             usual_attempts=usual,
         )
 
-    def _add_route(self, route: Route) -> None:
+    def add_route(self, route: Route) -> None:
         """Adds a route. All routes to one destination have the same queue, the same `ordered` and `on_dead`."""
         for other in (other for other in self.routes if other.destination == route.destination):
             same = (other.queue, other.ordered) == (route.queue, route.ordered)

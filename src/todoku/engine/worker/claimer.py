@@ -220,9 +220,9 @@ class Claimer:
     def _claim_lanes(self, pool: Pool, cursor: ClaimCursor, most: int) -> int:
         if not most or not cursor.has_lanes:
             return 0
-        counted = self._counted(pool)
+        counted, lanes = self._counted(pool), max(_LANES, pool.pace.batch)  # a batch has one delivery of each lane
         claims = self._claim_and_hold(
-            pool, lambda: cursor.claim_lanes(lanes=_LANES, limit=most, counted=counted), feed=False
+            pool, lambda: cursor.claim_lanes(lanes=lanes, limit=most, counted=counted), feed=False
         )
         if claims and claims[0].lost and len(self._hold) > len(claims):
             self._give_back(claims)  # a suspect, whose owner died: it runs when nothing else is held

@@ -58,7 +58,7 @@ class Pace:
     def __init__(self, slots: int, most: int, batch: int = 1) -> None:
         self._slots = slots
         self._most = max(most, 1)
-        self._batch = batch
+        self.batch = batch
         self._per_slot = 1
         """How many deliveries a slot is expected to take at once: twice as many as lately, up to a batch."""
         self._ended = [(0, 0)] * _TICKS
@@ -70,7 +70,7 @@ class Pace:
             known, before = self._ended[tick % _TICKS]
             if known <= tick:
                 self._ended[tick % _TICKS] = (tick, number + (before if known == tick else 0))
-        self._per_slot = min(self._batch, math.ceil(2 * len(ended.times) / ended.turns))
+        self._per_slot = min(self.batch, math.ceil(2 * len(ended.times) / ended.turns))
 
     def ahead(self, now: float) -> int:
         """Returns how many deliveries should wait here, claimed and not started. 0 if attempts take over `_AHEAD`."""
