@@ -157,3 +157,17 @@ def test_no_two_panels_lie_on_each_other() -> None:
 def test_prometheus_takes_the_rules() -> None:
     done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: `make system-packages`")
+def test_alerts_fire_above_their_thresholds_and_not_below() -> None:
+    done = subprocess.run(["promtool", "test", "rules", RULES.with_suffix(".test.yml")], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tried_below_and_above_its_threshold() -> None:
+    tried = RULES.with_suffix(".test.yml").read_text("utf-8")
+    for rule in ALERTS.values():
+        assert f"alertname: {rule.alert}, eval_time" in tried, rule.alert
+        assert re.search(rf"alertname: {rule.alert}\n|alertname=\"{rule.alert}\"", tried), rule.alert
