@@ -26,7 +26,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay system-packages kafka node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay show-web screenshots system-packages kafka node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -65,7 +65,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-runtime requirements/dev.txt
 DEMO := $(if $(TODOKU_APP)$(TODOKU_DATABASE)$(TODOKU_DATABASE_FILE)$(DATABASE_URL)$(wildcard todoku.toml),,--demo)
 
 up: setup-runtime ## start todoku with a demonstration on the embedded default (a SQLite file here)
-	@$(PY) -m todoku up $(DEMO)
+	@$(PY) -m todoku up --open $(DEMO)
 
 example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
 	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }
@@ -166,6 +166,12 @@ bench-http: setup ## ingest and delivery over HTTP beside an empty endpoint and 
 
 bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon beside a bare client, one line per bar
 	$(PY) -m bench.relay
+
+show-web: setup ## a newcomer's first minute in the browser: find what failed, see the line of code, run it again; clicks and seconds
+	$(PY) -m tests.web.first_click
+
+screenshots: setup ## take the pictures of the dashboard again, into docs/images
+	$(PY) -m tests.web.screenshots
 
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
 	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm chromium

@@ -26,6 +26,7 @@ from todoku.core.failure import DeliveryError
 from todoku.core.limit import Limit
 from todoku.core.message import Message
 from todoku.core.outcome import Abort, Done, Retry, Snooze
+from todoku.core.projection import Change, Difference, DocumentSource
 from todoku.core.status import Status
 from todoku.destinations.http import http
 from todoku.destinations.kafka import kafka
@@ -35,6 +36,7 @@ from todoku.destinations.nats import nats
 from todoku.destinations.pubsub import pubsub
 from todoku.destinations.rabbitmq import rabbitmq
 from todoku.destinations.redis import redis
+from todoku.destinations.search import elasticsearch, opensearch
 from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import Ref
@@ -42,6 +44,10 @@ from todoku.engine.jobs.batches import Batch
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
 from todoku.engine.operations import Replayed
+from todoku.engine.projections.chronicle import chronicle
+from todoku.engine.projections.comparison import Verified
+from todoku.engine.projections.projection import Projection
+from todoku.engine.projections.rebuild import Rebuilt
 from todoku.engine.schedules import Schedule
 from todoku.shells import Shells as _Shells
 from todoku.shells import register_shells as _register_shells
@@ -61,10 +67,13 @@ __all__ = [
     "BatchStatus",
     "Call",
     "CannotOpen",
+    "Change",
     "Context",
     "DatabaseUnavailable",
     "DeliveryError",
     "Destination",
+    "Difference",
+    "DocumentSource",
     "Done",
     "DurabilityWarning",
     "Ending",
@@ -80,6 +89,8 @@ __all__ = [
     "NoRoute",
     "NoSuchMessage",
     "Outgoing",
+    "Projection",
+    "Rebuilt",
     "Ref",
     "Replayed",
     "ResultNotKept",
@@ -89,7 +100,10 @@ __all__ = [
     "Status",
     "TodokuError",
     "UnknownJob",
+    "Verified",
+    "chronicle",
     "destination",
+    "elasticsearch",
     "exponential",
     "github",
     "hmac",
@@ -98,6 +112,7 @@ __all__ = [
     "linear",
     "log",
     "nats",
+    "opensearch",
     "pubsub",
     "rabbitmq",
     "redis",
@@ -122,10 +137,18 @@ def _metrics_app(box: App) -> _Any:
     return metrics_app(box)
 
 
+def _web_app(box: App, auth: _Any) -> _Any:
+    from todoku.web.mount import web_app  # noqa: PLC0415 - needs the extra `server`
+
+    return web_app(box, auth)
+
+
 def _command_line() -> None:
     from todoku.cli.main import main  # noqa: PLC0415 - most programs never run it
 
     main()
 
 
-_register_shells(_Shells(ingest_app=_ingest_app, metrics_app=_metrics_app, command_line=_command_line))
+_register_shells(
+    _Shells(ingest_app=_ingest_app, metrics_app=_metrics_app, web_app=_web_app, command_line=_command_line)
+)

@@ -1,9 +1,9 @@
-"""The composition root: the only module that names a backend, and App, the object that users hold."""
+"""The composition root: App, the object that users hold."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
@@ -12,13 +12,14 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.backend import open_database, printed_migrations
 from todoku.core.destination import Destination
 from todoku.core.ending import Event as End
 from todoku.core.ending import On
-from todoku.core.errors import UnknownDatabase
 from todoku.core.ingest import Verifier
 from todoku.core.message import Message
 from todoku.core.outcome import Duration
+from todoku.core.projection import SearchServer
 from todoku.core.schedule import timing
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
@@ -39,13 +40,15 @@ from todoku.engine.jobs.event import E, Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.jobs.options import JobOptions, PublishOptions, RouteOptions
+from todoku.engine.jobs.options import EventOptions, JobOptions, PublishOptions, RouteOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.operations import Replayed
 from todoku.engine.outbox import Outbox, Policy, new_id
 from todoku.engine.process_settings import load_settings, read_secret
+from todoku.engine.projections.chronicle import Chronicle
+from todoku.engine.projections.projection import Projection, ProjectionOptions, Projections
 from todoku.engine.queues import Queues
 from todoku.engine.schedule import Timing, declare, timed
 from todoku.engine.schedules import Schedules
@@ -53,7 +56,7 @@ from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.engine.worker.worker import Worker
 from todoku.shells import registered_shells
 from todoku.store.batches import BatchStatus
-from todoku.store.database import Database, Migrated
+from todoku.store.database import Migrated
 from todoku.store.store import Store
 
 __all__ = ["App", "PublishOptions", "load_settings", "new_id", "open_database", "printed_migrations"]
@@ -62,36 +65,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def open_database(settings: Settings) -> Database:
-    """Opens the database that the settings' URL names. UnknownDatabase: it names none."""
-    scheme, separator, rest = settings.database.partition("://")
-    if scheme == "sqlite":
-        from todoku.store.sqlite.database import SqliteDatabase  # noqa: PLC0415 - only the backend in use
-
-        return SqliteDatabase(settings)
-    if separator and scheme.split("+")[0] in ("postgresql", "postgres"):
-        try:
-            from todoku.store.postgres.database import PostgresDatabase  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            hint = 'pip install "todoku[postgres]"'
-            raise UnknownDatabase("PostgreSQL needs psycopg, which is not installed", hint=hint) from error
-        return PostgresDatabase(msgspec.structs.replace(settings, database=f"postgresql://{rest}"))
-    hint = "use sqlite:///name.db or postgresql://user@host/name"
-    raise UnknownDatabase(f"{scheme or settings.database!r} is no database todoku knows", hint=hint)
-
-
-def printed_migrations(database: str | None, schema: str | None) -> str:
-    """Returns the whole schema as one SQL script, for people who apply SQL with their own tools."""
-    return open_database(load_settings(database=database, schema=schema)).migration_script()
-
-
 class App:
     """Your messages and where they go. Examples call it `box`.
 
     `database` is `sqlite:///file.db`, `postgresql://…` or `secret://…`; None reads TODOKU_DATABASE or DATABASE_URL.
     `schema` is the PostgreSQL schema of todoku's tables (None: the first of the search path).
-    `require_tx`: a publish or enqueue without `tx=` is an error.
-    `no_route`: a message that no route takes is an error, or becomes a dead letter.
+    `require_tx`: publishing without `tx=` is an error. `no_route`: what becomes of a message that no route takes.
 
     `deliveries`, `queues` and `schedules` are for looking after them. Calls that wait have an async form, `a…`.
     """
@@ -110,6 +89,7 @@ class App:
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
+        self.projections = Projections(declared)
         self.sources = Sources(self.outbox)
         self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.queues = Queues(self.store)
@@ -133,20 +113,21 @@ class App:
         done = self.store.migrate()
         declare(self.store, self.plans)
         self.store.announce_hooks(self.registry.hooks)
+        self.projections.announce()
         return done
 
     def connect(self, database: str, *, schema: str | None = None) -> None:
         """Moves the App, with its declarations, to another database. Not while a worker of this App runs."""
         url = str(read_secret("database", database, self.settings.secrets_dir))
         settings = msgspec.structs.replace(self.settings, database=url, schema=schema)
-        opened = open_database(settings)
+        self._database = opened = open_database(settings)
         self.store.close()
-        self._database = opened
         self.store.connect(opened)
         self.outbox.connect(opened, settings)
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Stops bulk acts and closes every connection."""
+        self.deliveries.bulk_acts.close()
         self.store.close()
 
     def about(self) -> About:
@@ -297,12 +278,12 @@ class App:
         """
         return hooks.declare(self.declarations, events, to, options)
 
-    def event(self, topic: str, *, key: str | None = None, encrypted: bool = False) -> Callable[[E], E]:
+    def event(self, topic: str, **options: Unpack[EventOptions]) -> Callable[[E], E]:
         """Makes a dataclass, msgspec struct or pydantic model an event of `topic`. `key`: the field that orders it.
 
-        `encrypted`: every message of this topic is stored encrypted; its key is not.
+        `encrypted`: its messages are stored encrypted; their key is not. `search`: fields to find new messages by.
         """
-        return self.declarations.event(topic, key, encrypted=encrypted)
+        return self.declarations.event(topic, options)
 
     def schema(self, topic: str, schema: Mapping[str, Any] | str) -> None:
         """Requires payloads of `topic`, or of a pattern, to fit this JSON Schema: a mapping, or JSON text.
@@ -324,6 +305,17 @@ class App:
         name of a destination that another process serves. The options are explained at RouteOptions.
         """
         self.declarations.route(topic, to, options)
+
+    def projection(
+        self, name: str, *, topics: str | Sequence[str], key: str, to: SearchServer | Chronicle,
+        **options: Unpack[ProjectionOptions],
+    ) -> Projection:  # fmt: skip
+        """Keeps another store equal to the events of `topics`, by key: a search index, or the entries of a table.
+
+        `key`: the field of payloads that is the key of a message that is published without one. Events of a key are
+        applied in order. The options are explained at ProjectionOptions.
+        """
+        return self.projections.declare(name, topics, key, to, options)
 
     def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
         """Calls a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.
@@ -367,6 +359,10 @@ class App:
     def metrics_app(self) -> Any:
         """The ASGI application of what this process counted: `api.add_route("/metrics", box.metrics_app)`."""
         return registered_shells().metrics_app(self)
+
+    def web(self, auth: Callable[[Any], Any] | None = None) -> Any:
+        """The dashboard as an ASGI application: `api.mount("/todoku", box.web(auth=…))`; see the page on sign-in."""
+        return registered_shells().web_app(self, auth)
 
     def receiver(self, together: GroupCommit) -> Ingest:
         """Creates the receiver of the sources declared here; it stores events by the group commit `together`."""

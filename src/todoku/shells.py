@@ -21,6 +21,9 @@ class Shells(msgspec.Struct, frozen=True, kw_only=True):
     metrics_app: Callable[[Any], Any]
     """Makes the ASGI application of an App's metrics: `App.metrics_app`."""
 
+    web_app: Callable[[Any, Any], Any]
+    """Makes the ASGI application of the dashboard: `App.web`."""
+
     command_line: Callable[[], None]
     """Runs the program `todoku` with `sys.argv`: for the command lines of frameworks."""
 

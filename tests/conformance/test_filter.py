@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.requesting import Requesting
-from tests.support.world import SOMEBODY, World
+from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.http_request import Flow
+from todoku.core.outcome import Traceback
 from todoku.store.deliveries import Filter
 
 URL = "https://Shop.example:8443/a/b?c=d"
@@ -80,3 +82,16 @@ def test_delivered_requests_are_found_by_the_same_fields(requesting: Requesting,
     requesting.run()
     found = world.store.deliveries.find(Filter(status="succeeded", labels=("red",))).items
     assert [delivery.message_id for delivery in found] == [id]
+
+
+def test_an_empty_fingerprint_selects_those_without_a_traceback(world: World) -> None:
+    """Each group of dead letters can be selected, also the one of failures that left no traceback."""
+    world.publish(2)
+    first, second = world.claim(world.worker())
+    trace = Traceback("Traceback", "Traceback", "f00d")
+    world.settle([first], msgspec.structs.replace(aborted("REFUSED"), traceback=trace))
+    world.settle([second], aborted("REFUSED"))
+    for fingerprint, id in (("f00d", first.id), ("", second.id)):
+        which = Filter(fingerprint=fingerprint)
+        assert [row.id for row in world.store.deliveries.find(which).items] == [id]
+        assert world.store.acts.replay(which, SOMEBODY, dry_run=True).changed == (id,)

@@ -12,8 +12,7 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import DatabaseBusy
-from todoku.engine import operations
-from todoku.engine.http import dead_letters, requests
+from todoku.engine.http import dead_letters, request_acts, requests
 from todoku.engine.http.dead_letters import Selection
 from todoku.engine.http.request_draft import Posting
 from todoku.store.deliveries import Filter
@@ -45,7 +44,7 @@ def test_what_is_being_changed_is_cancelled_once_it_is_let_go(world: World, monk
     requesting = Requesting(world)
     ids = [requesting.post(), requesting.post()]
     with locked(world, ids[0]) as let_go:
-        monkeypatch.setattr(operations, "time", SimpleNamespace(sleep=let_go))
+        monkeypatch.setattr(request_acts, "time", SimpleNamespace(sleep=let_go))
         assert requests.cancel_many(requesting.outbox, Filter(message_ids=tuple(ids)), SOMEBODY).number == 2
     assert all(found.is_cancelled for id in ids if (found := requests.get(requesting.outbox, id)) is not None)
 
@@ -55,7 +54,7 @@ def test_what_somebody_keeps_locked_is_said_to_be_busy_and_not_to_have_ended(
 ) -> None:
     requesting = Requesting(world)
     id = requesting.post()
-    monkeypatch.setattr(operations, "time", SimpleNamespace(sleep=lambda _seconds: None))
+    monkeypatch.setattr(request_acts, "time", SimpleNamespace(sleep=lambda _seconds: None))
     with locked(world, id), pytest.raises(DatabaseBusy, match="locked"):
         requests.cancel(requesting.outbox, id, SOMEBODY)
     assert requests.cancel(requesting.outbox, id, SOMEBODY) == 1
@@ -73,5 +72,5 @@ def test_a_dead_letter_of_a_lane_that_is_being_published_to_is_sent_again(
     (letter,) = dead_letters.find(requesting.outbox).items
     with world.connect() as publishing:
         publishing.execute("select pg_advisory_xact_lock(%s)", (lane,))
-        monkeypatch.setattr(operations, "time", SimpleNamespace(sleep=lambda _seconds: publishing.rollback()))
+        monkeypatch.setattr(request_acts, "time", SimpleNamespace(sleep=lambda _seconds: publishing.rollback()))
         assert dead_letters.replay(requesting.outbox, Selection(dead_ids=(letter.id,)), SOMEBODY).message_ids == (id,)

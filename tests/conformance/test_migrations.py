@@ -47,6 +47,7 @@ STEPS = [
     (9, "plans"),
     (10, "partitions"),
     (11, "tracebacks"),
+    (12, "sign_in"),
 ]
 LATEST = len(STEPS)
 ALL = tuple(version for version, _ in STEPS)

@@ -78,3 +78,13 @@ def test_acts_of_people_are_found_by_who_what_and_whom(world: World) -> None:
     assert len(audit(action="pause")) == len(audit(target="queue:b")) == 2
     assert len(audit(by="somebody", limit=1)) == 1
     assert audit(by="nobody") == ()
+
+
+def test_what_changes_no_row_is_recorded_too(world: World) -> None:
+    """A bulk act's start and end, for example: one audit row for each target."""
+    world.store.audit.record(SOMEBODY, "start replay of 3", ["act:1", "act:2"])
+    rows = [row.act for row in world.store.audit.page(action="start replay of 3")]
+    assert [(row.by, row.why, row.target) for row in rows] == [
+        (SOMEBODY.by, SOMEBODY.why, "act:2"),
+        (SOMEBODY.by, SOMEBODY.why, "act:1"),
+    ]

@@ -27,7 +27,7 @@ from todoku.daemon.start import sqlite_file
 from todoku.daemon.statistics import format_job_stats
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import LOGGER
-from todoku.engine.worker.worker import Health
+from todoku.engine.worker.health import Health
 from todoku.store.statistics import Count, Counts
 
 # --------------------------------------------------------------------------------------------- guardrail

@@ -69,18 +69,18 @@ def test_in_an_empty_directory_messages_arrive(sqlite_shop: Shop, tmp_path: Path
     page = daemon.ask("/")[1]
     assert "demo.greeting" in page
     assert "succeeded" in page
-    until(lambda: "aborted" in statuses(daemon, "demo.trouble"), "the dead letter")
-    dead = [row for row in shown(daemon, "demo.trouble") if row["status"] == "aborted"]
+    until(lambda: "aborted" in statuses(daemon, "demo.refund"), "the dead letter")
+    dead = [row for row in shown(daemon, "demo.refund") if row["status"] == "aborted"]
     assert {row["attempts"] for row in dead} == {3}, "it was retried"
     assert set(statuses(daemon, "demo.order.created")) <= {"succeeded", "pending", "sending"}
     lines = daemon.out.splitlines()
     assert lines[0] == f"todoku is running on {daemon.url}"
     assert {"status", "list", "tail"} <= set(re.findall(r"todoku'? (\w+)  ", daemon.out)), "three commands to try"
-    assert "demo.trouble" in daemon.ask("/")[1].split("Newest deliveries")[0], "the dead letter stays in sight"
+    assert "demo.refund" in daemon.ask("/")[1].split("Newest deliveries")[0], "the dead letter stays in sight"
     (told,) = [json.loads(line) for line in asked(sqlite_shop, "status", "--json", TODOKU_DATABASE="")]
     assert (told["address"], told["workers"]) == (daemon.url, 1)
     (dead_letter,) = [line for line in asked(sqlite_shop, "status", TODOKU_DATABASE="") if "dead letter " in line]
-    assert "demo.trouble → demo.clumsy: NETWORK, ConnectionError: attempt 3 fails on purpose" in dead_letter
+    assert "demo.refund → demo.refunds: INTERNAL_ERROR, PermissionError: 42 stays in the till" in dead_letter
     for part in ("sqlite:///todoku.db", "demo.*", f"kill -TERM {daemon.process.pid}", f"delete {tmp_path}/todoku.db"):
         assert part in daemon.out
     assert daemon.stop() == 0

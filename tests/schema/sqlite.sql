@@ -354,6 +354,31 @@ CREATE TABLE todoku_secret (
 
 CREATE INDEX todoku_secret_name on todoku_secret (name);
 
+CREATE TABLE todoku_session (
+    hash       text primary key,
+    kind       text not null,
+    subject    text not null,
+    name       text not null,
+    role       text not null,
+    csrf       text not null,
+    created_at integer not null,
+    seen_at    integer not null,
+    expires_at integer not null
+) strict, without rowid;
+
+CREATE INDEX todoku_session_expires on todoku_session (expires_at);
+
+CREATE INDEX todoku_session_subject on todoku_session (kind, subject);
+
+CREATE TABLE todoku_user (
+    name       text primary key,
+    hash       text not null,
+    role       text not null,
+    disabled   integer not null default 0,
+    created_at integer not null,
+    changed_at integer not null
+) strict, without rowid;
+
 CREATE TABLE todoku_worker (
     id         text primary key,
     name       text not null,

@@ -135,6 +135,7 @@ def everything(world: World) -> None:
     store.acts.replay(Filter(ids=(claims[1].id,)), SOMEBODY)
     store.acts.settle_by_hand(Filter(ids=(claims[4].id,)), SOMEBODY, succeeded=True)
     store.acts.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
+    store.audit.record(SOMEBODY, "start replay", ["act:1"])
     store.acts.repeat([(claims[4].id, world.drafts()[0])], SOMEBODY)
     world.claim(worker)
     store.leases.end(worker, lost=True)

@@ -48,3 +48,11 @@ def pay(ctx: todoku.Context, participant: str) -> None:
     ctx.log.bind(event_id="evt_1", participant_id=participant)
     square.enqueue(2)
     raise TimeoutError("no answer")
+
+
+@box.job(run="process", timeout=600)
+def linger(mark: str, go: str) -> None:
+    """Stays in one line of code until it may end."""
+    Path(mark).touch()
+    while not Path(go).exists():
+        time.sleep(0.05)

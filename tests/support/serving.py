@@ -24,8 +24,9 @@ from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
+from todoku.web.entrance import OpenEntrance
 from todoku.web.site import web_routes
-from todoku.web.viewer import Entrance, OpenEntrance
+from todoku.web.viewer import Entrance
 
 SOMEBODY = Signed("somebody", "a test")
 

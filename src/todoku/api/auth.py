@@ -185,6 +185,18 @@ class Gate:
             raise self._note_failure(refused, address)
         return bearer
 
+    async def identify(self, request: Request, plain: str) -> Token:
+        """Returns the holder of a token that a form contains, or raises Refused: 401 or 429."""
+        return await self._check(plain, self.network(request))
+
+    def network(self, request: Request) -> str:
+        """Returns the address that counts as the caller of a request, as `network_of` gives it."""
+        return network_of(self._caller(request))
+
+    def note_failure(self, status: int, network: str) -> None:
+        """Counts and logs that a person was refused."""
+        self._failures.note(status, network)
+
     async def _check(self, plain: str, address: str) -> Token:
         # Only digests are stored in memory, so that a memory dump contains no token.
         digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest()

@@ -97,7 +97,7 @@ class IngestEndpoint:
     def __init__(self, ingest: Ingest, *, within: float) -> None:
         self._ingest = ingest
         self._within = within
-        self._visits = Visits(ingest.outbox.telemetry)
+        self._visits = Visits(ingest.outbox.telemetry, ingest.counts)
 
     async def serve(self, source: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 204, or 200 with the text that a source's challenge requests. Raises the error to answer with."""

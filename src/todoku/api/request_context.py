@@ -7,6 +7,7 @@ import msgspec
 from todoku.api.auth import Gate
 from todoku.app import App
 from todoku.core.settings import Settings
+from todoku.engine.diagnostics.verification_task import VerificationTask
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.outbox import Outbox
 from todoku.store.store import Store
@@ -18,6 +19,7 @@ class RequestContext(msgspec.Struct, frozen=True):
     box: App
     gate: Gate
     group_commit: GroupCommit
+    verification: VerificationTask = msgspec.field(default_factory=VerificationTask)
 
     @property
     def store(self) -> Store:

@@ -1,4 +1,4 @@
-"""Commands that show deliveries (stats, list, reasons, workers, tail) or a single one (explain, ledger)."""
+"""Commands that show deliveries (stats, list, reasons, tail) or a single one (explain, ledger)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from todoku.core.status import Status
 from todoku.daemon.terminal import route_text
 from todoku.engine.diagnostics.explanation import explain as find_causes
 from todoku.engine.diagnostics.masked_json import masked
+from todoku.engine.event_tail import EventTail
+from todoku.engine.search import Searcher, SearchResult
 from todoku.store.attempts import Event
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
@@ -223,6 +225,53 @@ def list_(
     print_table(("id", *names, "status", "prio", "tries", *COLUMNS[8:]), cells)
 
 
+@click.command()
+@database_option
+@click.argument("text", nargs=-1, required=True)
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Show at most this many.")
+@click.option("--cursor", help="Go on from here: as the page before said.")
+@utc_option
+@json_option
+def search(
+    database: str | None, schema: str | None, text: tuple[str, ...], limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """Search deliveries by words, newest first, with why each waits.
+
+    TEXT is words such as status:failed topic:order.* payload.order_id:42 since:2h, or an id, a key, a label, a part of
+    an error.
+    """
+    with open_app(database, schema) as box:
+        searcher = Searcher(box.store, box.settings)
+        found = searcher.search(" ".join(text), reader="admin", cursor=cursor, limit=limit)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    rows = [
+        (
+            one.id, one.topic, one.destination, one.status, one.tries,
+            each.why.text if each.why is not None else one.reason, one.updated_at,
+        )
+        for each in found.items
+        for one in [each.delivery]
+    ]  # fmt: skip
+    if rows:
+        print_table(("id", "topic", "destination", "status", "tries", "why", "changed"), rows)
+    for line in (*found.notes, *looked_text(found)):
+        say_wrapped(line, indent=0)
+    if not rows:
+        exit_not_found()
+
+
+def looked_text(found: SearchResult) -> Iterator[str]:
+    """What a search did not look at, if it left something out."""
+    if found.sealed:
+        yield f"{found.sealed} payloads are encrypted, and were passed over"
+    if not found.complete:
+        yield f"looked at the newest {found.looked_at}; go on: --cursor {found.next}"
+    elif found.next is not None:
+        yield f"there may be more: --cursor {found.next}"
+
+
 def _newest(box: App, filters: Filter, limit: int) -> list[Delivery]:
     """The newest matching deliveries; without a status, unfinished and succeeded ones together."""
     rows = [*box.store.deliveries.find(filters, limit=limit).items]
@@ -257,32 +306,6 @@ def reasons(database: str | None, schema: str | None, by_fingerprint: bool, as_j
 
 @click.command()
 @database_option
-@utc_option
-@json_option
-def workers(database: str | None, schema: str | None, as_json: bool) -> None:
-    """List workers, their leases and what they hold."""
-    with open_app(database, schema) as box:
-        rows, now = box.store.leases.workers(), box.store.ping()
-    if not rows and not as_json:
-        say("no workers")
-        return
-    columns = ("id", "name", "state", "alive", "held", "started", "lease_ends")
-    show_rows(
-        columns,
-        [
-            (row.id, row.name, row.state, row.expires_at.timestamp() > now, row.held, row.started_at, row.expires_at)
-            for row in rows
-        ],
-        as_json=as_json,
-    )
-
-
-_OVERLAP = 5.0
-"""Seconds that each poll reads again. A transaction that commits late has the earlier time of its statement."""
-
-
-@click.command()
-@database_option
 @click.option("--since", type=duration, default="0", help="Also show past events, from this long ago: 10m.")
 @click.option("--for", "seconds", type=duration, help="Stop after this time (default: on Ctrl-C).")
 @click.option("--interval", type=duration, default="0.5", show_default=True, help="How often to poll.")
@@ -303,15 +326,9 @@ def tail(
 
 def _follow(box: App, since: float, interval: float, end: float | None) -> Iterator[Event]:
     """Yields each event once, until `end` on the monotonic clock."""
-    begin = box.store.ping() - since
-    seen: dict[tuple[str, str], float] = {}
+    following = EventTail(box.store, since=since)
     while True:
-        now = box.store.ping()
-        for event in box.store.attempts.tail(since=max(begin, now - since - _OVERLAP - interval)):
-            if seen.setdefault((event.what, event.mark), now) == now:
-                yield event
-        since = 0.0
-        seen = {mark: at for mark, at in seen.items() if at > now - 4 * (_OVERLAP + interval)}
+        yield from following.poll()
         if end is not None and time.monotonic() >= end:
             return
         time.sleep(max(interval, 0.05))

@@ -9,7 +9,7 @@ import click
 
 from todoku.cli.batches import batch, hooks
 from todoku.cli.database import copy_command, doctor, migrate, verify
-from todoku.cli.deliveries import explain, ledger, list_, reasons, stats, tail, workers
+from todoku.cli.deliveries import explain, ledger, list_, reasons, search, stats, tail
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
 from todoku.cli.messages import enqueue, publish, show
@@ -18,22 +18,25 @@ from todoku.cli.output import say
 from todoku.cli.queues import limit, limits, pause, release_expired, resume
 from todoku.cli.run import dev, run, status, up
 from todoku.cli.schedules import schedule, schedules
+from todoku.cli.settings import settings
 from todoku.cli.signing_keys import signing_keys
 from todoku.cli.spool import spool_forward
 from todoku.cli.tokens import tokens
+from todoku.cli.users import users
+from todoku.cli.workers import workers
 from todoku.core.errors import TodokuError
 
 SECTIONS: Final = {
     "Look; nothing is changed": (
-        *(status, stats, list_, show, explain, tail, reasons, workers),
-        *(schedules, limits, batch, hooks, ledger, doctor, verify),
+        *(status, stats, list_, search, show, explain, tail, reasons, workers),
+        *(schedules, limits, batch, hooks, ledger, settings, doctor, verify),
     ),
     "Act; what you change is audited, with your name and reason": (
         *(publish, enqueue, replay, cancel, settle, clear),
         *(limit, pause, resume, release_expired, schedule, dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),
-    "Set up": (migrate, copy_command, tokens, signing_keys, encryption_keys),
+    "Set up": (migrate, copy_command, tokens, users, signing_keys, encryption_keys),
 }
 """Every command, in the order of `todoku --help`."""
 

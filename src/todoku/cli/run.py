@@ -58,6 +58,8 @@ _OPTIONS = (
                  help="HTTP port (TODOKU_PORT; default: 8320); 0: any free port."),
     click.option("--workers", type=click.IntRange(1), metavar="N",
                  help="Number of worker processes (TODOKU_PROCESSES)."),
+    click.option("--open", "is_open", is_flag=True,
+                 help="Serve the dashboard without sign-in, to this machine only."),
     click.option("--log", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
                  help="Log format; auto: text on a terminal, else JSON."),
 )  # fmt: skip

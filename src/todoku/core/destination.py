@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, get_args, runtime_checkable
+from uuid import UUID
 
 import msgspec
 
@@ -25,6 +26,10 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     attempt: int
     created_at: float
+    sequence: int | None = None
+    """A number that rises with each message of the same key; None: its route is not ordered, or it has no key."""
+    worker: UUID | None = None
+    """The incarnation of the worker that sends it."""
 
 
 @runtime_checkable

@@ -30,6 +30,13 @@ class Proxies(msgspec.Struct, frozen=True):
             found = str(before)
         return found
 
+    def scheme(self, peer: str, forwarded: Iterable[str], scheme: str) -> str:
+        """Returns the scheme the caller used: what a trusted proxy says in `X-Forwarded-Proto`, else that of the
+        connection. Only the last value counts, which the proxy itself wrote.
+        """
+        entries = [entry.strip().lower() for value in forwarded for entry in value.split(",")]
+        return entries[-1] if entries and entries[-1] in ("http", "https") and self._trusts(peer) else scheme
+
     def _trusts(self, text: str) -> bool:
         found = _address(text)
         return found is not None and any(found in network for network in self.networks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
@@ -73,6 +74,10 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+    def digest(self) -> str:
+        """Returns the SHA-256 of the text, in hexadecimal digits."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __repr__(self) -> str:
         return "<Secret>"

@@ -18,6 +18,7 @@ from todoku.core.backoff import DEFAULT, Backoff, exponential, table
 from todoku.core.errors import InvalidSetting
 from todoku.core.message import USUAL_ATTEMPTS
 from todoku.core.msgspec_warmup import warm_up
+from todoku.core.oidc import ClientSecret, check_issuer, client_secret, role_rules
 from todoku.core.proxies import proxies
 from todoku.core.redaction import MASKED
 from todoku.core.scope import Secret, token
@@ -103,6 +104,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     encrypt: Literal["declared", "all"] = "declared"
     secrets_dir: str | None = None
     """The directory of the files of `Ref("file:…")`."""
+    web_read_only: bool = False
+    """The dashboard shows everything and changes nothing, whoever signs in."""
+    web_idle_sec: float = 12 * 3600.0
+    """How long a browser stays signed in without a request."""
+    web_session_sec: float = 7 * DAY
+    """How long a browser stays signed in at most."""
+    oidc_issuer: str | None = None
+    """The URL of the OpenID provider through which people sign in."""
+    oidc_client_id: str | None = None
+    oidc_client_secret: ClientSecret | None = None
+    oidc_scopes: tuple[str, ...] = ("openid", "profile", "email")
+    oidc_roles: tuple[str, ...] = ()
+    """`claim=value:role`: who may sign in through the provider, and what they may do. Without one, no one may."""
+    oidc_name: str = "email"
+    """The claim that names a person, on the page and in the audit."""
     alerts: Alerting = Alerting()
     """Where a daemon sends alerts, and their thresholds (`TODOKU_ALERT_…`)."""
 
@@ -138,15 +154,16 @@ _POSITIVE: Final = frozenset(
     | {"max_processing_sec", "http_timeout_sec", "lock_timeout_sec", "statement_timeout_sec"}
     | {"http_concurrency", "http_per_host"}
     | {"api_rate", "api_idle_sec", "api_receive_sec", "api_connections", "api_connections_per_address"}
+    | {"web_idle_sec", "web_session_sec"}
     | {"ledger_ttl", "ingest_dedupe", "history_ttl", "unknown_after_sec", "stats_interval_sec"}
 )
 
 
 _BOOLEAN: Final = frozenset(
     {"enabled", "notify", "prepare_statements", "sqlite_wal"}
-    | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback", "metrics_open"}
+    | {"http_retry_4xx", "http_nonretryable_4xx", "http_loopback", "metrics_open", "web_read_only"}
 )
-_LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite", "trusted_proxies"})
+_LISTS: Final = frozenset({"mask_fields", "http_allow", "http_rewrite", "trusted_proxies", "oidc_scopes", "oidc_roles"})
 """Settings that may be given as text with commas."""
 
 
@@ -175,18 +192,44 @@ def check_settings(values: Mapping[str, object]) -> Settings:
     return msgspec.structs.replace(_check(checked), alerts=alerts)
 
 
+def find_origins(environ: Mapping[str, str], file: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Returns where `gather_settings` takes each setting from: a variable's name, or "todoku.toml".
+
+    A setting that is not in it has its default, unless it is given as an argument.
+    """
+    origins = dict.fromkeys(file or {}, FILE)
+    for name in (*Settings.__struct_fields__, *ALERT_SETTINGS):
+        if name not in ("backoff", "alerts") and (variable := _find_variable(environ, name)) is not None:
+            origins[name] = variable
+    listed = _find_variable(environ, "backoff_sec")
+    spread = [name for name in _BACKOFF_VARIABLES if environ.get(name, "").strip()]
+    if found := ([listed] if listed else spread):
+        origins["backoff"] = ", ".join(found)
+    elif origins.pop("backoff_sec", None) is not None:
+        origins["backoff"] = FILE
+    return origins
+
+
+FILE: Final = "todoku.toml"
+_BACKOFF_VARIABLES: Final = ("OUTBOX_BASE_BACKOFF_SECONDS", "OUTBOX_MAX_BACKOFF_SECONDS")
+
+
 def _from_environment(environ: Mapping[str, str], name: str) -> str | None:
-    for variable in (f"TODOKU_{name.upper()}", *ALSO_READ_FROM.get(name, ())):
-        if (value := environ.get(variable, "").strip()) != "":
-            return value
-    return None
+    variable = _find_variable(environ, name)
+    return None if variable is None else environ[variable].strip()
+
+
+def _find_variable(environ: Mapping[str, str], name: str) -> str | None:
+    """Returns the variable that sets this setting: the first that is not empty."""
+    variables = (f"TODOKU_{name.upper()}", *ALSO_READ_FROM.get(name, ()))
+    return next((variable for variable in variables if environ.get(variable, "").strip()), None)
 
 
 def _backoff(environ: Mapping[str, str], values: dict[str, object]) -> Backoff | None:
     """Returns a table from BACKOFF_SEC (`[5,10]` or `5,10`), or an exponential one from BASE/MAX_BACKOFF_SECONDS."""
     in_file = values.pop("backoff_sec", None)
     listed = _from_environment(environ, "backoff_sec")
-    base, cap = (environ.get(f"OUTBOX_{which}_BACKOFF_SECONDS", "").strip() for which in ("BASE", "MAX"))
+    base, cap = (environ.get(name, "").strip() for name in _BACKOFF_VARIABLES)
     try:
         if listed is not None:
             return table(*_numbers(listed))
@@ -230,6 +273,8 @@ def _check(values: dict[str, object]) -> Settings:
     if not 0 <= settings.span_ratio <= 1:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
     proxies(settings.trusted_proxies)
+    check_issuer(settings.oidc_issuer, settings.oidc_client_id)
+    role_rules(settings.oidc_roles)
     if settings.lease_sec < 1:
         raise InvalidSetting(f"lease_sec cannot be {settings.lease_sec}", hint="a lease must be at least one second")
     return msgspec.structs.replace(settings, backoff=policy, **secrets)
@@ -241,6 +286,7 @@ def _take_secrets(fields: dict[str, object]) -> dict[str, object]:
         "master_keys": master_keys(fields.pop("master_keys", "")),
         "token": token(fields.pop("token", None)),
         "signing_keys": signing_keys(fields.pop("signing_keys", None)),
+        "oidc_client_secret": client_secret(fields.pop("oidc_client_secret", None)),
     }
 
 

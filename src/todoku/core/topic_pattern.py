@@ -31,6 +31,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     per_key: Limit | None = None
     max_attempts: int = USUAL_ATTEMPTS
     timeout: float | None = None
+    key: str | None = None
+    """The field of the payload that is the key, if the publisher gives none. A message without either is refused."""
 
 
 def check_topic(topic: str) -> str:

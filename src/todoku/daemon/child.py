@@ -23,7 +23,7 @@ from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
 from todoku.daemon.app_loader import load_app
-from todoku.daemon.demo import create_demo_app
+from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, ReportPipe
 from todoku.daemon.supervisor import MARGIN
 from todoku.daemon.terminal import print_attempts

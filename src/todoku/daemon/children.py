@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, Notice, read_notices
+from todoku.engine.worker.health import Health
 from todoku.engine.worker.held_deliveries import create_shared_memory, may_have_started
-from todoku.engine.worker.worker import Health
 
 QUICK_DEATH: Final = 2.0
 """Seconds. A worker process that ends sooner counts as a quick death."""

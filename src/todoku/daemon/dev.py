@@ -61,7 +61,7 @@ _NAME = "todoku.daemon.dev_app:box"
 
 def _with_local_address(options: DaemonOptions) -> DaemonOptions:
     port = options.port if options.port is not None else int(os.environ.get("TODOKU_PORT") or PORT)
-    return msgspec.structs.replace(options, host=options.host or "127.0.0.1", port=port)
+    return msgspec.structs.replace(options, host=options.host or "127.0.0.1", port=port, is_open=True)
 
 
 def _export_credentials(dev_options: DevOptions) -> None:

@@ -15,7 +15,7 @@ from todoku.core.sealed import shown_traceback
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.engine.observability.message_headers import correlation_id, decode_headers
-from todoku.engine.worker.worker import Health
+from todoku.engine.worker.health import Health
 from todoku.store.deliveries import Delivery, Filter
 from todoku.store.statistics import Counts
 from todoku.store.store import Store

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.engine.worker.worker import Health
+from todoku.engine.worker.health import Health
 
 
 class Incarnation(msgspec.Struct, frozen=True, tag="incarnation"):

@@ -130,4 +130,5 @@ def _command(options: DaemonOptions) -> list[str]:
     """The command of the daemon itself. Its database and schema are in the environment, where no process list shows."""
     given = {"--app": options.app, "--host": options.host, "--port": options.port, "--workers": options.workers}
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    return [sys.executable, "-m", "todoku", "up", *words, "--log", options.log]
+    open_word = ["--open"] if options.is_open else []
+    return [sys.executable, "-m", "todoku", "up", *words, *open_word, "--log", options.log]

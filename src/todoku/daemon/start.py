@@ -23,7 +23,8 @@ from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
 from todoku.daemon.banner import Banner, banner, read_facts
 from todoku.daemon.database_start import Opening
-from todoku.daemon.demo import DemoPublisher, create_demo_app
+from todoku.daemon.demo import DemoPublisher, DemoReceiver
+from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.file_lock import FileLock
 from todoku.daemon.health_view import HealthView
 from todoku.daemon.http_thread import HttpThread, is_local, listen, listening_url
@@ -47,6 +48,16 @@ def refuse_public_credentials(settings: Settings, listening: socket.socket) -> N
         )
 
 
+def refuse_open(listening: socket.socket) -> None:
+    """Raises CannotStart if other machines can reach a server whose dashboard asks no one to sign in."""
+    if not is_local(listening):
+        listening.close()
+        raise CannotStart(
+            "--open serves the dashboard without sign-in, and other machines could reach it",
+            hint="listen on 127.0.0.1, or leave out --open and sign in with a token or a user",
+        )
+
+
 def create_credentials(store: Store, settings: Settings, address: str) -> list[str]:
     """Creates the first token and the signing keys unless they exist. Returns the lines that show the new ones.
 
@@ -64,7 +75,9 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
 
 
 if TYPE_CHECKING:
+    from todoku.api.auth import GuardedRoute
     from todoku.api.ingest_fast_path import ServedApp
+    from todoku.api.request_context import RequestContext
 
 _FOREVER: Final = 100 * 365 * 86_400.0
 _EXIT_WITHIN: Final = 10.0
@@ -81,6 +94,8 @@ class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     http: bool = True
     log: Style = "auto"
+    is_open: bool = False
+    """The dashboard needs no sign-in; only this machine may reach it."""
 
 
 def export_options(options: DaemonOptions) -> None:
@@ -137,9 +152,18 @@ def up(options: DaemonOptions, show: Callable[[Banner, Sequence[str]], None], *,
         if lock is not None:
             lock.write_holder(f"pid {os.getpid()}, {daemon.address}")
         if publishes:
-            daemon.when_opened(DemoPublisher(box).run)
+            _demonstrate(daemon, stack)
         daemon.when_opened(lambda: show(greeting(daemon, options, publishes=publishes), daemon.credential_lines))
         return daemon.run()
+
+
+def _demonstrate(daemon: Daemon, stack: ExitStack) -> None:
+    """Lets the demonstration publish while the daemon runs. Its receiver listens before the workers start."""
+    receiver, publisher = DemoReceiver(), DemoPublisher(daemon.box)
+    receiver.start()
+    stack.callback(receiver.stop)
+    daemon.when_opened(publisher.run)
+    daemon.when_stopped(publisher.stop)
 
 
 def run(options: DaemonOptions) -> int:
@@ -167,6 +191,7 @@ class Daemon:
         configure_logging(options.log, masked=settings.mask_fields)
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the guardrail reports a lost database
         self._when_opened: list[Callable[[], None]] = []
+        self._when_stopped: list[Callable[[], None]] = [box.close]
         self.credential_lines: list[str] = []
         """Lines that show credentials created by this start; to be printed once."""
         self.processes = options.workers or settings.processes or _default_processes(box)
@@ -194,13 +219,21 @@ class Daemon:
             host = settings.host if options.host is None else options.host
             listening = listen(host, settings.port if options.port is None else options.port)
             refuse_public_credentials(settings, listening)
+            if options.is_open:
+                refuse_open(listening)
             self.address = listening_url(listening)
             view = HealthView(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(lambda: create_http_app(box, view, local=is_local(listening)), listening)
+            self._http = HttpThread(
+                lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+            )
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""
         self._when_opened.append(act)
+
+    def when_stopped(self, act: Callable[[], None]) -> None:
+        """Registers `act` to run when the workers have stopped, before the database is closed."""
+        self._when_stopped.insert(0, act)
 
     def run(self) -> int:
         """Runs until stopped; returns the exit code."""
@@ -216,7 +249,11 @@ class Daemon:
             self._alerts.stop()
             if self._http is not None:
                 self._http.stop()
-            _in_thread(self.box.close).join(2.0)  # it may hang if the database is gone
+            _in_thread(self._close).join(2.0)  # it may hang if the database is gone
+
+    def _close(self) -> None:
+        for act in self._when_stopped:
+            act()
 
     def _on_opened(self) -> None:
         Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
@@ -292,15 +329,23 @@ def _default_processes(box: App) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def create_http_app(box: App, watched: HealthView, *, local: bool) -> ServedApp:
-    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`."""
-    from todoku.api.server import server_app  # noqa: PLC0415
-    from todoku.web.site import web_routes  # noqa: PLC0415
-    from todoku.web.viewer import OpenEntrance  # noqa: PLC0415
+def create_http_app(box: App, watched: HealthView, *, local: bool, is_open: bool = False) -> ServedApp:
+    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`.
 
-    return server_app(
-        box, watched, local=local, more=lambda context: web_routes(context, OpenEntrance(context.gate))
-    )  # fmt: skip
+    `is_open`: the dashboard needs no sign-in.
+    """
+    from todoku.api.server import server_app  # noqa: PLC0415
+    from todoku.web.entrance import OpenEntrance  # noqa: PLC0415
+    from todoku.web.sign_in import SignInEntrance  # noqa: PLC0415
+    from todoku.web.site import web_routes  # noqa: PLC0415
+
+    def routes(context: RequestContext) -> list[GuardedRoute]:
+        read_only = context.settings.web_read_only
+        return web_routes(
+            context, OpenEntrance(context.gate, read_only=read_only) if is_open else SignInEntrance(context)
+        )
+
+    return server_app(box, watched, local=local, more=routes)
 
 
 def _print_credentials(daemon: Daemon) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidAct, NoSuchMessage, NotThere
 from todoku.engine import operations
+from todoku.engine.bulk_acts import BulkActs
 from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
@@ -94,6 +95,7 @@ class Deliveries:
     def __init__(self, outbox: Outbox, route_to: RouteTo) -> None:
         self._outbox = outbox
         self._route_to = route_to
+        self.bulk_acts = BulkActs(outbox, route_to)
 
     @blocking("box.deliveries")
     async def get(self, id: int) -> Delivery:

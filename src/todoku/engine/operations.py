@@ -1,11 +1,13 @@
 """What a person does to deliveries, in batches: the one module behind the command line, the HTTP API and the web.
 
-Each act is signed and leaves an audit row; with `dry_run` it says what it would do. `progress` is told the number of
-deliveries changed so far, after each batch. Deliveries that somebody else is changing are passed over and counted.
+Each act is signed and leaves an audit row; with `dry_run` it says what it would do. `progress` is called with the
+number of deliveries changed so far, after each batch; `stop` ends an act between batches. Deliveries that another
+transaction is changing are passed over and counted.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +17,14 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import DatabaseBusy, InvalidAct
+from todoku.core.errors import InvalidAct
 from todoku.core.http_request import served_as
 from todoku.engine.outbox import Outbox
 from todoku.engine.repetition import RouteTo, again_drafts
 from todoku.store.acts import MISSING, Acted
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
-from todoku.store.deliveries import Delivery, Filter
+from todoku.store.deliveries import Filter
 from todoku.store.store import Store
 
 BATCH: Final = 500
@@ -83,6 +85,7 @@ def replay(
     rate: float | None = None,
     dry_run: bool = False,
     progress: Progress = _silent,
+    stop: threading.Event | None = None,
 ) -> Replayed:
     """Dead letters → pending, oldest first (I9); at most `limit` of them, and at most `rate` a second.
 
@@ -93,7 +96,8 @@ def replay(
     def batch(*, limit: int, after: int) -> Acted:
         return store.acts.replay(only_dead, signed, limit=limit, after=after, dry_run=dry_run)
 
-    done = _batches(store, which, batch, limit=limit, progress=progress, rate=None if dry_run else rate)
+    pace = None if dry_run else rate
+    done = _batches(store, which, batch, limit=limit, progress=progress, rate=pace, stop=stop)
     return Replayed(done.matched, done.changed, done.skipped)
 
 
@@ -118,6 +122,7 @@ def repeat(
     rate: float | None = None,
     dry_run: bool = False,
     progress: Progress = _silent,
+    stop: threading.Event | None = None,
 ) -> Replayed:
     """Runs succeeded deliveries again, oldest first: each as a new message to its destination alone (`repetition`)."""
     if which.status not in (None, "succeeded") or which.reason is not None:
@@ -126,7 +131,7 @@ def repeat(
     last = store.messages.last_seq()
     messages: list[UUID] = []
     skipped: Counter[str] = Counter()
-    for most in _sizes(None if dry_run else rate):
+    for most in _sizes(None if dry_run else rate, stop):
         size = most if limit is None else min(most, limit - matched)
         rows = store.messages.find_repeatable(which, last=last, after=after, limit=size)
         matched += len(rows)
@@ -146,14 +151,23 @@ def repeat(
 
 
 def cancel(
-    store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent
+    store: Store,
+    which: Filter,
+    signed: Signed,
+    *,
+    limit: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+    stop: threading.Event | None = None,
 ) -> ActResult:
-    """What waits → aborted with CANCELLED. What runs is asked to stop."""
+    """What waits → aborted with CANCELLED. What runs is asked to stop. `limit`, `rate`: as of `replay`."""
 
     def batch(*, limit: int, after: int) -> Acted:
         return store.acts.cancel(which, signed, limit=limit, after=after, dry_run=dry_run)
 
-    return _batches(store, which, batch, progress=progress)
+    pace = None if dry_run else rate
+    return _batches(store, which, batch, limit=limit, progress=progress, rate=pace, stop=stop)
 
 
 def settle(
@@ -179,14 +193,23 @@ def settle(
 
 
 def purge(
-    store: Store, which: Filter, signed: Signed, *, dry_run: bool = False, progress: Progress = _silent
+    store: Store,
+    which: Filter,
+    signed: Signed,
+    *,
+    limit: int | None = None,
+    rate: float | None = None,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+    stop: threading.Event | None = None,
 ) -> ActResult:
-    """Remove dead letters for good."""
+    """Removes dead letters for good. `limit`, `rate`: as of `replay`."""
 
     def batch(*, limit: int, after: int) -> Acted:
         return store.acts.purge(which, signed, limit=limit, after=after, dry_run=dry_run)
 
-    return _batches(store, which, batch, progress=progress)
+    pace = None if dry_run else rate
+    return _batches(store, which, batch, limit=limit, progress=progress, rate=pace, stop=stop)
 
 
 def clear(
@@ -288,68 +311,6 @@ def release_expired(store: Store, signed: Signed, *, max_lost: int, dry_run: boo
     return ActResult(freed.workers, freed.freed, given_up)
 
 
-# ------------------------------------------------------------------- deliveries that were listed before
-
-_TRIES: Final = 50
-_PAUSE: Final = 0.02
-"""Seconds between tries: other transactions hold a delivery's lock for less."""
-
-_Act = Callable[[tuple[int, ...]], Acted]
-
-
-def replay_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
-    """Replays each of these dead letters of HTTP requests. Returns the ids that were replayed."""
-    return _each(store, rows, _DEAD, lambda ids: store.acts.replay(Filter(ids=ids), signed, limit=len(ids)))
-
-
-def purge_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
-    """Removes each of these dead letters of HTTP requests for good. Returns the ids that were removed."""
-    return _each(store, rows, _DEAD, lambda ids: store.acts.purge(Filter(ids=ids), signed, limit=len(ids)))
-
-
-def cancel_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
-    """Cancels each of these HTTP requests that has not ended. Returns the ids that were changed."""
-    return _each(store, rows, _ALIVE, lambda ids: store.acts.cancel(Filter(ids=ids), signed, limit=len(ids)))
-
-
-_DEAD: Final = frozenset({"aborted"})
-_ALIVE: Final = frozenset({"pending", "failed", "sending"})
-
-
-def _each(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: _Act) -> frozenset[int]:
-    """Acts on rows in these states, chunk by chunk, until each is changed or is in another state by now.
-
-    An act passes over rows that another transaction is changing, and lanes that are being published to. An operator
-    sees the count and repeats it; a program over HTTP would get the answer that its message does not exist.
-    DatabaseBusy: some rows stay locked. The others are changed; repeating is harmless.
-    """
-    changed: set[int] = set()
-    for start in range(0, len(rows), BATCH):
-        changed.update(_chunk(store, rows[start : start + BATCH], states, act))
-    return frozenset(changed)
-
-
-def _chunk(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: _Act) -> set[int]:
-    changed: set[int] = set()
-    left = [row for row in rows if row.status in states]
-    for tries in range(_TRIES):
-        if tries > 0:
-            time.sleep(_PAUSE)
-        if left:
-            changed.update(act(tuple(row.id for row in left)).changed)
-        left = _unchanged(store, [row for row in left if row.id not in changed], states)
-        if not left:
-            return changed
-    raise DatabaseBusy(f"another transaction keeps {len(left)} messages locked", hint="try again")
-
-
-def _unchanged(store: Store, rows: list[Delivery], states: frozenset[str]) -> list[Delivery]:
-    """Those of some rows that are still in these states and were not replayed meanwhile, as they are now."""
-    before = {row.id: row.replay_count for row in rows}
-    now = store.deliveries.of_requests([row.message_id for row in rows if row.message_id is not None])
-    return [row for row in now if before.get(row.id) == row.replay_count and row.status in states]
-
-
 def _with_status(which: Filter, status: str) -> Filter:
     return msgspec.structs.replace(which, status=status)
 
@@ -365,11 +326,12 @@ def _batches(
     limit: int | None = None,
     rate: float | None = None,
     progress: Progress = _silent,
+    stop: threading.Event | None = None,
 ) -> ActResult:
     """Batch after batch by rising id: each delivery is looked at once, however it ends."""
     matched, changed, after = 0, 0, 0
     skipped: Counter[str] = Counter()
-    for most in _sizes(rate):
+    for most in _sizes(rate, stop):
         size = most if limit is None else min(most, limit - changed)
         acted = batch(limit=size, after=after)
         matched += acted.matched
@@ -386,12 +348,16 @@ def _batches(
     return ActResult(matched, changed, {why: number for why, number in skipped.items() if number > 0})
 
 
-def _sizes(rate: float | None) -> Iterator[int]:
-    """The size of each batch, when its time has come: at most `rate` a second, in steps of about a second."""
+def _sizes(rate: float | None, stop: threading.Event | None) -> Iterator[int]:
+    """The size of each batch, when its time has come: at most `rate` a second, in steps of about a second.
+
+    Ends when `stop` is set, also while it waits.
+    """
+    stopped = stop or threading.Event()
     size = BATCH if rate is None else max(1, min(BATCH, int(rate)))
     start, number = time.monotonic(), 0
-    while True:
+    while not stopped.is_set():
         yield size
         number += size
         if rate is not None and (wait := start + number / rate - time.monotonic()) > 0:
-            time.sleep(wait)
+            stopped.wait(wait)

@@ -27,6 +27,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, MessageOptions, draft, encode
+from todoku.engine.searched_fields import SearchedFields
 from todoku.engine.twins import Awaited, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
@@ -69,6 +70,8 @@ class Outbox:
         self.schemas = Schemas()
         """The schemas of payloads, by topic."""
         self.sealer = Sealer(settings)
+        self.searched = SearchedFields(settings)
+        """The payload fields that are kept as labels, by topic."""
         self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
         self.secrets = SecretSources(settings.secrets_dir)
         self.instead: Instead | None = None
@@ -99,11 +102,16 @@ class Outbox:
         return self.finished(made)
 
     def finished(self, made: Draft) -> Draft:
-        """Returns the draft, encrypted if its topic is. InvalidMessage: it breaks the schema of its topic."""
+        """Returns the draft with the labels of its topic, encrypted if its topic is.
+
+        InvalidMessage: it breaks the schema of its topic.
+        """
         if self.schemas.declared and made.payload is not None:
             self.schemas.check(made.topic, made.payload)
         # A stand-in for the store stores nothing, so nothing is encrypted for it.
         seals = self.sealer.is_used and self.instead is None and self.sealer.is_encrypted(made.topic)
+        if self.searched.declared and made.payload is not None:
+            made = self.searched.labelled(made, keyed=seals)
         return self.sealer.seal(made) if seals else made
 
     def put(self, drafts: list[Draft], tx: Any, *, twin: str) -> list[Message]:

@@ -14,25 +14,49 @@ from todoku.core.alert import SECRET_ALERTS
 from todoku.core.errors import InvalidSetting, TodokuError
 from todoku.core.failure import DeliveryError
 from todoku.core.secret_text import names_secret
-from todoku.core.settings import Settings, check_settings, gather_settings
+from todoku.core.settings import FILE, Settings, check_settings, find_origins, gather_settings
 from todoku.engine.encryption.secret_ref import SecretSources
 
 
 def load_settings(**given: object) -> Settings:
     """Reads the settings of this process: arguments go before the environment, and that before `todoku.toml`."""
-    file = Path("todoku.toml")
+    _last_file.clear()
+    _last_file.update(_read_file())
+    return _load(_last_file, **given)
+
+
+_last_file: Final[dict[str, object]] = {}
+"""`todoku.toml` as this process read it last: `describe_settings` must not take a later edit for what is in force."""
+
+
+def _read_file() -> dict[str, object]:
+    file = Path(FILE)
     try:
-        stored = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+        return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
         raise InvalidSetting(f"todoku.toml cannot be read: {error}", hint="correct it, or move it away") from error
-    values = gather_settings(_with_secret_files(os.environ), stored, **given)
+
+
+def _load(file: Mapping[str, object], **given: object) -> Settings:
+    values = gather_settings(_with_secret_files(os.environ), file, **given)
     directory = values.get("secrets_dir")
     for name in _MAY_BE_SECRET & values.keys():
         values[name] = read_secret(name, values[name], None if directory is None else str(directory))
     return check_settings(values)
 
 
-_SECRETS: Final = ("TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS")
+def find_setting_origins() -> tuple[dict[str, str], Settings]:
+    """Returns where each setting of this process comes from, and the settings that it would have without arguments."""
+    environ = _with_secret_files(os.environ)
+    origins = find_origins(environ, _last_file)
+    named = {name: f"{variable}_FILE" for name, variable in origins.items() if os.environ.get(f"{variable}_FILE")}
+    return origins | named, _load(_last_file)
+
+
+_SECRETS: Final = (
+    "TODOKU_DATABASE", "DATABASE_URL", "TODOKU_MASTER_KEYS", "TODOKU_TOKEN", "TODOKU_SIGNING_KEYS",
+    "TODOKU_OIDC_CLIENT_SECRET",
+)  # fmt: skip
 
 
 def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
@@ -47,7 +71,7 @@ def _with_secret_files(environ: Mapping[str, str]) -> dict[str, str]:
     return read
 
 
-_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys"} | {
+_MAY_BE_SECRET: Final = {"database", "master_keys", "token", "signing_keys", "oidc_client_secret"} | {
     name.removeprefix("TODOKU_").lower() for name in SECRET_ALERTS
 }
 _DATABASE: Final = re.compile(r"(sqlite|postgres(ql)?(\+\w+)?)://")

@@ -84,9 +84,12 @@ def draft(
     """A checked draft with its deliveries, or InvalidMessage."""
     check_text(topic, "topic", MAX_TOPIC_LENGTH)
     check_topic(topic)
+    text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
+    taken = resolve(routes, topic)
+    if options.key is None and (wanting := next((route for route in taken if route.key is not None), None)):
+        options = msgspec.structs.replace(options, key=_payload_key(topic, text, wanting))
     if options.key is not None:
         check_text(options.key, "key", MAX_KEY_LENGTH)
-    text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
     size = len(raw) if raw is not None else len((text or "").encode())
     if size > max_payload_bytes:
         raise InvalidMessage(
@@ -106,7 +109,7 @@ def draft(
         headers=_headers(options.headers),
         labels=encode(list(options.labels)) if options.labels else None,
         idempotency=_idempotency(topic, options, text, raw),
-        legs=_legs(topic, options, routes, no_route),
+        legs=_legs(topic, options, taken, no_route),
         at=_moment(options.at),
         delay=_delay(options),
         expires=None if options.expires is None else _limited(options.expires, "expires", zero=False),
@@ -267,10 +270,23 @@ def _idempotency(topic: str, options: MessageOptions, text: str | None, raw: byt
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 
 
-def _legs(topic: str, options: MessageOptions, routes: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
+def _payload_key(topic: str, text: str | None, route: Route) -> str:
+    """Returns the key that a payload has in the field that a projection names."""
+    value = None if text is None else json.loads(text)
+    for name in (route.key or "").split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+        return str(value)
+    raise InvalidMessage(
+        f"a message of {topic!r} needs a key: the projection {route.destination!r} writes versions, and only messages "
+        f"of one key have an order",
+        hint=f"publish(…, key=…), or a payload with the field {route.key!r}",
+    )
+
+
+def _legs(topic: str, options: MessageOptions, taken: Sequence[Route], no_route: str) -> tuple[Leg, ...]:
     if type(options.priority) is not int or options.priority not in PRIORITIES:
         raise InvalidMessage(f"priority cannot be {options.priority!r}", hint="0 to 15, larger is sooner")
-    taken = resolve(routes, topic)
     if not taken:
         if no_route == "dead_letter":
             return (Leg(destination="none", dead="NO_ROUTE"),)

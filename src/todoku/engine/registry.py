@@ -155,4 +155,6 @@ def outgoing(claim: Claimed) -> Outgoing:
         headers=headers,
         attempt=claim.attempt,
         created_at=claim.created_at,
+        sequence=None if claim.lane is None else claim.message_seq,
+        worker=claim.worker,
     )

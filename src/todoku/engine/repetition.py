@@ -110,6 +110,11 @@ def _leg(
         route = Route(
             pattern="**", destination=name, queue=delivery.queue, max_attempts=outbox.settings.max_attempts
         )  # fmt: skip
+    if route.key is not None:
+        raise InvalidAct(
+            f"is an event of the projection {name}: as a new event it would undo later ones of its key",
+            hint="todoku projection rebuild, or publish the present state as a new event",
+        )
     return Leg(
         destination=name,
         queue=route.queue,

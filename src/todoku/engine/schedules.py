@@ -6,15 +6,16 @@ Each act is signed and leaves an audit row; with `dry_run` it only checks whethe
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any, Unpack
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, Unpack
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.errors import InvalidAct, InvalidSetting, NotThere
 from todoku.core.message import Draft, Message
-from todoku.core.schedule import Cron, Missed, Plan, next_after
+from todoku.core.schedule import Cron, Every, Missed, Plan, When, next_after, slots
 from todoku.engine.http.request_schedules import expand_groups
 from todoku.engine.operations import sign
 from todoku.engine.outbox import Outbox
@@ -32,7 +33,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule, for people. Times are in UTC; `tz` is the time zone of its cron expression.
 
     `source`: "code" (an App declares it) or "stored" (stored at run time). `declared`: False if no App declares it any
-    more, and it no longer fires. `overdue`: for how many seconds its next slot has been due.
+    more, and it no longer fires. `overdue`: for how many seconds its next slot has been due. `upcoming`: its next five
+    slots; of a paused one, those if it were resumed now. `missed_slots`: how many slots its policy `missed` has not
+    fired, in all; `missed_last` of them at `missed_at`. `every`: the seconds of an interval; None: it has a cron
+    expression.
     """
 
     name: str
@@ -49,6 +53,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_message_id: UUID | None
     overdue: float
     error: str | None
+    every: float | None = None
+    upcoming: tuple[datetime, ...] = ()
+    missed_slots: int = 0
+    missed_last: int = 0
+    missed_at: datetime | None = None
 
 
 class Schedules:
@@ -204,4 +213,20 @@ class Schedules:
             last_message_id=row.last_message_id,
             overdue=max(0.0, (row.now - row.next_run_at).total_seconds()) if due and row.next_run_at else 0.0,
             error=error,
+            every=plan.when.seconds if plan is not None and isinstance(plan.when, Every) else None,
+            upcoming=() if plan is None else _upcoming(plan.when, row),
+            missed_slots=row.missed_slots,
+            missed_last=row.missed_last,
+            missed_at=row.missed_at,
         )
+
+
+_UPCOMING: Final = 5
+
+
+def _upcoming(when: When, row: ScheduleRow) -> tuple[datetime, ...]:
+    first = next_after(when, row.now) if row.paused or row.next_run_at is None else row.next_run_at
+    return tuple(islice(slots(when, first, _FAR), _UPCOMING))
+
+
+_FAR: Final = datetime.max.replace(tzinfo=UTC)

@@ -37,6 +37,7 @@ _CAUSE: Final = "\nThe above exception was the direct cause of the following exc
 _CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _STOPPED: Final = "Stack of the handler when it was stopped (most recent call last):\n"
+_RUNNING: Final = "Stack of the handler (most recent call last):\n"
 
 
 class RaisedInProcess(Exception):
@@ -92,11 +93,22 @@ def format_stack(where: FrameType | TracebackType | None, package: str, which: W
     return _fit_stack(_stack(where, package), which)
 
 
+def format_frames(frames: Sequence[FrameType], package: str, which: Which) -> Traceback | None:
+    """Returns the stack of a handler that runs, the outermost frame first; None: none is kept."""
+    if which == "off" or not frames:
+        return None
+    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
+    return _fit_stack(_of_frames(frames, summary, package), which, _RUNNING)
+
+
 _DUMPED: Final = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
 
-def format_dump(dump: str, package: str, which: Which) -> Traceback | None:
-    """Returns the stack that faulthandler wrote, the innermost frame first; None: it has no frames."""
+def format_dump(dump: str, package: str, which: Which, *, runs: bool = False) -> Traceback | None:
+    """Returns the stack that faulthandler wrote, the innermost frame first; None: it has no frames.
+
+    `runs`: the handler goes on; otherwise it is stopped.
+    """
     found = [_DUMPED.fullmatch(line) for line in dump.splitlines()]
     frames = [(match["file"], int(match["line"]), match["function"]) for match in found if match][::-1]
     if not frames:
@@ -104,13 +116,13 @@ def format_dump(dump: str, package: str, which: Which) -> Traceback | None:
     summary = traceback.StackSummary.from_list([traceback.FrameSummary(*frame) for frame in frames])
     modules = [_module_of(file) for file, _, _ in frames]
     stack = _arrange(summary, modules, [f"{m}:{frame[2]}" for m, frame in zip(modules, frames, strict=True)], package)
-    return _fit_stack(stack, which)
+    return _fit_stack(stack, which, _RUNNING if runs else _STOPPED)
 
 
 def _module_of(file: str) -> str:
     """The top-level package of an installed file, or the name of another file."""
     path = file.replace("\\", "/")
-    if path.startswith(_OURS):
+    if _is_ours(path):
         return "todoku"
     for part in (*_LIBRARIES, *_STANDARD):
         if part in path:
@@ -118,9 +130,9 @@ def _module_of(file: str) -> str:
     return Path(path).stem
 
 
-def _fit_stack(stack: _Stack, which: Which) -> Traceback:
+def _fit_stack(stack: _Stack, which: Which, head: str = _STOPPED) -> Traceback:
     lines = [stack.full, stack.users] if which == "full" else [stack.users]
-    return _fit([[_Part(_STOPPED + some)] for some in lines], ["stopped", *stack.functions])
+    return _fit([[_Part(head + some)] for some in lines], ["stopped", *stack.functions])
 
 
 def _fit(candidates: Sequence[Sequence[_Part]], names: Sequence[str]) -> Traceback:
@@ -212,13 +224,17 @@ def _stack(where: FrameType | TracebackType | None, package: str) -> _Stack:
     else:
         frames = [frame for frame, _ in traceback.walk_tb(where)]
         summary = traceback.extract_tb(where)
+    return _of_frames(frames, summary, package)
+
+
+def _of_frames(frames: Sequence[FrameType], summary: traceback.StackSummary, package: str) -> _Stack:
     modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
     functions = [f"{module}:{frame.f_code.co_qualname}" for frame, module in zip(frames, modules, strict=True)]
     return _arrange(summary, modules, functions, package)
 
 
 def _arrange(summary: traceback.StackSummary, modules: Sequence[str], functions: Sequence[str], package: str) -> _Stack:
-    is_ours = bool(summary) and all(frame.filename.replace("\\", "/").startswith(_OURS) for frame in summary)
+    is_ours = bool(summary) and all(_is_ours(frame.filename.replace("\\", "/")) for frame in summary)
     users = [
         is_user_code(frame.filename, module.partition(".")[0], package)
         for frame, module in zip(summary, modules, strict=True)
@@ -248,14 +264,22 @@ _PATHS: Final = sysconfig.get_paths()
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = tuple({f"{Path(_PATHS[name]).as_posix()}/" for name in ("stdlib", "platstdlib")})
 _OURS: Final = f"{Path(__file__).parents[1].as_posix()}/"
+_DEMO: Final = f"{_OURS}daemon/demo_shop.py"
+"""The demonstration stands for a user's code."""
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_OURS) and path != _DEMO
 
 
 @lru_cache(maxsize=1024)
 def is_user_code(file: str, package: str, handler_package: str) -> bool:
     """Whether a file is the user's: not todoku's, a library's or Python's. `package` is the file's top-level one."""
     path = file.replace("\\", "/")
-    if path.startswith((_OURS, "<frozen ", "<string>")):
+    if _is_ours(path) or path.startswith(("<frozen ", "<string>")):
         return False
+    if path == _DEMO:
+        return True
     if any(part in path for part in _LIBRARIES):
         return package == handler_package
     return not path.startswith(_STANDARD)

@@ -31,15 +31,18 @@ from todoku.core.errors import InvalidSetting
 from todoku.engine.context import Context
 from todoku.engine.registry import Target
 from todoku.engine.worker.worker import Worker
+from todoku.integrations.asgi_thread import AsgiThread, WsgiRequest
 from todoku.integrations.program import run_program, wrap_call
 
 try:
-    from flask import Flask, current_app, has_app_context
+    from flask import Blueprint, Flask, Response, abort, current_app, has_app_context, request
     from flask.cli import ScriptInfo
 except ImportError as error:
     raise ImportError('Flask is not installed: pip install "todoku[flask]"') from error
 
 _NAME = "todoku.integrations.flask:box"
+_ADMISSION = "todoku.admission"
+_LARGEST = 4 << 20
 
 
 class Todoku:
@@ -121,6 +124,41 @@ class _WorkerThread:
         if self.is_own_process:
             self._worker.drain()
             self._thread.join()
+
+
+def dashboard(box: App, *, auth: Callable[[], Any] | None = None, name: str = "todoku_dashboard") -> Blueprint:
+    """The dashboard as a blueprint: `app.register_blueprint(dashboard(box), url_prefix="/todoku")`.
+
+    `auth` is called in the context of each request, and returns who makes it: a `todoku.web.viewer.Viewer`, a role, or
+    None. Without it people sign in to the dashboard itself.
+    """
+    thread = AsgiThread(lambda: box.web(auth=None if auth is None else _asked))
+    blueprint = Blueprint(name, __name__)
+
+    def serve(path: str = "") -> Response:
+        full = request.script_root + request.path
+        more = {} if auth is None else {_ADMISSION: auth()}
+        found = thread.call(WsgiRequest(
+            method=request.method, path=full, root=full[: len(full) - len(path)].rstrip("/"),
+            query=request.query_string, headers=tuple(request.headers.items()), body=_body(), scheme=request.scheme,
+            client=request.remote_addr or "", more=more,
+        ))  # fmt: skip
+        return Response(found.body, found.status, list(found.headers))
+
+    for rule in ("/", "/<path:path>"):
+        blueprint.add_url_rule(rule, "serve", serve, methods=["GET", "HEAD", "POST"])
+    return blueprint
+
+
+def _body() -> bytes:
+    if (request.content_length or 0) > _LARGEST:
+        abort(413)
+    return request.get_data()
+
+
+async def _asked(request: Any) -> Any:
+    """What `auth` returned, in the scope of the request."""
+    return request.scope[_ADMISSION]
 
 
 def _command() -> click.Command:

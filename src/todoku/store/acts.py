@@ -1,7 +1,7 @@
 """Acts: what an operator may do to deliveries. Each commits with its audit row, and takes a batch at a time.
 
 Every act takes the next `limit` deliveries that match, with ids greater than `after`; `Acted.last` is the last of them.
-Only `todoku.engine.operations` calls these methods.
+Only `todoku.engine.operations`, and `todoku.engine.http.request_acts` for HTTP requests, call these methods.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
 from todoku.store.columns import moment
-from todoku.store.database import Database
+from todoku.store.database import Database, Tx
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -35,10 +36,18 @@ class NumberedAudit(msgspec.Struct, frozen=True):
 
 
 class AuditStore:
-    """The audit. Rows are only ever added, by the acts themselves."""
+    """The audit. Rows are only ever added: by acts, in their own transactions, and by `record`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def record(self, signed: Signed, action: str, targets: Sequence[str]) -> None:
+        """Adds one row for each target, of something that changes no other row: an act's start, a payload shown."""
+
+        def work(tx: Tx) -> None:
+            tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=list(targets))
+
+        self._database.write("record_audit", work)
 
     def page(
         self,

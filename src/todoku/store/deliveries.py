@@ -33,6 +33,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     reason: str | None = None
     fingerprint: str | None = None
+    """Of the traceback; empty: of deliveries without one."""
     key: str | None = None
     label: str | None = None
     """A label of the message, whatever it is; `labels` are those of HTTP requests."""
@@ -161,7 +162,7 @@ class DeliveryStore:
 
     def of_message(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """One page of the deliveries of `which.message_id`, newest first, those that succeeded among them."""
-        before = None if cursor is None else _cursor(cursor, 1)[0]
+        before = None if cursor is None else parse_cursor(cursor, 1)[0]
         values = parameters(msgspec.structs.replace(which, status=None))
         rows = self._database.read(lambda tx: tx.rows("find_of_message", **values, before=before, most=limit + 1))
         items = tuple(map(delivery, rows[:limit]))
@@ -183,7 +184,7 @@ class DeliveryStore:
 
         Looks at a bounded number of rows: a filter that few match gives a short page, and a cursor to go on.
         """
-        at, id = _LAST if cursor is None else _cursor(cursor, 2, most=_LAST)
+        at, id = _LAST if cursor is None else parse_cursor(cursor, 2, most=_LAST)
         if which.until is not None:
             at, id = min((at, id), (round(which.until.timestamp() * 1e6), 0))
         position: dict[str, Any] = {"before": moment(at / 1e6), "before_id": id, "since": which.since or EPOCH}
@@ -238,7 +239,7 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     """As `DeliveryStore.find`, in an open transaction."""
     if which.status == "succeeded":
         return find_history(tx, which, cursor, limit)
-    before = None if cursor is None else _cursor(cursor, 1)[0]
+    before = None if cursor is None else parse_cursor(cursor, 1)[0]
     rows = tx.rows("find", **parameters(which), before=before, most=limit + 1)
     items = tuple(delivery(row) for row in rows[:limit])
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
@@ -255,7 +256,7 @@ def finished_parameters(which: Filter) -> dict[str, Any]:
 def find_history(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     """As `find`, among deliveries that succeeded."""
     filters = finished_parameters(which)
-    seq, before = (None, None) if cursor is None else _cursor(cursor, 2)
+    seq, before = (None, None) if cursor is None else parse_cursor(cursor, 2)
     if which.reason is not None or which.fingerprint is not None or which.due or which.response_statuses:
         return Page((), None)  # a succeeded delivery did not fail, is not due, and its response is not stored
     rows = tx.rows("find_history", **filters, before=before, before_seq=seq, most=limit + 1)
@@ -269,7 +270,8 @@ _LAST: Final = (round(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1e6), (1 
 _NUMBER: Final = re.compile("[0-9]{1,18}")  # more digits fit no id
 
 
-def _cursor(text: str, parts: int, *, most: tuple[int, ...] | None = None) -> tuple[int, ...]:
+def parse_cursor(text: str, parts: int, *, most: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """The numbers of a cursor, or InvalidMessage."""
     numbers = text.split(".")
     if len(numbers) == parts and all(_NUMBER.fullmatch(number) for number in numbers):
         found = tuple(int(number) for number in numbers)

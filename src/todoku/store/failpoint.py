@@ -34,6 +34,7 @@ OPERATIONS: Final = frozenset(
     | {"repeat", "set_on_abort", "announce", "expire", "follow", "prune", "count", "migrate", "rewrap", "shred", "copy"}
     | {"fire", "fail_schedule", "declare_schedules", "put_schedule", "pause_schedule", "remove_schedule"}
     | {"run_schedule", "put_queue", "put_group", "secrets", "api_key", "api_key_used", "take_alerts", "told_alert"}
+    | {"record_audit", "user", "session"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Literal
 from uuid import UUID
@@ -50,6 +51,36 @@ class WorkerRow(msgspec.Struct, frozen=True):
     started_at: datetime
     expires_at: datetime
     held: int
+    slots: int | None = None
+    """How many attempts it runs at once; None: an older todoku did not say."""
+    version: str | None = None
+    drain_requested: bool = False
+
+
+class HeldDelivery(msgspec.Struct, frozen=True):
+    """A delivery that a worker has held since `claimed_at`: it runs, or it waits for a slot of the worker."""
+
+    worker: UUID
+    id: int
+    message_id: UUID
+    topic: str
+    destination: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    claimed_at: datetime
+
+
+class StoredStacks(msgspec.Struct, frozen=True):
+    """The number of the last request for a worker's stacks, and its last answer: to which request, when, and its text.
+
+    An answer is kept for a minute.
+    """
+
+    request: int
+    answered: int | None = None
+    text: str | None = None
+    at: datetime | None = None
 
 
 class LeaseStore:
@@ -59,9 +90,26 @@ class LeaseStore:
         self._database = database
         self._endings = endings
 
-    def register(self, worker: UUID, *, name: str, lease: float) -> None:
-        """Begins the lease of a new worker incarnation. The id must never have been used before."""
-        self._database.write("register", lambda tx: tx.rows("register", worker=worker, name=name, lease=lease))
+    def register(
+        self,
+        worker: UUID,
+        *,
+        name: str,
+        lease: float,
+        slots: int | None = None,
+        version: str | None = None,
+        drained: bool = False,
+    ) -> None:
+        """Begins the lease of a new worker incarnation. The id must never have been used before.
+
+        `drained`: an operator asked the incarnation before it to drain, and has not resumed it.
+        """
+        self._database.write(
+            "register",
+            lambda tx: tx.rows(
+                "register", worker=worker, name=name, lease=lease, slots=slots, version=version, drained=drained
+            ),
+        )
 
     def renew(self, worker: UUID, *, lease: float) -> bool:
         """Extends a lease that has not ended. False: it has ended, and the worker owns nothing any more (I3)."""
@@ -116,12 +164,67 @@ class LeaseStore:
         """All leases, also ended ones that have not been reclaimed yet, with the number of deliveries each holds."""
         return self._database.read(read_workers, pinned=False)
 
+    # ------------------------------------------------------------------------------- requests of operators
+
+    def request_drain(self, worker: UUID, signed: Signed, *, drain: bool) -> bool:
+        """Asks a worker to claim nothing, or (not `drain`) to claim again. False: its lease has ended. Audited."""
+
+        def work(tx: Tx) -> bool:
+            if not tx.rows("request_drain", worker=worker, drain=drain):
+                return False
+            _audit(tx, worker, signed, "drain" if drain else "resume")
+            return True
+
+        return self._database.write("request_drain", work)
+
+    def request_stacks(self, worker: UUID, signed: Signed) -> int | None:
+        """Asks a worker for its handlers' stacks; returns the number of the request. None: its lease has ended."""
+
+        def work(tx: Tx) -> int | None:
+            for (number,) in tx.rows("request_stacks", worker=worker):
+                _audit(tx, worker, signed, "stack")
+                return int(number)
+            return None
+
+        return self._database.write("request_stacks", work)
+
+    def answer_stacks(self, worker: UUID, request: int, stacks: str) -> None:
+        """Stores a worker's answer to a request."""
+        self._database.write(
+            "answer_stacks", lambda tx: tx.rows("answer_stacks", worker=worker, request=request, stacks=stacks)
+        )
+
+    def clear_stacks(self, worker: UUID, request: int) -> None:
+        """Removes the answer to this request, unless a newer one has replaced it."""
+        self._database.write("clear_stacks", lambda tx: tx.rows("clear_stacks", worker=worker, request=request))
+
+    def stacks(self, worker: UUID) -> StoredStacks | None:
+        """The last answer of a live worker. None: its lease has ended."""
+        for request, answered, text, at in self._database.read(lambda tx: tx.rows("stacks", worker=worker)):
+            is_there = text is not None
+            return StoredStacks(request, answered, text, moment(at) if is_there else None)
+        return None
+
+    def held_by(self, workers: Sequence[UUID], *, most: int) -> tuple[HeldDelivery, ...]:
+        """Of each of these workers, the `most` deliveries it has held longest."""
+        rows = self._database.read(
+            lambda tx: tx.rows("held_by", workers=[str(one) for one in workers], most=most), pinned=False
+        )
+        return tuple(
+            HeldDelivery(uuid(worker), id, uuid(message), topic, destination, queue, tried, allowed, moment(claimed))
+            for worker, id, message, topic, destination, queue, tried, allowed, claimed in rows
+        )
+
+
+def _audit(tx: Tx, worker: UUID, signed: Signed, action: str) -> None:
+    tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"worker:{worker}"])
+
 
 def read_workers(tx: Tx) -> tuple[WorkerRow, ...]:
     """As `LeaseStore.workers`, in an open transaction."""
     return tuple(
-        WorkerRow(uuid(id), name, state, moment(started), moment(expires), held)
-        for id, name, state, started, expires, held in tx.rows("workers")
+        WorkerRow(uuid(id), name, state, moment(started), moment(expires), held, slots, version, bool(drain))
+        for id, name, state, started, expires, held, slots, version, drain in tx.rows("workers")
     )
 
 

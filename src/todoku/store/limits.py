@@ -52,12 +52,27 @@ class Restriction(msgspec.Struct, frozen=True):
     failures: int
 
 
+class WorkerRequest(msgspec.Struct, frozen=True):
+    """What operators ask of a worker: to claim nothing, and the number of the last request for its stacks (0: none)."""
+
+    drain: bool = False
+    stacks: int = 0
+
+
+NO_REQUEST: Final = WorkerRequest()
+
+
 class Limits(msgspec.Struct, frozen=True):
-    """Every restriction in force, and the ids of live leases, sorted."""
+    """Every restriction in force, the ids of live leases, sorted, and what operators ask of their workers."""
 
     queues: tuple[Restriction, ...]
     destinations: tuple[Restriction, ...]
     workers: tuple[UUID, ...]
+    requests: dict[UUID, WorkerRequest] = {}
+
+    def request_of(self, worker: UUID) -> WorkerRequest:
+        """What operators ask of this worker."""
+        return self.requests.get(worker, NO_REQUEST)
 
 
 class LimitStore:
@@ -111,12 +126,15 @@ def read_limits(tx: Tx) -> Limits:
     """As `LimitStore.read`, in an open transaction."""
     found: dict[str, list[Restriction]] = {"queue": [], "destination": []}
     alive: list[UUID] = []
+    requests: dict[UUID, WorkerRequest] = {}
     for kind, name, paused, concurrency, rate, open_until, failures in tx.rows("limits"):
         if kind == "worker":
             alive.append(UUID(name))
+            if paused or failures:
+                requests[alive[-1]] = WorkerRequest(bool(paused), failures)
         else:
             found[kind].append(Restriction(name, bool(paused), concurrency, rate, float(open_until), failures))
-    return Limits(tuple(found["queue"]), tuple(found["destination"]), tuple(sorted(alive)))
+    return Limits(tuple(found["queue"]), tuple(found["destination"]), tuple(sorted(alive)), requests)
 
 
 # ------------------------------------------------------------------------------------- counted by a claim

@@ -31,6 +31,7 @@ class Pruned(msgspec.Struct, frozen=True):
     secrets: int = 0
     queues: int = 0
     cancelled: int = 0
+    sessions: int = 0
 
 
 class Retention:
@@ -88,6 +89,7 @@ class Retention:
             inbox=_prune_in_rounds(database, "prune_inbox", limit, ttl=_INBOX_TTL),
             batches=_prune_in_rounds(database, "prune_batches", limit, ttl=history_ttl),
             secrets=_prune_in_rounds(database, "prune_secrets", limit),
+            sessions=_prune_in_rounds(database, "prune_sessions", limit),
             queues=_prune_in_rounds(database, "prune_queues", limit, ttl=_QUEUE_TTL),
             history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
             stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),

@@ -36,6 +36,10 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     updated_at: datetime
     now: datetime
+    missed_slots: int = 0
+    """How many slots its policy has not fired, in all; `missed_last` of them at `missed_at`."""
+    missed_last: int = 0
+    missed_at: datetime | None = None
 
     def is_served(self, after: float) -> bool:
         """Whether it fires: it is stored by an operator, or a worker announced it in the last `after` seconds."""
@@ -115,6 +119,7 @@ class ScheduleStore:
                     next=firing.next,
                     slot=firing.slots[-1] if firing.slots else None,
                     message_id=messages[-1].id if messages else None,
+                    missed=firing.passed,
                 )
                 return Fired(found.name, firing, tuple(messages))
             return None
@@ -194,7 +199,7 @@ class ScheduleStore:
             row = _lock(tx, name)
             drafts = make(row, partial(read_groups, tx))
             *_, message = self._publish(tx, drafts, notify=notify)
-            tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id)
+            tx.rows("advance_schedule", name=name, next=row.next_run_at, slot=row.now, message_id=message.id, missed=0)
             _audit(tx, name, signed, "run now")
             return message
 
@@ -232,7 +237,8 @@ def _audit(tx: Tx, name: str, signed: Signed, action: str) -> None:
 
 
 def _row(row: Any) -> ScheduleRow:
-    name, spec, next_run_at, paused, source, seen_at, last_run_at, last_id, error, updated_at, now = row
+    name, spec, next_run_at, paused, source, seen_at, last_run_at, last_id, error, updated_at, now, *missed = row
+    missed_slots, missed_last, missed_at = missed
     return ScheduleRow(
         name=name,
         spec=spec,
@@ -245,4 +251,7 @@ def _row(row: Any) -> ScheduleRow:
         error=error,
         updated_at=moment(updated_at),
         now=moment(now),
+        missed_slots=missed_slots,
+        missed_last=missed_last,
+        missed_at=moment_or_none(missed_at),
     )

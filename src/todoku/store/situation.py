@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +12,7 @@ import msgspec
 from todoku.store.columns import uuid_or_none
 from todoku.store.database import Tx
 from todoku.store.deliveries import Delivery, Filter, find
+from todoku.store.deliveries import delivery as delivery_of
 from todoku.store.destinations import Known, read_known
 from todoku.store.lanes import REMOVED
 from todoku.store.leases import WorkerRow, read_workers
@@ -73,6 +76,52 @@ def read_situation(tx: Tx, delivery_id: int) -> Situation | None:
         destination_in_flight=in_destination,
         gate=None if gate is None else next((GateRow(*row) for row in tx.rows("gate", gate=gate)), None),
     )
+
+
+def read_situations(tx: Tx, deliveries: Sequence[Delivery]) -> dict[int, Situation]:
+    """The situations of many deliveries by their numbers, with a fixed number of queries; ended ones are left out.
+
+    What all of them share is read once; lanes and gates are read for all of them together.
+    """
+    facts = {id: rest for id, *rest in tx.rows("situations", ids=[each.id for each in deliveries])}
+    lanes = _lanes(tx, sorted({each.lane for each in deliveries if each.lane is not None}))
+    gates = _gates(tx, sorted({gate for _, _, gate in facts.values() if gate is not None}))
+    now, limits, known, workers = float(tx.rows("clock")[0][0]), read_limits(tx), read_known(tx), read_workers(tx)
+    queues, destinations = Counter[str](), Counter[str]()
+    for queue, destination, number in tx.rows("in_flight"):
+        queues[queue] += number
+        destinations[destination] += number
+    return {
+        each.id: Situation(
+            now=now,
+            delivery=each,
+            expires_at=facts[each.id][0],
+            claimed_at=facts[each.id][1],
+            limits=limits,
+            known=known,
+            workers=workers,
+            lane=None if each.lane is None else lanes.get(each.lane),
+            queue_in_flight=queues[each.queue],
+            destination_in_flight=destinations[each.destination],
+            gate=gates.get(facts[each.id][2]),
+        )
+        for each in deliveries
+        if each.id in facts
+    }
+
+
+def _gates(tx: Tx, gates: list[int]) -> dict[int | None, GateRow]:
+    return {id: GateRow(*row) for id, *row in tx.rows("gates", gates=gates)} if gates else {}
+
+
+def _lanes(tx: Tx, lanes: list[int]) -> dict[int, LaneRow]:
+    rows = tx.rows("lanes", lanes=lanes, gone=sorted(REMOVED)) if lanes else []
+    ids = sorted({id for *_, head, blocker in rows for id in (head, blocker) if id is not None})
+    found = {each.id: each for each in map(delivery_of, tx.rows("deliveries_of", ids=ids))} if ids else {}
+    return {
+        id: LaneRow(uuid_or_none(worker), ready_at, failures, bool(parked), found.get(head), found.get(blocker))
+        for id, ready_at, worker, failures, parked, head, blocker in rows
+    }
 
 
 def _lane(tx: Tx, lane: int) -> LaneRow | None:

@@ -27,16 +27,20 @@ from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
 from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
+from todoku.store.projections import ProjectionStore
 from todoku.store.queues import QueueStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
 from todoku.store.schedules import ScheduleStore
+from todoku.store.search import SearchStore
 from todoku.store.secrets import SecretStore
+from todoku.store.sessions import SessionStore
 from todoku.store.situation import Situation, read_situation
 from todoku.store.sql import Steps
 from todoku.store.statistics import Statistics
 from todoku.store.tokens import TokenStore
 from todoku.store.url_groups import UrlGroupStore
+from todoku.store.users import UserStore
 from todoku.store.waiters import Waiters
 
 T = TypeVar("T")
@@ -86,6 +90,11 @@ class Store:
         return DeliveryStore(self.database)
 
     @cached_property
+    def search(self) -> SearchStore:
+        """Searches deliveries, finished or not."""
+        return SearchStore(self.database)
+
+    @cached_property
     def messages(self) -> MessageStore:
         """Messages, and everything that happened to them."""
         return MessageStore(self.database)
@@ -126,6 +135,11 @@ class Store:
         return UrlGroupStore(self.database)
 
     @cached_property
+    def projections(self) -> ProjectionStore:
+        """Projections: their indexes, their writers and their lag."""
+        return ProjectionStore(self.database)
+
+    @cached_property
     def destinations(self) -> DestinationStore:
         """Destinations that workers have announced."""
         return DestinationStore(self.database)
@@ -154,6 +168,16 @@ class Store:
     def tokens(self) -> TokenStore:
         """The tokens of the HTTP API, hashed."""
         return TokenStore(self.database)
+
+    @cached_property
+    def users(self) -> UserStore:
+        """People who sign in to the dashboard with a password."""
+        return UserStore(self.database)
+
+    @cached_property
+    def sessions(self) -> SessionStore:
+        """Sessions of browsers that are signed in."""
+        return SessionStore(self.database)
 
     @cached_property
     def request_events(self) -> RequestEventStore:

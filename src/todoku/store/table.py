@@ -29,6 +29,8 @@ NOT_COPIED: Final = {
     "todoku_migration": "each database has its own",
     "todoku_worker": "a lease is valid in one database; deliveries of ended leases are reclaimed in the target, too",
     "todoku_count": "a cache: counted again",
+    "todoku_projection_writer": "an acknowledgement of a worker, which holds a lease in one database",
+    "todoku_session": "browsers sign in again: the target may have another address",
     "todoku_copy": "the progress of an unfinished copy; removed when it has finished",
 }
 """Tables that are not copied, and why. Every other table of todoku is copied, of later migrations, too."""

@@ -71,12 +71,12 @@ def page_route(declared: Page, context: RequestContext, entrance: Entrance, rend
                 return admitted
             viewer = admitted
             if (code := request.query_params.get("lang")) in LANGUAGES and declared.method == "GET":
-                return _with_language(request, str(code))
+                return with_language(request, str(code))
             answered = await _serve(declared, await _view(declared, request, context, viewer), request, rendering)
         except Exception as error:
-            if _wants_json(request):
+            if wants_json(request):
                 raise
-            answered = _error_page(error, request, viewer, rendering)
+            answered = error_page(error, request, viewer, rendering)
         return answered
 
     endpoint.__name__ = declared.name
@@ -85,14 +85,14 @@ def page_route(declared: Page, context: RequestContext, entrance: Entrance, rend
 
 
 async def _view(declared: Page, request: Request, context: RequestContext, viewer: Viewer) -> View:
-    choices = {} if declared.method == "GET" else await _form(request)
+    choices = {} if declared.method == "GET" else await read_form(request)
     form = {name: values[-1] for name, values in choices.items()}
     if declared.method != "GET":
         check_csrf(viewer, request.headers, form.get("csrf", ""))
     return View(
         context=context,
         viewer=viewer,
-        language=_language(request),
+        language=language_of(request),
         path={name: str(value) for name, value in request.path_params.items()},
         query=dict(request.query_params.items()),
         form=form,
@@ -101,7 +101,8 @@ async def _view(declared: Page, request: Request, context: RequestContext, viewe
     )
 
 
-async def _form(request: Request) -> dict[str, list[str]]:
+async def read_form(request: Request) -> dict[str, list[str]]:
+    """Returns all values of each field of a form. Raises Refused: it is too large, or not a form."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await read_body(request, limit=LARGEST_FORM)
     if body and kind != "application/x-www-form-urlencoded":
@@ -116,7 +117,7 @@ async def _serve(declared: Page, view: View, request: Request, rendering: Render
     answer = await asyncio.to_thread(declared.run, view)
     if isinstance(answer, Redirect):
         return _redirect(view.prefix + answer.path, answer.flash)
-    if _wants_json(request):
+    if wants_json(request):
         return Response(encode_json(answer.value), answer.status, NO_STORE, "application/json")
     flash = unquote(request.cookies.get(FLASH_COOKIE, ""))[:_LONGEST_FLASH]
     text = await asyncio.to_thread(rendering.page, answer, view, route_path(request), flash)
@@ -126,25 +127,28 @@ async def _serve(declared: Page, view: View, request: Request, rendering: Render
     return response
 
 
-def _error_page(error: Exception, request: Request, viewer: Viewer | None, rendering: Rendering) -> Response:
+def error_page(error: Exception, request: Request, viewer: Viewer | None, rendering: Rendering) -> Response:
+    """Returns the page that says why a request failed; logs an unexpected error."""
     described = handle_error(error, request_id(request), request.method, request.scope["path"])
     text = rendering.error(
-        described, viewer, language=_language(request), prefix=request.scope.get("root_path", ""),
+        described, viewer, language=language_of(request), prefix=request.scope.get("root_path", ""),
         path=route_path(request), request_id=request_id(request),
     )  # fmt: skip
     return Response(text, described.status, {**PAGE_HEADERS, **error_response(error).headers}, "text/html")
 
 
-def _wants_json(request: Request) -> bool:
+def wants_json(request: Request) -> bool:
+    """Returns whether the client accepts JSON and no page."""
     accept = request.headers.get("accept", "")
     return "application/json" in accept and "text/html" not in accept
 
 
-def _language(request: Request) -> str:
+def language_of(request: Request) -> str:
+    """Returns the language of the viewer."""
     return choose_language(request.cookies.get(LANGUAGE_COOKIE), request.headers.get("accept-language", ""))
 
 
-def _with_language(request: Request, code: str) -> Response:
+def with_language(request: Request, code: str) -> Response:
     """Stores the language in a cookie, and sends the browser to the same page."""
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "lang"]
     path = own_path(request.scope["path"]) or "/"

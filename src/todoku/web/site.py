@@ -9,12 +9,40 @@ from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
 from todoku.web.page import Page, page_route
-from todoku.web.pages import overview
+from todoku.web.pages import (
+    account,
+    acts,
+    audit,
+    dead_letters,
+    doctor,
+    ledger,
+    overview,
+    schedules,
+    settings,
+    sources,
+    users,
+    verification,
+    workers,
+)
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (*overview.PAGES,)
+PAGES: Final[tuple[Page, ...]] = (
+    *overview.PAGES,
+    *dead_letters.PAGES,
+    *acts.PAGES,
+    *schedules.PAGES,
+    *workers.PAGES,
+    *sources.PAGES,
+    *ledger.PAGES,
+    *audit.PAGES,
+    *settings.PAGES,
+    *doctor.PAGES,
+    *verification.PAGES,
+    *users.PAGES,
+    *account.PAGES,
+)
 """Every page and act, from all modules of `web/pages`."""
 
 _NAVIGATION: Final = (
@@ -49,4 +77,4 @@ def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute
     rendering = Rendering(assets, navigation(), without_password(context.settings.database))
     streams = Streams(entrance)
     pages = [page_route(page, context, entrance, rendering) for page in PAGES]
-    return [assets.route(), streams.route(), *pages]
+    return [assets.route(), streams.route(), *pages, *entrance.routes(context, rendering)]

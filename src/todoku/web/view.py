@@ -63,7 +63,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def signed(self) -> Signed:
         """Returns the author and the reason of an act: the viewer, and the form's field `why`."""
-        return operations.sign(self.form.get("by") or self.viewer.name, self.form.get("why", ""))
+        return operations.sign(self.viewer.name, self.form.get("why", ""))
 
     def number(self, name: str) -> int:
         """Returns a number of the path. Raises Refused (404) if it is none that a delivery can have."""

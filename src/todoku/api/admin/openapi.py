@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import msgspec
 
 from todoku.api.admin.operation import Operation
 from todoku.api.problem import MEDIA_TYPE, Problem
+from todoku.engine.installed_version import installed_version
 
 _REF: Final = "#/components/schemas/{name}"
 _PLACES: Final = {"where": "path", "query": "query"}
@@ -46,7 +46,7 @@ def document(operations: Sequence[Operation]) -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "todoku admin API",
-            "version": _version(),
+            "version": installed_version(),
             "description": "Errors are problem details (RFC 9457) that also carry `error`. The audit records each "
             "change under the name of the token.",
         },
@@ -121,10 +121,3 @@ def _ref(kind: Any) -> Json:
 
 def _refusal(text: str) -> Json:
     return {"description": text, "content": {MEDIA_TYPE: {"schema": _ref(Problem)}}}
-
-
-def _version() -> str:
-    try:
-        return version("todoku")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0"

@@ -1,7 +1,7 @@
 """One operation of the admin API: a function whose annotations declare its parameters and its response.
 
 Parameters are recognised by name: `context`; `where` (from the path), `query` and `body`, which are structs that refuse
-unknown fields; `by`, the name of the token. The function runs in a thread and may block.
+unknown fields; `by`, the name of the token, and `scopes`, what it may do. The function runs in a thread and may block.
 """
 
 from __future__ import annotations
@@ -91,10 +91,12 @@ async def _arguments(declared: Operation, request: Request, context: RequestCont
                 arguments[name] = context
             case "by":
                 arguments[name] = bearer_of(request).name
+            case "scopes":
+                arguments[name] = bearer_of(request).scopes
             case "where":
-                arguments[name] = _convert(request.path_params.items(), kind, "path")
+                arguments[name] = convert_parameters(request.path_params.items(), kind, "path")
             case "query":
-                arguments[name] = _convert(request.query_params.multi_items(), kind, "query")
+                arguments[name] = convert_parameters(request.query_params.multi_items(), kind, "query")
             case "body":
                 arguments[name] = await read_json(request, kind)
             case _:
@@ -106,7 +108,7 @@ async def _arguments(declared: Operation, request: Request, context: RequestCont
     return arguments
 
 
-def _convert(items: Iterable[tuple[str, str]], kind: type[T], where: str) -> T:
+def convert_parameters(items: Iterable[tuple[str, str]], kind: type[T], where: str) -> T:
     """Converts texts to the struct. Raises Refused (422) that names the wrong value."""
     values: dict[str, str] = {}
     for name, value in items:

@@ -23,6 +23,9 @@ Why = Annotated[
         description="The reason, recorded in the audit.",
     ),
 ]
+Fingerprint = Annotated[
+    str, Meta(max_length=64, pattern=r"^[^\x00]*$", description="Of the traceback; empty: of deliveries without one.")
+]
 Number = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Cursor = Annotated[str, Meta(min_length=1, max_length=64, description="`next` of the previous page.")]
@@ -71,7 +74,7 @@ class Selecting(Parameters, frozen=True, kw_only=True):
     destination: Text | None = None
     queue: Text | None = None
     reason: Text | None = None
-    fingerprint: Text | None = None
+    fingerprint: Fingerprint | None = None
     key: Text | None = None
     label: Text | None = None
     message_id: UUID | None = None

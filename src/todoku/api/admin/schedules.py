@@ -5,21 +5,43 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Meta
 
 from todoku.api.admin.operation import operation
-from todoku.api.admin.parameters import ByName, Moment, Reasoned, Text, in_utc
+from todoku.api.admin.parameters import ByName, Moment, Parameters, Reasoned, Text, in_utc
 from todoku.api.problem import Refused
 from todoku.api.request_context import RequestContext
+from todoku.engine.schedule_words import Language, schedule_in_words
 from todoku.engine.schedules import Schedule
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A time at which a schedule fires: in UTC, and on the clocks of the schedule's time zone (null: an interval)."""
+
+    at: datetime
+    local: str | None
+
+
+class ListedSchedule(Schedule, frozen=True, kw_only=True):
+    """A schedule, with its times in words and its next five slots."""
+
+    words: str
+    slots: tuple[Slot, ...]
 
 
 class Schedules(msgspec.Struct, frozen=True):
     """Schedules by name."""
 
-    items: tuple[Schedule, ...]
+    items: tuple[ListedSchedule, ...]
+
+
+class SchedulesQuery(Parameters, frozen=True, kw_only=True):
+    """The language of `words`."""
+
+    language: Language = "en"
 
 
 class NewSchedule(Reasoned, frozen=True, kw_only=True):
@@ -55,9 +77,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/schedules", access="read")
-def list_schedules(context: RequestContext) -> Schedules:
-    """Lists schedules, both declared in code and stored."""
-    return Schedules(context.box.schedules.list())
+def list_schedules(context: RequestContext, query: SchedulesQuery) -> Schedules:
+    """Lists schedules, both declared in code and stored, with their times in words and their next five slots."""
+    return Schedules(tuple(_listed(one, query.language) for one in context.box.schedules.list()))
 
 
 @operation("POST", "/schedules", access="operate", status=201)
@@ -105,6 +127,15 @@ def delete_schedule(context: RequestContext, where: ByName, query: Reasoned, by:
     """Deletes a stored schedule, or one that code no longer declares."""
     context.box.schedules.remove(where.name, by=by, why=query.why)
     return Changed(name=where.name, did="remove")
+
+
+def _listed(one: Schedule, language: Language) -> ListedSchedule:
+    zone = None if one.tz is None else ZoneInfo(one.tz)
+    return ListedSchedule(
+        **msgspec.structs.asdict(one),
+        words=schedule_in_words(one.when, one.every, language),
+        slots=tuple(Slot(at, None if zone is None else at.astimezone(zone).isoformat()) for at in one.upcoming),
+    )
 
 
 def _target(context: RequestContext, body: NewSchedule) -> tuple[Any, object]:

@@ -1,4 +1,4 @@
-"""Workers, the ledger, the audit, statistics and their time series. All operations only read."""
+"""The ledger, the audit, statistics and their time series. All operations only read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,12 @@ from todoku.core.identity import key_hash
 from todoku.engine.diagnostics.masked_json import masked
 from todoku.store.audit import NumberedAudit
 from todoku.store.columns import moment
-from todoku.store.leases import WorkerRow
 from todoku.store.ledger import Entry
 from todoku.store.statistics import Count, Lag, ParkedKeys, Series
 
 _WIDTHS: Final = {"minute": 60, "hour": 3600}
 _DEFAULT_BUCKETS: Final = 60
 _MOST_BUCKETS: Final = 1500
-
-
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's lease, and how many deliveries it holds."""
-
-    lease: WorkerRow
-    alive: bool
-
-
-class Workers(msgspec.Struct, frozen=True):
-    """The leases of all workers."""
-
-    items: tuple[Worker, ...]
 
 
 class LedgerQuery(Parameters, frozen=True, kw_only=True):
@@ -88,13 +74,6 @@ class SeriesQuery(Parameters, frozen=True, kw_only=True):
     per: Literal["minute", "hour"] = "minute"
     since: Moment | None = None
     until: Moment | None = None
-
-
-@operation("GET", "/workers", access="read")
-def list_workers(context: RequestContext) -> Workers:
-    """Lists workers with their leases and the number of deliveries each holds."""
-    rows, now = context.store.leases.workers(), context.store.ping()
-    return Workers(tuple(Worker(lease=row, alive=row.expires_at.timestamp() > now) for row in rows))
 
 
 @operation("GET", "/ledger", access="read")
@@ -159,4 +138,4 @@ def _round(when: datetime, width: int, *, up: bool) -> int:
     return seconds + width if up and seconds < when.timestamp() else seconds
 
 
-OPERATIONS: Final = (list_workers, get_ledger_entry, list_audit, get_statistics, get_series)
+OPERATIONS: Final = (get_ledger_entry, list_audit, get_statistics, get_series)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from todoku.api.admin import deliveries, endpoints, messages, queues, schedules, statistics, tokens
+from todoku.api.admin import (
+    acts,
+    deliveries,
+    diagnostics,
+    endpoints,
+    messages,
+    queues,
+    schedules,
+    search,
+    statistics,
+    tokens,
+    users,
+    workers,
+)
 from todoku.api.admin.openapi import document
 from todoku.api.admin.operation import Operation, operation, route
 from todoku.api.auth import GuardedRoute
@@ -22,11 +35,16 @@ TABLE: Final[tuple[Operation, ...]] = (
     *messages.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
+    *acts.OPERATIONS,
+    *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
     *endpoints.OPERATIONS,
+    *workers.OPERATIONS,
     *statistics.OPERATIONS,
+    *diagnostics.OPERATIONS,
     *tokens.OPERATIONS,
+    *users.OPERATIONS,
     get_openapi,
 )
 

@@ -13,7 +13,7 @@ import msgspec
 
 from todoku.core.http_request import dead_id, parse_dead_id
 from todoku.core.outcome import Response
-from todoku.engine import operations
+from todoku.engine.http import request_acts
 from todoku.engine.http.requests import CANCELLED, RequestView, view, visible_response
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
@@ -81,7 +81,7 @@ def replay(
 ) -> ChangedMessages:
     """Replays one page of dead letters, from attempt 0 and audited (I9)."""
     page = _find(outbox.store, selection, cursor, limit)
-    changed = _changed_messages(page, operations.replay_each(outbox.store, page.items, signed))
+    changed = _changed_messages(page, request_acts.replay_each(outbox.store, page.items, signed))
     outbox.wake()
     return changed
 
@@ -91,7 +91,7 @@ def purge(
 ) -> ChangedMessages:
     """Removes one page of dead letters permanently, audited."""
     page = _find(outbox.store, selection, cursor, limit)
-    return _changed_messages(page, operations.purge_each(outbox.store, page.items, signed))
+    return _changed_messages(page, request_acts.purge_each(outbox.store, page.items, signed))
 
 
 def _changed_messages(page: Page, changed: frozenset[int]) -> ChangedMessages:

@@ -13,7 +13,8 @@ from todoku.core.errors import CannotOpen, InvalidMessage, NoSuchMessage
 from todoku.core.http_request import HttpRequest, request_of
 from todoku.core.outcome import Response
 from todoku.core.redaction import redact_body, redact_request, redact_response_headers
-from todoku.engine import operations
+from todoku.engine.http import request_acts
+from todoku.engine.operations import BATCH
 from todoku.engine.outbox import Outbox
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter
@@ -64,7 +65,7 @@ def cancel(outbox: Outbox, message_id: UUID, signed: Signed) -> int:
         raise NoSuchMessage(
             f"message {message_id} not found", hint="it was never published, or its retention has passed"
         )
-    return len(operations.cancel_each(outbox.store, rows, signed))
+    return len(request_acts.cancel_each(outbox.store, rows, signed))
 
 
 def cancel_many(
@@ -77,7 +78,7 @@ def cancel_many(
     number = 0
     for rows in _waiting(outbox.store, which, 0 if cursor is None else _position(cursor)):
         batch = rows if limit is None else rows[: limit - number]
-        number += len(operations.cancel_each(outbox.store, batch, signed))
+        number += len(request_acts.cancel_each(outbox.store, batch, signed))
         if number == limit:
             return Cancelled(number, _next_cursor(outbox.store, which, batch[-1].id))
     return Cancelled(number, None)
@@ -94,7 +95,7 @@ def _waiting(store: Store, which: Filter, after: int) -> Iterator[Sequence[Deliv
         return
     following: int | None = after
     while following is not None:
-        rows, following = store.deliveries.find_waiting_requests(which, after=following, limit=operations.BATCH)
+        rows, following = store.deliveries.find_waiting_requests(which, after=following, limit=BATCH)
         if rows:
             yield rows
 

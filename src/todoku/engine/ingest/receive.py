@@ -24,6 +24,7 @@ from todoku.core.message import MAX_KEY_LENGTH, Draft, Idempotency, Message
 from todoku.core.topic_pattern import Route
 from todoku.engine.group_commit import CommitResult, GroupCommit
 from todoku.engine.ingest.source import Source, SourceKeys, Sources
+from todoku.engine.ingest.source_counts import SourceCounts
 from todoku.engine.jobs.decoders import describe
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import LEVELS, IngestedLine, Level, Log, log_lines, lowest_level
@@ -73,8 +74,9 @@ class Visit:
 class Visits:
     """Reports ended requests, from a later turn of the event loop. Used within event loops only."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, counts: SourceCounts) -> None:
         self._telemetry = telemetry
+        self._counts = counts
         self._ended: list[Visit] = []
 
     def end(self, visit: Visit, status: int, error: Exception | None = None) -> None:
@@ -93,8 +95,10 @@ class Visits:
         for label, number in Counter(f"{visit.source},{visit.status}" for visit in ended).items():
             metrics.add(counting.INGESTED, number, label)
         metrics.observe(counting.INGEST_SECONDS, [visit.seconds for visit in ended])
+        at = datetime.now(UTC)
+        for visit in ended:
+            self._counts.add(visit.source, visit.status, at, duplicate=visit.duplicate, message_id=visit.message_id)
         if (least := lowest_level()) is not None:
-            at = datetime.now(UTC)
             log_lines([_line(visit, at) for visit in ended if LEVELS[_level(visit.status)] >= least])
 
 
@@ -188,6 +192,7 @@ class Ingest:
         self, outbox: Outbox, sources: Sources, routes: Callable[[], Sequence[Route]], together: GroupCommit
     ) -> None:
         self.outbox = outbox
+        self.counts = sources.counts
         self._sources = sources
         self._templates = DraftTemplates(outbox, routes)
         self._group_commit = together

@@ -15,6 +15,7 @@ from todoku.core.ingest import Secret, Template, Verifier, check_path, template
 from todoku.core.outcome import Duration
 from todoku.core.signature import is_blank, is_blank_key
 from todoku.engine.encryption.secret_ref import EmptySecret, Ref, SecretSources
+from todoku.engine.ingest.source_counts import SourceCounts
 from todoku.engine.jobs.decoders import decoder
 from todoku.engine.jobs.options import checked_duration
 from todoku.engine.observability.log import Log
@@ -132,6 +133,7 @@ class Sources(dict[str, Source]):
     def __init__(self, outbox: Outbox) -> None:
         super().__init__()
         self._outbox = outbox
+        self.counts = SourceCounts()
 
     def declare(
         self, name: str, verifier: Verifier, *, topic: str, model: Any, key: str | None, dedupe_for: Duration | None,

@@ -19,9 +19,10 @@ from todoku.engine.context import Context
 from todoku.engine.deliveries import Id
 from todoku.engine.jobs.event import E, Event, EventClasses
 from todoku.engine.jobs.handle import Handle, ResultReader, locate
-from todoku.engine.jobs.handler import build_handler, is_async
+from todoku.engine.jobs.handler import build_handler, is_async, parameters_of
 from todoku.engine.jobs.job import Call, Handler, Job
 from todoku.engine.jobs.options import (
+    EventOptions,
     JobOptions,
     PublishOptions,
     RouteOptions,
@@ -201,6 +202,7 @@ class Declarations:
         if options.get("encrypted"):
             self.outbox.sealer.declare(job.handler.topic)
         self._declare_schema(job.name, options)
+        self._declare_search(job.handler.topic, options.get("search"), parameters_of(job.handler))
         return self.add(job)
 
     def consumer(self, topic: str | type[Any], name: str | None, options: JobOptions) -> Declare:
@@ -210,8 +212,9 @@ class Declarations:
         def declare(function: Callable[..., Any]) -> Job[..., Any]:
             handler = self.handler(function, name, options, consumes=text, kind=kind)
             self._declare_schema(text, options)
+            self._declare_search(text, options.get("search"), ())
             job = self.add(Job(self.outbox, handler))
-            self._add_route(msgspec.structs.replace(handler.route, pattern=text))
+            self.add_route(msgspec.structs.replace(handler.route, pattern=text))
             return job
 
         pattern(text)
@@ -225,28 +228,38 @@ class Declarations:
         self.jobs.add(job)
         return job
 
-    def event(self, topic: str, key: str | None, *, encrypted: bool) -> Callable[[E], E]:
+    def event(self, topic: str, options: EventOptions) -> Callable[[E], E]:
         """Declares the decorated class as an event of `topic`."""
-        declare: Callable[[E], E] = self.events.declare(topic, key)
-        if encrypted:
+        if unknown := options.keys() - EventOptions.__optional_keys__:
+            known = ", ".join(sorted(EventOptions.__optional_keys__))
+            raise InvalidSetting(f"an event has no option {', '.join(sorted(unknown))}", hint=f"known: {known}")
+        declare: Callable[[E], E] = self.events.declare(topic, options.get("key"))
+        if options.get("encrypted"):
             self.outbox.sealer.declare(topic)
-        return declare
+
+        def declared(kind: E) -> E:
+            event = declare(kind)
+            self._declare_search(topic, options.get("search"), self.events.of(kind).fields)
+            return event
+
+        return declared
 
     def route(self, topic: str, to: Destination | Job[..., Any] | Sender | str, options: RouteOptions) -> None:
         """Declares a route from a topic, or a pattern, to a destination."""
         pattern(topic)
         check_route_options(options)
+        self._declare_search(topic, options.pop("search", None), ())
         if isinstance(to, Job):
             if options:
                 raise InvalidSetting(
                     f"a job has its own {' and '.join(sorted(options))}", hint="give them where the job is declared"
                 )
-            self._add_route(msgspec.structs.replace(to.route, pattern=topic))
+            self.add_route(msgspec.structs.replace(to.route, pattern=topic))
             return
         ordered, timeout = options.get("ordered", False), options.get("timeout")
         on_dead = checked_on_dead(topic, options.get("on_dead", "park"), ordered=ordered)
         place = self._destination_of(to, options)
-        self._add_route(
+        self.add_route(
             Route(
                 pattern=topic,
                 destination=place.name,
@@ -280,6 +293,11 @@ class Declarations:
     def _declare_schema(self, topic: str, options: JobOptions) -> None:
         if (schema := options.get("schema")) is not None:
             self.outbox.schemas.declare(topic, schema)
+
+    def _declare_search(self, topic: str, paths: Sequence[str] | None, names: Sequence[str]) -> None:
+        """Declares the payload fields of a topic that are kept as labels. `names`: all that it has; empty: unknown."""
+        if paths is not None:
+            self.outbox.searched.declare(topic, paths, names=names)
 
     def _destination_of(self, given: Destination | Sender | str, options: RouteOptions) -> RoutedTo:
         """Where a route or a hook leads. `given` is registered unless it is a name, or registered already."""
@@ -349,7 +367,7 @@ class Declarations:
             usual_attempts=usual,
         )
 
-    def _add_route(self, route: Route) -> None:
+    def add_route(self, route: Route) -> None:
         """Adds a route. All routes to one destination have the same queue, the same `ordered` and `on_dead`."""
         for other in (other for other in self.routes if other.destination == route.destination):
             same = (other.queue, other.ordered) == (route.queue, route.ordered)

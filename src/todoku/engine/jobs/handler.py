@@ -99,6 +99,14 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+def parameters_of(handler: Handler) -> tuple[str, ...]:
+    """The names of a job's arguments; empty if it takes any name."""
+    parameters = list(inspect.signature(handler.function).parameters.values())[int(handler.takes_context) :]
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return ()
+    return tuple(each.name for each in parameters)
+
+
 def _named(function: Callable[..., Any], name: str | None) -> str:
     if inspect.isclass(function) or not inspect.isroutine(getattr(function, "__call__", None)):  # noqa: B004
         raise InvalidSetting(f"{function!r} is no function", hint="put @box.job on a def or an async def")

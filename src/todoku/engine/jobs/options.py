@@ -28,7 +28,8 @@ class JobOptions(TypedDict, total=False):
     (`todoku.Limit`). `unique_for`: an equal call within that time is a duplicate. `keep_result`: its return
     value is stored for `handle.result()`. `encrypted`: its arguments and its result are stored encrypted, and of an
     error only the type. `retry_on`: only these exceptions are retried; `abort_on`: these never. `aliases`: its former
-    names. `schema`: a JSON Schema of its arguments, or of the event.
+    names. `schema`: a JSON Schema of its arguments, or of the event. `search`: fields of the payload by which messages
+    published from now on are found, `["order_id", "customer.id"]`.
     """
 
     queue: str
@@ -48,6 +49,19 @@ class JobOptions(TypedDict, total=False):
     abort_on: Exceptions | None
     aliases: Sequence[str]
     schema: Mapping[str, Any] | str | None
+    search: Sequence[str]
+
+
+class EventOptions(TypedDict, total=False):
+    """How the messages of an event class are stored: the keywords of `@box.event`.
+
+    `key`: the field that is the key of its messages. `encrypted`: they are stored encrypted; their key is not.
+    `search`: its fields by which messages published from now on are found, `["order_id", "customer.id"]`.
+    """
+
+    key: str | None
+    encrypted: bool
+    search: Sequence[str]
 
 
 class CallOptions(TypedDict, total=False):
@@ -75,7 +89,7 @@ class RouteOptions(TypedDict, total=False):
     `name`: of the destination. `ordered`: messages with the same key arrive one after the other, as they were
     committed. `on_dead`: what a dead letter does to later messages of its key: "park", they wait until it is replayed
     or purged; "skip", they go on. `max_attempts`, `backoff`, `timeout`: of its attempts. `headers`: of its requests, if
-    the destination is a URL.
+    the destination is a URL. `search`: fields of the payload by which messages published from now on are found.
     """
 
     name: str | None
@@ -85,6 +99,7 @@ class RouteOptions(TypedDict, total=False):
     backoff: Backoff | None
     timeout: Duration | None
     headers: Mapping[str, str] | None
+    search: Sequence[str]
 
 
 class PublishOptions(TypedDict, total=False):

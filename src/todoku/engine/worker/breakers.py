@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from todoku.core.outcome import Outcome, Retry
+from todoku.core.projection import TRANSIENT
 
 THRESHOLD: Final = 10
 """Transient failures in a row that open a breaker."""
@@ -17,6 +18,7 @@ _LONGEST: Final = 60.0
 _TRANSIENT: Final = frozenset(
     {"NETWORK", "TIMEOUT", "BROKER_DOWN", "BROKER_TIMEOUT", "BROKER_DENIED"}
     | {"HTTP_5XX", "HTTP_BUSY", "HTTP_DNS", "HTTP_TLS", "HTTP_TIMEOUT", "HTTP_BAD_ANSWER"}
+    | TRANSIENT
 )
 """Failure reasons that are the destination's fault and not the message's."""
 

@@ -98,6 +98,11 @@ class Claimer:
         self._noticed = True
         self._event.set()
 
+    def resume(self) -> None:
+        """Scans everything at once, because an operator let the worker claim again; its state is written anew."""
+        self._announced = None
+        self.notice()
+
     def stop(self) -> None:
         """Stops the thread. A claim in flight is awaited and given back; none begins afterwards (H10)."""
         self._stopping = True

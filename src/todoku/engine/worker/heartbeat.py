@@ -13,6 +13,7 @@ from todoku.engine.observability.log import Log
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import ClaimLimits
+from todoku.engine.worker.operator_requests import OperatorRequests
 from todoku.engine.worker.pool import Pool
 from todoku.engine.worker.worker_thread import OnFailure, create_thread
 from todoku.store.store import Store
@@ -39,6 +40,7 @@ class Heartbeat:
         give_back: Callable[..., None],
         on_failure: OnFailure,
         waits_for_database: bool,
+        requests: OperatorRequests,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -52,6 +54,7 @@ class Heartbeat:
         self._give_back = give_back
         self._on_failure = on_failure
         self._waits_for_database = waits_for_database
+        self._requests = requests
         self._failures = 0
         self._log_again_at = 0.0
         self._renew_at = 0.0
@@ -110,10 +113,13 @@ class Heartbeat:
             self._compare_owned()
 
     def _apply_limits(self) -> None:
-        """Reads limits, pauses and breakers, and gives back waiting deliveries that must not start now."""
-        self._limiting.update(self._store.limits.read())
+        """Reads limits, pauses, breakers and requests, and gives back waiting deliveries that must not start now."""
+        limits = self._store.limits.read()
+        self._limiting.update(limits)
+        self._requests.obey(limits)
+        which = None if self._lease.drained else self._limiting.is_held_back
         for pool in self._pools:
-            self._give_back(pool.take(self._limiting.is_held_back))
+            self._give_back(pool.take(which))
 
     def _compare_owned(self) -> None:
         """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests."""

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from todoku.core.message import Claimed
 from todoku.engine.registry import Registry
+from todoku.engine.worker.handler_stacks import RunningHandler
 from todoku.engine.worker.pace import Pace
 
 Work = Claimed | tuple[Claimed, ...]
@@ -163,6 +164,9 @@ class Pool(Protocol):
 
     def watch(self, now: float) -> None:
         """Stops attempts that have run too long or were cancelled."""
+
+    def handlers(self, now: float) -> list[RunningHandler]:
+        """Returns the attempts that run now, and where their handlers stand."""
 
     def interrupt(self) -> None:
         """Ends running attempts as INTERRUPTED, which counts as an attempt. Called when the drain's grace is over."""

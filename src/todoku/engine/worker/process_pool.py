@@ -7,6 +7,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -31,6 +32,9 @@ _ANSWER: Final = 0.5
 _REST: Final = 0.02
 """Seconds to wait for the first, and for the next piece of a stack."""
 
+_READY: Final = b"\n"
+"""What a child writes when it can be asked for its stack."""
+
 _ENDING: Final = 10.0
 """Seconds an idle child has to exit before it is killed: Sentry and OpenTelemetry send their last events then."""
 
@@ -45,6 +49,9 @@ class ProcessRunner:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._stacks: Connection | None = None
+        self._answers = False
+        self._lock = threading.Lock()
+        """Held while the child is started, asked or killed: its process id and its pipes stay valid meanwhile."""
 
     def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         ends = time.monotonic() + seconds
@@ -63,6 +70,11 @@ class ProcessRunner:
             return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), died, None
         return outcome, (raised_in_process(name, trace) if name else None), None
 
+    def stack(self, target: Target, _ident: int | None) -> str | None:
+        """Returns where the handler stands now; None: its process still starts, or the system has no such signal."""
+        trace = self._ask_stack(target, runs=True)
+        return None if trace is None else trace.text
+
     def close(self) -> None:
         """Ends the idle child: it sees its pipe close, flushes Sentry and exits."""
         if self._child is not None and self._pipe is not None:
@@ -71,8 +83,10 @@ class ProcessRunner:
         self._kill()
 
     def _open_pipe(self) -> Connection:
-        if self._child is None or not self._child.is_alive() or self._pipe is None:
-            self._kill()
+        if self._child is not None and self._child.is_alive() and self._pipe is not None:
+            return self._pipe
+        self._kill()
+        with self._lock:
             context = multiprocessing.get_context("spawn")
             self._pipe, child_end = context.Pipe()
             self._stacks, stacks_end = context.Pipe(duplex=False)
@@ -83,37 +97,55 @@ class ProcessRunner:
                 end.close()
         return self._pipe
 
-    def _ask_stack(self, target: Target) -> Traceback | None:
+    def _ask_stack(self, target: Target, *, runs: bool = False) -> Traceback | None:
         """Asks the child where its handler stands. faulthandler answers even if the handler never returns to Python."""
-        child, stacks = self._child, self._stacks
-        if self._tracebacks == "off" or STACK_SIGNAL is None or child is None or child.pid is None or stacks is None:
-            return None
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, STACK_SIGNAL)
-        dump = b""
-        while stacks.poll(_REST if dump else _ANSWER):
-            if not (piece := os.read(stacks.fileno(), 1 << 16)):
-                break  # the child ended by itself
-            dump += piece
-        return format_dump(dump.decode("utf-8", "replace"), handler_package(target), self._tracebacks)
+        with self._lock:
+            child, stacks = self._child, self._stacks
+            if self._tracebacks == "off" or STACK_SIGNAL is None or child is None or stacks is None:
+                return None
+            if child.pid is None or not self._takes_signals(stacks):
+                return None
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, STACK_SIGNAL)
+            dump = _read_dump(stacks)
+        return format_dump(dump.decode("utf-8", "replace"), handler_package(target), self._tracebacks, runs=runs)
+
+    def _takes_signals(self, stacks: Connection) -> bool:
+        """Whether the child has registered faulthandler, as its first byte says: before, the signal would kill it."""
+        if not self._answers and stacks.poll(_ANSWER):
+            self._answers = os.read(stacks.fileno(), len(_READY)) == _READY
+        return self._answers
 
     def _kill(self) -> int | None:
-        child, self._child = self._child, None
-        for end in (self._pipe, self._stacks):
-            if end is not None:
-                end.close()
-        self._pipe = self._stacks = None
-        if child is None:
-            return None
-        child.kill()
-        child.join()
-        return child.exitcode
+        with self._lock:
+            child, self._child = self._child, None
+            for end in (self._pipe, self._stacks):
+                if end is not None:
+                    end.close()
+            self._pipe = self._stacks = None
+            self._answers = False
+            if child is None:
+                return None
+            child.kill()
+            child.join()
+            return child.exitcode
+
+
+def _read_dump(stacks: Connection) -> bytes:
+    """Reads what faulthandler writes, until it pauses."""
+    dump = b""
+    while stacks.poll(_REST if dump else _ANSWER):
+        if not (piece := os.read(stacks.fileno(), 1 << 16)):
+            break  # the child ended by itself
+        dump += piece
+    return dump
 
 
 def serve(pipe: Connection, stacks: Connection) -> None:
     """Runs in the child: one attempt after the other, until the parent closes the pipe."""
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=False)
+        os.write(stacks.fileno(), _READY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ["TODOKU_HANDLER_PROCESS"] = "1"

@@ -6,6 +6,7 @@ A new task or timeout per message would cost as much as the rest of the attempt.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
@@ -16,9 +17,10 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
-from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
+from todoku.engine.execute import Executor, Unstarted, handler_package, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
+from todoku.engine.worker.handler_stacks import RunningHandler, coroutine_stack, describe_handler
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import BoundedQueue, ReadyQueue, Work
 from todoku.engine.worker.send_batch import ParallelLanes, send
@@ -62,12 +64,13 @@ class SlotPool:
         self._slots: list[Slot] = []
         self._running = self._resting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._watchdog: asyncio.Task[None] | None = None
 
     # --------------------------------------------------------------------------------------- as a Pool
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         for _ in range(self.slots):
             slot = Slot()
             slot.task = self._loop.create_task(self._run(slot), name=f"todoku {self.name} slot")
@@ -102,6 +105,18 @@ class SlotPool:
 
     def watch(self, now: float) -> None:
         """Does nothing: the watchdog task checks deadlines and cancellations in the event loop."""
+
+    def handlers(self, now: float) -> list[RunningHandler]:
+        executor, loop, found = self._executor, self._loop, list[RunningHandler]()
+        for slot in self._slots:
+            claim, task = slot.claim, slot.task
+            if claim is None or task is None or loop is None:
+                continue
+            package = handler_package(executor.registry[claim.destination])
+            stack = coroutine_stack(task, loop, self._loop_thread, package, executor.tracebacks)
+            if slot.claim is claim:
+                found.append(describe_handler(claim, self.name, now - (slot.ends - slot.timeout), stack))
+        return found
 
     def interrupt(self) -> None:
         self._call_in_loop(self._stop_attempts, "drain")

@@ -18,9 +18,10 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Retry, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
-from todoku.engine.execute import Executor, Unstarted, interrupted_outcome, outcome_of
+from todoku.engine.execute import Executor, Unstarted, handler_package, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
+from todoku.engine.worker.handler_stacks import RunningHandler, describe_handler, thread_stack
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import ReadyQueue, Work, claims_of
 from todoku.engine.worker.worker_thread import create_thread
@@ -45,6 +46,9 @@ class Runner(Protocol):
     def run(self, context: Context, target: Target, seconds: float) -> RunResult:
         """Runs one attempt and waits for its end."""
 
+    def stack(self, target: Target, ident: int | None) -> str | None:
+        """Returns where the handler stands that it runs now in the thread `ident`. Called from another thread."""
+
     def close(self) -> None:
         """Releases what the runner holds. Called when its thread ends."""
 
@@ -61,6 +65,9 @@ class ThreadRunner:
         if not target.transactional:
             return call_handler(context, target)
         return call_in_transaction(self._executor, context, target, seconds)
+
+    def stack(self, target: Target, ident: int | None) -> str | None:
+        return thread_stack(ident, handler_package(target), self._executor.tracebacks)
 
     def close(self) -> None:
         """Does nothing."""
@@ -109,6 +116,7 @@ class _ThreadSlot:
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
+        self.runner: Runner | None = None
         self.context: Context | None = None
         self.started = 0.0
         self.seconds = 0.0
@@ -172,6 +180,18 @@ class ThreadPool:
             elif (context.claim.id, context.claim.epoch) in self._executor.cancelled:
                 context.cancel()
 
+    def handlers(self, now: float) -> list[RunningHandler]:
+        found: list[RunningHandler] = []
+        for slot in list(self._threads):
+            context, runner = slot.context, slot.runner
+            if context is None or runner is None or slot.thread is None or slot.abandoned:
+                continue
+            claim, seconds = context.claim, now - slot.started
+            stack = runner.stack(self._executor.registry[claim.destination], slot.thread.ident)
+            if slot.context is context:  # otherwise the attempt has ended, and the stack may be of another one
+                found.append(describe_handler(claim, self.name, seconds, stack))
+        return found
+
     def interrupt(self) -> None:
         for slot in list(self._threads):
             self._abandon(slot, "drain")
@@ -196,7 +216,7 @@ class ThreadPool:
         slot.thread.start()
 
     def _run(self, slot: _ThreadSlot) -> None:
-        runner = self._runner()
+        runner = slot.runner = self._runner()
         try:
             while not slot.abandoned and not self._stopped:
                 work = self._ready.next()

@@ -17,13 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID, uuid4
 
-import msgspec
-
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
-from todoku.core.message import Claimed
 from todoku.core.schedule import Plan
 from todoku.core.settings import Settings
 from todoku.engine.encryption.opener import Opener
@@ -34,11 +31,13 @@ from todoku.engine.registry import Registry
 from todoku.engine.settle import Settler
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.claimer import Claimer
+from todoku.engine.worker.health import Health, State
 from todoku.engine.worker.heartbeat import Heartbeat
 from todoku.engine.worker.held_deliveries import HeldDeliveries, StartedDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import Bulkhead, ClaimLimits
 from todoku.engine.worker.maintenance import Maintainer
+from todoku.engine.worker.operator_requests import OperatorRequests
 from todoku.engine.worker.pace import group_ends
 from todoku.engine.worker.pings import PingTask
 from todoku.engine.worker.pools import Pools
@@ -48,24 +47,8 @@ from todoku.engine.worker.watchdog import Watchdog
 from todoku.store.database import Listener
 from todoku.store.store import Store
 
-State = Literal["starting", "running", "draining", "stopped"]
 _INTERRUPT_GRACE: Final = 2.0
 """Seconds that interrupted handlers have to return."""
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a worker, as health checks and the supervisor see it."""
-
-    state: State
-    worker_id: UUID
-    database_ok: bool
-    tripped: bool
-    blocked: str | None
-    held: int
-    running: int
-    settled: int
-    breakers: tuple[str, ...]
-    pings: tuple[str, ...]
 
 
 class Worker:
@@ -118,8 +101,9 @@ class Worker:
             settled=lambda: self._settler.settled, usual_attempts=registry.usual_attempts(),
         )  # fmt: skip
         self._lease = Lease(
-            self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic
-        )
+            self._heart_store, name=self.name, seconds=settings.lease_sec, new_id=uuid4, monotonic=time.monotonic,
+            slots=lambda: sum(pool.slots for pool in self._pools),
+        )  # fmt: skip
         self._settler = Settler(
             store,
             registry,
@@ -194,7 +178,7 @@ class Worker:
         """Returns the current state."""
         heart, watch = self._heart, self._watch
         return Health(
-            state=self._state,
+            state="draining" if self._lease.drained and self._state == "running" else self._state,
             worker_id=self._lease.worker,
             database_ok=heart is not None and heart.database_ok,
             tripped=heart is not None and heart.tripped,
@@ -251,7 +235,8 @@ class Worker:
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
-            waits_for_database=not self._until_idle,
+            waits_for_database=not self._until_idle, requests=OperatorRequests(
+                self._store, self._lease, self._pools, tracebacks=settings.tracebacks, on_drain=self._obey_drain),
         )  # fmt: skip
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
@@ -289,6 +274,7 @@ class Worker:
         heart = self._heart
         return (
             not self._draining.is_set()
+            and not self._lease.drained
             and self._settings.enabled
             and heart is not None
             and not heart.tripped
@@ -332,6 +318,17 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------ draining
 
+    def _obey_drain(self, drained: bool) -> None:
+        """Lets the claimer look for work again after a drain from afar, or ends a worker that runs until it is idle.
+
+        While `lease.drained`, `_may_claim` is false, the claimer gives back a claim in flight (I11), the heartbeat
+        gives back what has not started, and what runs ends by itself. The lease and the process stay.
+        """
+        if drained and self._until_idle:
+            self.drain()
+        elif not drained and self._claimer is not None:
+            self._claimer.resume()
+
     def _fail(self, error: Exception) -> None:
         """Ends the worker because one of its parts failed; `run` raises the first error."""
         self._failure = self._failure or error
@@ -367,10 +364,7 @@ class Worker:
         if self._claimer is not None:
             self._claimer.stop()
         self._announce_drain()
-        unstarted: list[Claimed] = []
-        for pool in self._pools:
-            unstarted += pool.take()
-        self._settler.give_back(unstarted)
+        self._settler.give_back([claim for pool in self._pools for claim in pool.take()])
 
     def _announce_drain(self) -> None:
         """Writes the state "draining" to this worker's row. The claimer, which usually writes it, has stopped."""

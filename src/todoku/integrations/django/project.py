@@ -19,7 +19,10 @@ from todoku.engine.context import Context
 from todoku.engine.registry import Target
 from todoku.integrations.program import wrap_call
 
-_DEFAULTS: Final = {"DATABASE": "default", "SCHEMA": None, "REQUIRE_TX": False, "JOBS": "jobs"}
+_DEFAULTS: Final = {
+    "DATABASE": "default", "SCHEMA": None, "REQUIRE_TX": False, "JOBS": "jobs",
+    "OPERATOR_PERMISSION": "todoku.change_delivery", "ADMIN_PERMISSION": "todoku.delete_delivery",
+}  # fmt: skip
 _NOT_LIBPQ: Final = frozenset({
     "assume_role", "client_encoding", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold",
     "server_side_binding",

@@ -123,7 +123,13 @@ delete from todoku_result where delivery_id = any (:ids::bigint[])
 
 -- name: clear_messages
 -- As prune_messages: only when no delivery of it is left, finished or not (I1).
-delete from todoku_message m
- where m.seq = any (:seqs::bigint[])
-   and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
-   and not exists (select from todoku_history h where h.message_seq = m.seq offset 0)
+with gone as (
+    delete from todoku_message m
+     where m.seq = any (:seqs::bigint[])
+       and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
+       and not exists (select from todoku_history h where h.message_seq = m.seq offset 0)
+    returning m.seq, m.labels
+)
+delete from todoku_label l
+ using (select seq, label from gone cross join lateral json_array_elements_text(labels) s(label)) g
+ where l.label = g.label and l.message_seq = g.seq

@@ -52,7 +52,8 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 's
    and (:destination::text is null or d.destination = :destination)
    and (:queue::text is null or d.queue = :queue)
    and (:reason::text is null or d.reason = :reason)
-   and (:fingerprint::text is null or d.fingerprint = :fingerprint)
+   and (:fingerprint::text is null or d.fingerprint = :fingerprint
+        or (:fingerprint::text = '' and d.fingerprint is null))
    and (:key::text is null or m.key = :key)
    and {labelled}
    and (:since::timestamptz is null or d.updated_at >= :since)

@@ -64,8 +64,9 @@ values (:name, todoku_now() + make_interval(secs => :open_for), :failures, todok
     on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
 
 -- name: limits
--- Only reads: one row for each queue and destination with a setting, and for each live lease. A few rows, in one
--- statement, because every worker reads them every second. An expired limit is not returned. Each part repeats the
+-- Only reads: one row for each queue and destination with a setting, and for each live lease, with what operators ask of
+-- its worker: to drain in the place of a pause, and the number of the request for stacks in that of failures. A few
+-- rows, in one statement, because every worker reads them every second. An expired limit is not returned. Each part repeats the
 -- condition of a partial index (todoku_queue_held, todoku_destination_held), so that other rows are not read.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0::float8, 0
   from todoku_queue
@@ -76,7 +77,7 @@ select 'destination', name, false, case when {counts} then "limit" end, case whe
   from todoku_destination
  where (open_until > '-infinity' and open_until > todoku_now()) or failures > 0 or {counts}
 union all
-select 'worker', id::text, false, null, null, 0, 0 from todoku_worker where expires_at > todoku_now()
+select 'worker', id::text, drain_requested, null, null, 0, stack_request from todoku_worker where expires_at > todoku_now()
  order by 1, 2
 
 -- name: counts

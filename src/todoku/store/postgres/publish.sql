@@ -60,6 +60,14 @@ select date_part('epoch', todoku_now()),
           from (select from todoku_worker
                  where cast(:notify as boolean) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
 
+-- name: publish_labels
+-- Only appends, in the transaction that stored the messages, so no other transaction has rows of theirs. What is too long
+-- for an index stays with the message alone.
+insert into todoku_label (label, message_seq)
+select distinct l.label, m.seq
+  from todoku_message m cross join lateral json_array_elements_text(m.labels) l(label)
+ where m.id = any (cast(cast(:ids as text) as uuid[])) and length(l.label) <= 512
+
 -- name: publish_reopen
 -- Only `aborted` rows change, under the row lock: of two publishers one reopens, with its audit row (H15).
 with dead as materialized (

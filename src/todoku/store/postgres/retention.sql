@@ -53,7 +53,11 @@ with chunk as materialized (
     delete from todoku_message m
      where m.seq = any (array(select seq from chunk where old))
        and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
-    returning m.seq
+    returning m.seq, m.labels
+), unlabelled as (
+    delete from todoku_label l
+     using (select seq, label from gone cross join lateral json_array_elements_text(labels) s(label)) g
+     where l.label = g.label and l.message_seq = g.seq
 )
 select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
 

@@ -4,7 +4,7 @@
 -- A fragment: a schedule, and the database's clock.
 name, spec::text, date_part('epoch', next_run_at), paused, source, date_part('epoch', seen_at),
        date_part('epoch', last_run_at), last_message_id, error, date_part('epoch', updated_at),
-       date_part('epoch', todoku_now())
+       date_part('epoch', todoku_now()), missed_slots, missed_last, date_part('epoch', missed_at)
 
 -- name: schedule_kept
 -- A fragment: not paused, and either stored by an operator, or declared by an App whose worker announced it recently.
@@ -37,7 +37,10 @@ select {schedule_columns}
 -- In the transaction of due_schedule, or of an operator's "run now", which does not change next_run_at.
 update todoku_schedule
    set next_run_at = :next, last_run_at = coalesce(:slot::timestamptz, last_run_at),
-       last_message_id = coalesce(:message_id::uuid, last_message_id), error = null
+       last_message_id = coalesce(:message_id::uuid, last_message_id), error = null,
+       missed_slots = missed_slots + :missed::int,
+       missed_last = case when :missed::int > 0 then :missed::int else missed_last end,
+       missed_at = case when :missed::int > 0 then todoku_now() else missed_at end
  where name = :name
 
 -- name: fail_schedule

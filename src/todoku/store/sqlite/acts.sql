@@ -117,9 +117,15 @@ delete from todoku_attempt where delivery_id in (select value from json_each(:id
 -- Their deliveries were removed in this transaction.
 delete from todoku_result where delivery_id in (select value from json_each(:ids))
 
+-- name: orphaned_messages
+-- A fragment: those of these messages that have no delivery left, finished or not.
+select m.seq from todoku_message m
+ where m.seq in (select value from json_each(:seqs))
+   and not exists (select 1 from todoku_delivery d where d.message_seq = m.seq)
+   and not exists (select 1 from todoku_history h where h.message_seq = m.seq)
+
 -- name: clear_messages
 -- As prune_messages: only when no delivery of it is left, finished or not (I1).
-delete from todoku_message
- where seq in (select value from json_each(:seqs))
-   and not exists (select 1 from todoku_delivery d where d.message_seq = todoku_message.seq)
-   and not exists (select 1 from todoku_history h where h.message_seq = todoku_message.seq)
+delete from todoku_label where (label, message_seq) in (
+    select l.value, m.seq from todoku_message m, json_each(m.labels) l where m.seq in ({orphaned_messages}));
+delete from todoku_message where seq in ({orphaned_messages})

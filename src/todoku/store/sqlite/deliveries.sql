@@ -55,7 +55,7 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
    and (:destination is null or d.destination = :destination)
    and (:queue is null or d.queue = :queue)
    and (:reason is null or d.reason = :reason)
-   and (:fingerprint is null or d.fingerprint = :fingerprint)
+   and (:fingerprint is null or d.fingerprint = :fingerprint or (:fingerprint = '' and d.fingerprint is null))
    and (:key is null or m.key = :key)
    and {labelled}
    and (:since is null or d.updated_at >= :since)

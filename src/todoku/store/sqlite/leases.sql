@@ -2,8 +2,9 @@
 
 -- name: register
 -- The id is random per incarnation: it cannot meet an older one (H5).
-insert into todoku_worker (id, name, started_at, expires_at)
-values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer))
+insert into todoku_worker (id, name, started_at, expires_at, slots, version, drain_requested, state)
+values (:worker, :name, :now, :now + cast(:lease * 1000000 as integer), :slots, :version, :drained,
+        case when :drained then 'draining' else 'running' end)
 
 -- name: renew
 -- An ended lease is never renewed (H1): 0 rows means that every held delivery is lost. The state is not written: the
@@ -13,8 +14,10 @@ update todoku_worker set expires_at = :now + cast(:lease * 1000000 as integer)
 returning id
 
 -- name: set_state
--- Records the state of a live worker; its lease is not touched, so an ended lease stays ended (H1).
-update todoku_worker set state = :state where id = :worker and expires_at > :now
+-- Records the state of a live worker; its lease is not touched, so an ended lease stays ended (H1). A worker that was
+-- asked to drain is draining, whatever its claimer wrote before it knew: publishers do not wake it.
+update todoku_worker set state = case when drain_requested then 'draining' else :state end
+ where id = :worker and expires_at > :now
 
 -- name: owned
 -- Reads the small index of rows in flight.
@@ -86,5 +89,44 @@ update todoku_lane as l set parked = 1
 -- name: workers
 -- Only reads; the deliveries each holds are counted in the small index of rows in flight.
 select id, name, state, started_at / 1e6, expires_at / 1e6,
-       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id)
+       (select count(*) from todoku_delivery d where d.status = 'sending' and d.worker_id = w.id),
+       slots, version, drain_requested
   from todoku_worker w order by started_at, id
+
+-- name: held_by
+-- Only reads: of each worker the deliveries it has held longest, by the small index of rows in flight.
+select h.worker_id, h.id, m.id, m.topic, h.destination, h.queue, h.attempts, h.max_attempts, h.claimed_at / 1e6
+  from (select d.*, row_number() over (partition by d.worker_id order by d.claimed_at, d.id) as place
+          from todoku_delivery d indexed by todoku_delivery_owner
+         where d.status = 'sending' and d.worker_id in (select value from json_each(:workers))) h
+  join todoku_message m on m.seq = h.message_seq
+ where h.place <= :most
+ order by h.worker_id, h.place
+
+-- name: request_drain
+-- One row of a live worker, whose heartbeat reads it with the limits. 0 rows: its lease has ended. No delivery is
+-- touched: the worker gives back what has not started, under its own fence, and lets the rest end.
+update todoku_worker set drain_requested = :drain, state = case when :drain then 'draining' else 'running' end
+ where id = :worker and expires_at > :now
+returning id
+
+-- name: request_stacks
+-- One row of a live worker. The number names this request: the answer to an older one is not taken for its answer.
+update todoku_worker set stack_request = stack_request + 1 where id = :worker and expires_at > :now
+returning stack_request
+
+-- name: answer_stacks
+-- Written by the worker itself into its own row; no row is written once its lease has ended.
+update todoku_worker set stacks = :stacks, stacks_answer = :request, stacks_at = :now
+ where id = :worker and expires_at > :now
+
+-- name: clear_stacks
+-- Written by the worker itself, a minute after its answer. An answer to a newer request stays.
+update todoku_worker set stacks = null, stacks_answer = null, stacks_at = null
+ where id = :worker and stacks_answer = :request
+
+-- name: stacks
+-- Only reads. An answer older than a minute is not returned, also when its worker could not clear it.
+select stack_request, case when stacks_at > :now - 60000000 then stacks_answer end,
+       case when stacks_at > :now - 60000000 then stacks end, stacks_at / 1e6
+  from todoku_worker where id = :worker and expires_at > :now

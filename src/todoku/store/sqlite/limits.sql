@@ -56,8 +56,9 @@ values (:name, :now + cast(:open_for * 1000000 as integer), :failures, :now)
     on conflict (name) do update set open_until = excluded.open_until, failures = excluded.failures
 
 -- name: limits
--- Only reads: one row for each queue and destination with a setting, and for each live lease. A few rows, in one
--- statement, because every worker reads them every second. An expired limit is not returned.
+-- Only reads: one row for each queue and destination with a setting, and for each live lease, with what operators ask of
+-- its worker: to drain in the place of a pause, and the number of the request for stacks in that of failures. A few
+-- rows, in one statement, because every worker reads them every second. An expired limit is not returned.
 select 'queue', name, paused, case when {counts} then "limit" end, case when {counts} then rate end, 0.0, 0
   from todoku_queue
  where paused or {counts}
@@ -67,7 +68,7 @@ select 'destination', name, 0, case when {counts} then "limit" end, case when {c
   from todoku_destination
  where open_until > :now or failures > 0 or {counts}
 union all
-select 'worker', id, 0, null, null, 0.0, 0 from todoku_worker where expires_at > :now
+select 'worker', id, drain_requested, null, null, 0.0, stack_request from todoku_worker where expires_at > :now
  order by 1, 2
 
 -- name: counts

@@ -7,6 +7,12 @@ insert into todoku_message (id, topic, type, key, payload, payload_bytes, conten
 values (:id, :topic, :type, :key, :payload, :payload_bytes, :content_type, :headers, :labels,
         :scope, :key_hash, :digest, :now)
 
+-- name: publish_labels
+-- Only appends, in the transaction that stored the message. What is too long for an index stays with the message alone.
+insert or ignore into todoku_label (label, message_seq)
+select l.value, m.seq from todoku_message m, json_each(m.labels) l
+ where m.id = :id and l.type = 'text' and length(l.value) <= 512
+
 -- name: publish_lane
 -- The single writer orders commits, so ids of a lane follow commit order without a lock (I10).
 insert into todoku_lane (id, queue, destination, ready_at) values (:lane, :queue, :destination, :now)

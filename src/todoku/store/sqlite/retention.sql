@@ -56,6 +56,8 @@ select seq from (select seq, created_at from todoku_message where seq > :after o
 select (select count(*) from ({old_messages})), max(seq),
        count(*) = :most and min(created_at < :now - cast(:ttl * 1000000 as integer))
   from (select seq, created_at from todoku_message where seq > :after order by seq limit :most);
+delete from todoku_label where (label, message_seq) in (
+    select l.value, m.seq from todoku_message m, json_each(m.labels) l where m.seq in ({old_messages}));
 delete from todoku_message where seq in ({old_messages})
 
 -- name: prune_ledger

@@ -3,7 +3,7 @@
 -- name: schedule_columns
 -- A fragment: a schedule, and the database's clock.
 name, spec, next_run_at / 1e6, paused, source, seen_at / 1e6, last_run_at / 1e6, last_message_id, error,
-       updated_at / 1e6, :now / 1e6
+       updated_at / 1e6, :now / 1e6, missed_slots, missed_last, missed_at / 1e6
 
 -- name: schedule_kept
 -- A fragment: not paused, and either stored by an operator, or declared by an App whose worker announced it recently.
@@ -32,7 +32,9 @@ select {schedule_columns}
 -- In the transaction of due_schedule, or of an operator's "run now", which does not change next_run_at.
 update todoku_schedule
    set next_run_at = :next, last_run_at = coalesce(:slot, last_run_at),
-       last_message_id = coalesce(:message_id, last_message_id), error = null
+       last_message_id = coalesce(:message_id, last_message_id), error = null,
+       missed_slots = missed_slots + :missed, missed_last = case when :missed > 0 then :missed else missed_last end,
+       missed_at = case when :missed > 0 then :now else missed_at end
  where name = :name
 
 -- name: fail_schedule

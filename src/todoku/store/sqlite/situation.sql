@@ -22,6 +22,38 @@ select id from todoku_delivery indexed by todoku_delivery_lane
 
 -- name: lane_blocker
 -- Only reads: the dead letters of a lane that may have parked it.
-select id from todoku_delivery indexed by todoku_delivery_dead
- where lane = :lane and status = 'aborted' and coalesce(reason, '') not in (select value from json_each(:gone))
+select id from todoku_delivery indexed by todoku_delivery_lane_dead
+ where lane = :lane and lane is not null and status = 'aborted' and coalesce(reason, '') not in (select value from json_each(:gone))
  order by id limit 1
+
+-- name: situations
+-- Only reads, by the primary key: the facts of many deliveries that `situation` has of one.
+select d.id, case when d.expires_at < 9223372036854775807 then d.expires_at / 1e6 end, d.claimed_at / 1e6, d.gate
+  from todoku_delivery d where d.id in (select value from json_each(:ids))
+
+-- name: in_flight
+-- Only reads: deliveries in flight, counted in their small index.
+select queue, destination, count(*) from todoku_delivery indexed by todoku_delivery_owner where status = 'sending' group by queue, destination
+
+-- name: gates
+-- Only reads, by the primary key.
+select id, key, "limit", rate, running, case when rate is not null then tat / 1e6 end
+  from todoku_gate where id in (select value from json_each(:gates))
+
+-- name: lanes
+-- Only reads: lanes by the primary key, with the next row to run of each (I10), and of a parked one the dead letter that
+-- may have parked it.
+select l.id, l.ready_at / 1e6, l.worker_id, l.failures, l.parked,
+       (select d.id from todoku_delivery d
+         where d.lane = l.id and d.lane is not null and d.status <> 'aborted' order by d.id limit 1),
+       case when l.parked then (
+           select d.id from todoku_delivery d
+            where d.lane = l.id and d.lane is not null and d.status = 'aborted' and coalesce(d.reason, '') not in (select value from json_each(:gone))
+            order by d.id limit 1) end
+  from todoku_lane l where l.id in (select value from json_each(:lanes))
+
+-- name: deliveries_of
+-- Only reads, by the primary key.
+select {delivery_columns}
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where d.id in (select value from json_each(:ids))

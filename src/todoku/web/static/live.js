@@ -21,6 +21,12 @@ function isRead(region) {
   return region.matches("[data-calm]:hover") || region.querySelector("[data-calm]:hover") !== null;
 }
 
+// The first row in sight, and where it is: a page that is scrolled down stays where it is read.
+function anchor(region) {
+  const seen = scrollY > 0 && [...region.querySelectorAll("tr[id], [data-anchor][id]")].find((one) => one.getBoundingClientRect().top >= 0);
+  return seen ? {id: seen.id, top: seen.getBoundingClientRect().top} : null;
+}
+
 async function refresh() {
   const waiting = regions().filter((region) => !isRead(region));
   if (busy || !waiting.length) return;
@@ -32,7 +38,10 @@ async function refresh() {
     for (const region of waiting) {
       const next = fresh.getElementById(region.id);
       if (!next || !region.isConnected || region.isEqualNode(next)) continue;
+      const kept = anchor(region);
       await htmx.swap({sourceElement: region, target: region, text: next.outerHTML, swap: "outerMorph"});
+      const row = kept && document.getElementById(kept.id);
+      if (row) scrollBy({top: row.getBoundingClientRect().top - kept.top, behavior: "instant"});
       document.dispatchEvent(new CustomEvent("todoku:refreshed", {detail: region.id}));
     }
     say("live");

@@ -1,0 +1,1 @@
+"""Signing in to the dashboard: users with passwords, and sessions of browsers."""
