@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SPELLED = {"backoff": "backoff_sec", "alerts": "alert_…"}
 """Fields that are given by other names."""
 SAID_IN_WORDS = {"concurrency", "processes", "batch", "backoff_sec", "alert_…", "api_connections", "sqlite_wal",
-                 "api_connections_per_address", "mask_fields", "signing_keys"}  # fmt: skip
+                 "api_connections_per_address", "mask_fields", "signing_keys", "oidc_scopes"}  # fmt: skip
 """Settings whose default depends on something, or is longer than a cell: the page says it in words."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Engine, bindparam, text
+from sqlalchemy import Connection, Engine, Row, bindparam, text
 
 import todoku
 from projections_example.database import open_engine, run_schema
@@ -74,28 +74,27 @@ class Documents:
 
     def create(self, draft: Draft) -> Document:
         """A new document and `document.created`."""
-        created = self._commit(INSERT, "document.created", str(uuid4()), draft)
-        assert created is not None
-        return created
+        values = {"id": str(uuid4())} | msgspec.structs.asdict(draft)
+        with self.engine.begin() as tx:
+            return self._publish(tx, "document.created", tx.execute(INSERT, values).one())
 
     def change(self, id: str, draft: Draft) -> Document | None:
         """Its next revision and `document.changed`; None: there is no such document."""
-        return self._commit(CHANGE, "document.changed", id, draft)
+        with self.engine.begin() as tx:
+            row = tx.execute(CHANGE, {"id": id} | msgspec.structs.asdict(draft)).first()
+            return None if row is None else self._publish(tx, "document.changed", row)
 
     def delete(self, id: str) -> bool:
         """Its last revision and `document.deleted`; False: there is no such document."""
-        return self._commit(DELETE, "document.deleted", id) is not None
-
-    def _commit(self, statement: Any, topic: str, id: str, draft: Draft | None = None) -> Document | None:
-        """One commit: the row and its event, or neither. The row's lock and the key's order its events."""
-        values = {} if draft is None else msgspec.structs.asdict(draft)
         with self.engine.begin() as tx:
-            row = tx.execute(statement, {"id": id} | values).first()
-            if row is None:
-                return None
-            document = Document(*row)
-            self._box.publish(topic, msgspec.to_builtins(document), key=id, tx=tx)
-            return document
+            row = tx.execute(DELETE, {"id": id}).first()
+            return row is not None and bool(self._publish(tx, "document.deleted", row))
+
+    def _publish(self, tx: Connection, topic: str, row: Row[Any]) -> Document:
+        """The event, in the transaction of its row: both are committed, or neither."""
+        document = Document(*row)
+        self._box.publish(topic, msgspec.to_builtins(document), key=document.id, tx=tx)
+        return document
 
     def find(self, words: str) -> list[Document]:
         """The slow way to search, which is there while the index is not: a scan of the table."""

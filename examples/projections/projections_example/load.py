@@ -1,7 +1,7 @@
 """`python -m projections_example.load`: documents are created, changed and deleted through the API, as fast as it goes.
 
-The same `--seed` makes the same changes. At the end it prints what it did; with `--poison N`, N documents that the index
-cannot take are among them.
+The same `--seed` makes the same changes. At the end it prints what it did; with `--poison N`, N documents that the
+index cannot take are among them.
 """
 
 from __future__ import annotations

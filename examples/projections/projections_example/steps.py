@@ -26,7 +26,7 @@ from sqlalchemy import text
 
 from projections_example.application import Application, opened
 from projections_example.running import answers
-from projections_example.settings import PORT, read_port, read_settings
+from projections_example.settings import PORT, Settings, read_port, read_settings
 
 PATIENCE = 120.0
 API = f"http://127.0.0.1:{read_port(os.environ, 'PORT', PORT)}"
@@ -57,13 +57,15 @@ def until(*words: str) -> None:
         elif word == "index":
             wait(lambda: answers(f"{settings.search_url}/_cluster/health?wait_for_status=yellow&timeout=5s"), word)
         else:
-            name, _, most = word.partition("=")
-            with opened(settings) as application:
-                wait(
-                    lambda name=name, most=most, box=application.box: box.projections[name].lag().events <= int(most),
-                    word,
-                )  # type: ignore[misc]
+            until_applied(settings, word)
     print(", ".join(words))
+
+
+def until_applied(settings: Settings, word: str) -> None:
+    """`NAME=N`: at most N events of a projection wait."""
+    name, _, most = word.partition("=")
+    with opened(settings) as application:
+        wait(lambda: application.box.projections[name].lag().events <= int(most), word)
 
 
 def kill_worker() -> None:
@@ -116,7 +118,8 @@ def lose(id: str) -> None:
 def restore(id: str) -> None:
     """Put back what `lose` took."""
     row = json.loads(Path("lost.json").read_text("utf-8"))
-    assert row["document_id"] == id
+    if row["document_id"] != id:
+        sys.exit(f"steps: lost.json is about {row['document_id']}")
     with opened(read_settings(os.environ)) as application, _entries(application) as tx:
         tx.execute(text(PUT), row)
     print(f"entry {row['number']} is back")

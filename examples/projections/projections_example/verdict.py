@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import text
 
 from projections_example.application import CHRONICLE, SEARCH, Application, opened
+from projections_example.search import Index
 from projections_example.settings import read_settings
 
 DEAD = text(
@@ -62,12 +63,11 @@ def judge_chronicle(application: Application) -> Verdict:
     return Verdict(CHRONICLE, len(lives.keys() - dead), len(dead), waiting, tuple(sorted(differences)))
 
 
-def judge_search(application: Application) -> Verdict:
+def judge_search(application: Application, index: Index) -> Verdict:
     """The index has every document of the table as it is there, and no other."""
-    assert application.index is not None
     dead, waiting = _letters(application, SEARCH)
     source = {id: dict(document) for id, document in _pages(application)}
-    found = application.index.everything()
+    found = index.everything()
     differences = [
         f"{id}: {'missing' if id not in found else 'extra' if id not in source else 'stale'}"
         for id in sorted((source.keys() | found.keys()) - dead)
@@ -95,7 +95,7 @@ def main() -> int:
     with opened(read_settings(os.environ)) as application:
         verdicts = [judge_chronicle(application)]
         if application.index is not None:
-            verdicts.append(judge_search(application))
+            verdicts.append(judge_search(application, application.index))
     for verdict in verdicts:
         sys.stdout.write(f"{verdict.line()}\n")
     return 0 if all(verdict.passed for verdict in verdicts) else 1
