@@ -26,7 +26,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay show-web screenshots system-packages kafka node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection show-web screenshots system-packages kafka opensearch node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -69,6 +69,7 @@ up: setup-runtime ## start todoku with a demonstration on the embedded default (
 
 example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
 	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }
+	@if [ "$(NAME)" = projections ]; then $(MAKE) --no-print-directory opensearch; fi
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable "examples/$(NAME)"
 	@cd "examples/$(NAME)" && ../../$(PY) -m $(NAME)_example
 
@@ -173,6 +174,9 @@ show-web: setup ## a newcomer's first minute in the browser: find what failed, s
 screenshots: setup ## take the pictures of the dashboard again, into docs/images
 	$(PY) -m tests.web.screenshots
 
+bench-projection: setup opensearch ## events to OpenSearch through the daemon beside a bare `_bulk` loop, one line per bar
+	$(PY) -m bench.projection
+
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
 	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm chromium
 
@@ -186,6 +190,18 @@ kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (nee
 	    || echo "kafka: could not be fetched; the tests on Kafka will be skipped"; \
 	else \
 	  echo "kafka: needs java and mvn; the tests on Kafka will be skipped"; \
+	fi
+
+opensearch: ## fetch the jars of an OpenSearch server for the tests, once, into .cache (needs java and mvn)
+	@if ls .cache/opensearch/opensearch-core-*.jar >/dev/null 2>&1; then \
+	  echo "opensearch: present"; \
+	elif command -v mvn >/dev/null 2>&1 && command -v java >/dev/null 2>&1; then \
+	  rm -rf .cache/opensearch .cache/opensearch.part; mkdir -p .cache; \
+	  mvn -B -q -f tests/support/opensearch/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.cache/opensearch.part" \
+	    && mv .cache/opensearch.part .cache/opensearch && echo "opensearch: fetched" \
+	    || echo "opensearch: could not be fetched; the tests on OpenSearch will be skipped"; \
+	else \
+	  echo "opensearch: needs java and mvn; the tests on OpenSearch will be skipped"; \
 	fi
 
 node-clients: ## fetch QStash's client for Node and Cloudflare's workerd, which some tests drive, once, into .cache (needs node and npm)

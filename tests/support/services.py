@@ -1,13 +1,14 @@
 """Brokers for the tests: real servers on free ports of the loopback, each in a directory of its own, ended by pid.
 
 A server is started by whoever needs it, for as long as it is needed; `kill` ends it as a crash does, and `start` starts
-it again on the same data and port. TODOKU_TEST_AMQP and TODOKU_TEST_KAFKA name servers that run already (no test kills
-those), TODOKU_TEST_PUBSUB an emulator. What cannot be had here is a skip with its reason, or with
+it again on the same data and port. TODOKU_TEST_AMQP, TODOKU_TEST_KAFKA and TODOKU_TEST_OPENSEARCH name servers that run already
+(no test kills those), TODOKU_TEST_PUBSUB an emulator. What cannot be had here is a skip with its reason, or with
 TODOKU_TEST_REQUIRE_SERVICES=1 a failure.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA_JARS = ROOT / ".cache" / "kafka"
+OPENSEARCH_JARS = ROOT / ".cache" / "opensearch"
 PATIENCE = 90.0
 """How long a server may take to come up on a busy machine."""
 
@@ -336,6 +339,50 @@ class KafkaServer(Service):
         logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         classes = f"{KAFKA_JARS}/*"
         return ["java", *small, logging, "-cp", classes, "kafka.Kafka", self.home / "server.properties"]
+
+
+class OpenSearchServer(Service):
+    """OpenSearch: one node, from the jars of Maven Central. Every acknowledged write is on disk."""
+
+    name = "OpenSearch"
+    variable = "TODOKU_TEST_OPENSEARCH"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._transport_port = free_port()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if cls.given():
+            return None
+        if shutil.which("java") is None:
+            return "OpenSearch: there is no java, and TODOKU_TEST_OPENSEARCH names none: `make system-packages opensearch`"
+        if not any(OPENSEARCH_JARS.glob("opensearch-core-*.jar")):
+            return "OpenSearch: its jars are not here, and TODOKU_TEST_OPENSEARCH names none: `make opensearch`"
+        return None
+
+    @property
+    def url(self) -> str:
+        return self.given() or f"http://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> None:
+        (self.home / "config").mkdir(exist_ok=True)
+
+    def _command(self) -> list[str | Path]:
+        small = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+        node = Path(__file__).with_name("opensearch") / "SearchNode.java"
+        return [
+            "java", *small, "-cp", f"{OPENSEARCH_JARS}/*", node, self.home, str(self.port), str(self._transport_port),
+        ]  # fmt: skip
+
+    def _is_up(self) -> bool:
+        """It listens before it has read its indexes."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/_cluster/health", timeout=2) as answer:
+                health = json.load(answer)
+                return bool(health["status"] != "red" and health["number_of_pending_tasks"] == 0)
+        except (OSError, ValueError):
+            return False
 
 
 class SqsServer(Service):
