@@ -1,9 +1,9 @@
 """Brokers for the tests: real servers on free ports of the loopback, each in a directory of its own, ended by pid.
 
 A server is started by whoever needs it, for as long as it is needed; `kill` ends it as a crash does, and `start` starts
-it again on the same data and port. TODOKU_TEST_AMQP, TODOKU_TEST_KAFKA and TODOKU_TEST_OPENSEARCH name servers that run already
-(no test kills those), TODOKU_TEST_PUBSUB an emulator. What cannot be had here is a skip with its reason, or with
-TODOKU_TEST_REQUIRE_SERVICES=1 a failure.
+it again on the same data and port. TODOKU_TEST_AMQP, TODOKU_TEST_KAFKA and TODOKU_TEST_OPENSEARCH name servers that run
+already (no test kills those), TODOKU_TEST_PUBSUB an emulator. What cannot be had here is a skip with its reason, or
+with TODOKU_TEST_REQUIRE_SERVICES=1 a failure.
 """
 
 from __future__ import annotations
@@ -356,7 +356,9 @@ class OpenSearchServer(Service):
         if cls.given():
             return None
         if shutil.which("java") is None:
-            return "OpenSearch: there is no java, and TODOKU_TEST_OPENSEARCH names none: `make system-packages opensearch`"
+            return (
+                "OpenSearch: there is no java, and TODOKU_TEST_OPENSEARCH names none: `make system-packages opensearch`"
+            )
         if not any(OPENSEARCH_JARS.glob("opensearch-core-*.jar")):
             return "OpenSearch: its jars are not here, and TODOKU_TEST_OPENSEARCH names none: `make opensearch`"
         return None

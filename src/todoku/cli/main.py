@@ -15,6 +15,7 @@ from todoku.cli.failed_events import dlq_rerun, dlq_sync
 from todoku.cli.messages import enqueue, publish, show
 from todoku.cli.operations import cancel, clear, replay, settle
 from todoku.cli.output import say
+from todoku.cli.projections import projection
 from todoku.cli.queues import limit, limits, pause, release_expired, resume
 from todoku.cli.run import dev, run, status, up
 from todoku.cli.schedules import schedule, schedules
@@ -33,7 +34,7 @@ SECTIONS: Final = {
     ),
     "Act; what you change is audited, with your name and reason": (
         *(publish, enqueue, replay, cancel, settle, clear),
-        *(limit, pause, resume, release_expired, schedule, dlq_sync, dlq_rerun, spool_forward),
+        *(limit, pause, resume, release_expired, schedule, projection, dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),
     "Set up": (migrate, copy_command, tokens, users, signing_keys, encryption_keys),

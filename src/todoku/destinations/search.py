@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError
-from todoku.core.projection import FIELD, Answer, Document, Fill, Stored, Write
+from todoku.core.projection import FIELD, Answer, Document, Fill, SearchServer, Stored, Write
 from todoku.destinations.search_client import (
     Client,
     ElasticsearchClient,
@@ -285,7 +285,7 @@ def opensearch(
     batch: int = 500,
     timeout: float = 30.0,
     client: Mapping[str, Any] | None = None,
-) -> Search:
+) -> SearchServer:
     """Makes OpenSearch the store of a projection; readers search the alias.
 
     `mappings`, `settings`: of its indexes. `batch`: the most documents in one `_bulk` request. `client`: further
@@ -306,7 +306,7 @@ def elasticsearch(
     batch: int = 500,
     timeout: float = 30.0,
     client: Mapping[str, Any] | None = None,
-) -> Search:
+) -> SearchServer:
     """Makes Elasticsearch the store of a projection; readers search the alias.
 
     The options are those of `opensearch`; `client`: further arguments of `elasticsearch.AsyncElasticsearch`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,6 @@ from todoku.core.outcome import DONE, Abort, Outcome
 from todoku.core.projection import SUPERSEDED, Change
 from todoku.engine.context import Context
 from todoku.engine.jobs.handler import is_async
-from todoku.engine.ledger import Inbox
 from todoku.engine.projections.document_writer import read_change
 from todoku.engine.registry import outgoing
 from todoku.store.store import Store
@@ -29,29 +28,22 @@ _LIMIT: Final = 30.0
 """Seconds that a transaction in another database may take."""
 
 
-class Archive(Protocol):
-    """The App of another database, which has the entries and an inbox."""
-
-    store: Store
-
-    def inbox(self, consumer: str) -> Inbox:
-        """The messages that a consumer has seen."""
-
-
 class Chronicle(msgspec.Struct, frozen=True):
     """Writes the entries of events to a table; `into`: the App of another database than the projection's."""
 
     write: WriteEntries
-    into: Archive | None = None
+    into: Any = None
 
 
-def chronicle(write: WriteEntries, *, into: Archive | None = None) -> Chronicle:
+def chronicle(write: WriteEntries, *, into: Any = None) -> Chronicle:
     """Makes a table the store of a projection: `write(change, tx)` inserts the entries of an event, exactly once.
 
     `tx` is an open connection, which todoku commits. With `into`, an App, it is a connection to that App's database.
     """
     if is_async(write):
         raise InvalidSetting("a chronicle needs a plain function", hint="def write(change, tx): tx.execute(…)")
+    if into is not None and not (isinstance(getattr(into, "store", None), Store) and hasattr(into, "inbox")):
+        raise InvalidSetting(f"into cannot be {into!r}", hint="the App of the other database: into=todoku.App(url)")
     return Chronicle(write, into)
 
 
