@@ -41,6 +41,10 @@ class Index:
         self._client.indices.refresh(index=self._alias)
         return {hit["_id"]: _document(hit) for hit in scan(self._client, index=self._alias, size=1000)}
 
+    def forget(self, id: str) -> None:
+        """Delete a document for good, as a person with access to the server can."""
+        self._client.delete_by_query(index=self._alias, body={"query": {"ids": {"values": [id]}}}, refresh=True)
+
     def close(self) -> None:
         """Give back every connection."""
         self._client.close()

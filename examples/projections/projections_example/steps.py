@@ -129,12 +129,22 @@ def _entries(application: Application) -> Any:
     return application.chronicle.engine.begin()
 
 
+def plant(id: str) -> None:
+    """Delete a document behind todoku's back."""
+    with opened(read_settings(os.environ)) as application:
+        if application.index is None:
+            sys.exit("steps: SEARCH_URL names no search server")
+        application.index.forget(id)
+    print(f"{id} is gone from the index")
+
+
 STEPS: dict[str, Callable[..., None]] = {
     "until": until,
     "kill-worker": kill_worker,
     "search": search,
     "write": write,
     "change": change,
+    "plant": plant,
     "lose": lose,
     "restore": restore,
 }
