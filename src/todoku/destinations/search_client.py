@@ -113,11 +113,11 @@ class ElasticsearchClient:
             answer = await self._client.perform_request(method, path, params=params, headers=headers, body=body)
         except self._errors.ConnectionTimeout as error:
             raise DeliveryError("SEARCH_TIMEOUT", f"no answer in time: {type(error).__name__}") from None
-        except self._errors.ApiError as error:
-            raise SearchError(int(error.status_code), *_named(error.error, error.body)) from None
         except self._errors.UnsupportedProductError:
             text = "this is no Elasticsearch: for OpenSearch use todoku.opensearch"
             raise DeliveryError("SEARCH_DENIED", text) from None
+        except self._errors.ApiError as error:
+            raise SearchError(int(error.status_code), *_named(error.error, error.body)) from None
         except self._errors.TransportError as error:
             raise DeliveryError("SEARCH_DOWN", f"{type(error).__name__}: {error.message}"[:_TEXT]) from None
         return answer.body

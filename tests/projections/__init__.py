@@ -1,0 +1,1 @@
+"""Projections against a real search server, on both databases."""
