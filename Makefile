@@ -26,7 +26,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection show-web screenshots system-packages kafka opensearch node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-web show-web screenshots system-packages kafka opensearch node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -164,6 +164,9 @@ bench-limits: setup ## a limit of 2 per key over 8 processes: never more, and th
 
 bench-http: setup ## ingest and delivery over HTTP beside an empty endpoint and a bare client, one line per bar
 	$(PY) -m bench.http
+
+bench-web: setup ## pages and searches over ten million rows, and what ten open dashboards cost the engine
+	$(PY) -m bench.web
 
 bench-relay: setup ## outbox to NATS, RabbitMQ and Kafka through the daemon beside a bare client, one line per bar
 	$(PY) -m bench.relay

@@ -361,7 +361,12 @@ class App:
         return registered_shells().metrics_app(self)
 
     def web(self, auth: Callable[[Any], Any] | None = None) -> Any:
-        """The dashboard as an ASGI application: `api.mount("/todoku", box.web(auth=…))`; see the page on sign-in."""
+        """Creates the dashboard as an ASGI application: `api.mount("/todoku", box.web())`.
+
+        `auth`: a function, async or not, that takes the request (Starlette's) and returns who makes it: a
+        `todoku.web.viewer.Viewer`, a role ("viewer", "operator" or "admin"), a response to send instead, or None.
+        Without it people sign in to the dashboard with a token, a password or the OpenID provider of the settings.
+        """
         return registered_shells().web_app(self, auth)
 
     def receiver(self, together: GroupCommit) -> Ingest:

@@ -216,8 +216,8 @@ def test_help_is_there(run: Run, arguments: list[str]) -> None:
 
 SECTIONS = {
     "Look": "status stats list show explain tail reasons workers schedules limits batch hooks ledger doctor verify",
-    "Act": "publish enqueue replay cancel settle clear limit pause resume release-expired schedule dlq-sync dlq-rerun "
-    "spool-forward",
+    "Act": "publish enqueue replay edit cancel settle clear limit pause resume release-expired schedule dlq-sync "
+    "dlq-rerun spool-forward",
     "Run": "up run dev",
     "Set up": "migrate copy tokens signing-keys encryption-keys",
 }

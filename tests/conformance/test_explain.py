@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.limit import Limit
-from todoku.engine.diagnostics.explanation import Because, explain
+from todoku.engine.diagnostics.explanation import Because, Sentence, explain
 from todoku.store.deliveries import Filter
 
 HOUR = 3600.0
@@ -53,7 +53,10 @@ def test_it_waits_for_its_back_off(ready: World) -> None:
 def test_its_queue_is_paused(ready: World) -> None:
     ready.publish(queue="mail")
     ready.store.queues.pause("mail", SOMEBODY, paused=True)
-    assert causes(ready, one(ready)) == {"paused": Because("paused", "the queue mail is paused", "todoku resume mail")}
+    (because,) = causes(ready, one(ready)).values()
+    assert (because.cause, because.text, because.hint) == ("paused", "the queue mail is paused", "todoku resume mail")
+    assert because.parts == (Sentence("the queue {name} is paused", {"name": "mail"}),)
+    assert because.advice == (Sentence("todoku resume {name}", {"name": "mail"}),)
 
 
 def test_the_breaker_of_its_destination_is_open(ready: World) -> None:

@@ -95,3 +95,27 @@ def test_an_empty_fingerprint_selects_those_without_a_traceback(world: World) ->
         which = Filter(fingerprint=fingerprint)
         assert [row.id for row in world.store.deliveries.find(which).items] == [id]
         assert world.store.acts.replay(which, SOMEBODY, dry_run=True).changed == (id,)
+
+
+def test_dead_letters_are_counted_by_cause_as_by_any_other_filter(world: World) -> None:
+    """The index by cause gives the same numbers as the rows."""
+    world.publish(4)
+    claims = world.claim(world.worker())
+    for claim, reason in zip(claims, ("REFUSED", "REFUSED", "TIMEOUT", None), strict=True):
+        if reason is not None:
+            world.settle([claim], aborted(reason))
+        world.advance(10)
+    (row,) = world.store.deliveries.find(Filter(reason="TIMEOUT")).items
+    for which, number in (
+        (Filter(status="aborted"), 3),
+        (Filter(status="aborted", reason="REFUSED"), 2),
+        (Filter(status="aborted", reason="REFUSED", destination="nowhere"), 0),
+        (Filter(status="aborted", fingerprint=""), 3),
+        (Filter(status="aborted", fingerprint="f00d"), 0),
+        (Filter(status="aborted", since=row.updated_at), 1),
+        (Filter(status="aborted", until=row.updated_at), 2),
+    ):
+        assert world.store.deliveries.count(which, most=100) == number, which
+        beside = msgspec.structs.replace(which, topic="order.created")
+        assert world.store.deliveries.count(beside, most=100) == number, which
+    assert world.store.deliveries.count(Filter(status="aborted"), most=2) == 2

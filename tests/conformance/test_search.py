@@ -15,10 +15,10 @@ from todoku.core.limit import Limit
 from todoku.core.search import Criteria
 from todoku.engine.diagnostics.explanation import explain
 from todoku.store.deliveries import Filter
-from todoku.store.search import Found
+from todoku.store.search import SearchPage
 
 
-def ids(found: Found) -> list[int]:
+def ids(found: SearchPage) -> list[int]:
     return [each.id for each in found.items]
 
 

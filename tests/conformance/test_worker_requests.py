@@ -131,7 +131,7 @@ def test_what_each_worker_holds_is_listed_the_oldest_first(world: World) -> None
     one = next(row for row in held if row.worker == first)
     assert (one.topic, one.destination, one.queue, one.attempt) == ("order.old", "warehouse", "warehouse", 1)
     assert str(one.message_id) == old[0].message_id
-    assert held[0].claimed_at < next(row for row in held if row.id == new[0].id).claimed_at
+    assert one.claimed_at < next(row for row in held if row.id == new[0].id).claimed_at
     assert world.store.leases.held_by([], most=3) == ()
     assert world.store.leases.held_by([uuid4()], most=3) == ()
 

@@ -14,7 +14,7 @@ from todoku.core.errors import InvalidAct
 from todoku.core.search import (
     NAMES,
     Partial,
-    Query,
+    Search,
     Term,
     check_path,
     criteria,
@@ -88,7 +88,7 @@ terms = some.one_of(
 
 @given(some.lists(terms, max_size=8))
 def test_a_search_is_read_from_the_text_it_is_written_as(made: list[Term]) -> None:
-    query = Query(tuple(made))
+    query = Search(tuple(made))
     assert parse(str(query)) == query
 
 

@@ -115,7 +115,10 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said[MasterKeys] = (format_master_key("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
     said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))
     said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
-    text, value = ("all", "all") if name == "encrypt" else said[optional.get(name) or type(getattr(Settings(), name))]
+    chosen = {"encrypt": "all", "trace_url": "https://jaeger.example/{trace_id}"}
+    text, value = (
+        (chosen[name], chosen[name]) if name in chosen else said[optional.get(name) or type(getattr(Settings(), name))]
+    )
     if name == "tracebacks":
         text, value = "full", "full"
     if name == "span_ratio":

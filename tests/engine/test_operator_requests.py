@@ -23,6 +23,7 @@ from todoku.engine.worker.worker import Worker
 
 
 def ask(world: World, worker: Worker) -> HandlerStacks:
+    until(lambda: worker.health().state != "starting", what="the worker to have its lease")
     found = workers.ask_stacks(world.store, worker.health().worker_id, SOMEBODY, wait=60)
     assert found.stacks is not None
     return found.stacks
@@ -61,8 +62,8 @@ def test_a_worker_that_is_drained_from_afar_gives_back_what_has_not_started_and_
         assert started.wait(30)
         id = worker.health().worker_id
         workers.drain(world.store, id, SOMEBODY)
+        until(lambda: worker.health().state == "draining", what="draining")
         until(lambda: worker.health().held == len(ran), what="the rest to be given back")
-        assert worker.health().state == "draining"
         assert [one.status for one in workers.list_workers(world.store)] == ["draining"]
         go.set()
         until(lambda: worker.health().held == 0, what="what ran to be settled")

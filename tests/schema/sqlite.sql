@@ -33,7 +33,7 @@ CREATE TABLE todoku_attempt (
     error           text,
     worker_id       text,
     response_status integer
-, response text, message_seq integer, traceback text, fingerprint text) strict;
+, response text, message_seq integer, traceback text, fingerprint text, run_ms integer, final integer) strict;
 
 CREATE INDEX todoku_attempt_delivery on todoku_attempt (delivery_id, epoch);
 
@@ -116,6 +116,9 @@ CREATE TABLE todoku_delivery (
     check ((status = 'sending') = (worker_id is not null))
 ) strict;
 
+CREATE INDEX todoku_delivery_cause on todoku_delivery (reason, destination, fingerprint, updated_at)
+    where status = 'aborted';
+
 CREATE INDEX todoku_delivery_dead on todoku_delivery (id)
     where status = 'aborted';
 
@@ -139,6 +142,9 @@ CREATE INDEX todoku_delivery_gate_running on todoku_delivery (gate)
 
 CREATE INDEX todoku_delivery_lane on todoku_delivery (lane, id)
     where lane is not null and status <> 'aborted';
+
+CREATE INDEX todoku_delivery_lane_dead on todoku_delivery (lane, id)
+    where status = 'aborted' and lane is not null;
 
 CREATE INDEX todoku_delivery_message on todoku_delivery (message_seq);
 
@@ -209,7 +215,7 @@ CREATE TABLE todoku_history (
     attempts     integer not null,
     replay_count integer not null,
     worker_id    text
-) strict;
+, run_ms integer) strict;
 
 CREATE INDEX todoku_history_finished on todoku_history (finished_at);
 
@@ -248,6 +254,12 @@ CREATE TABLE todoku_inbox_sequence (
     primary key (consumer, key)
 ) strict, without rowid;
 
+CREATE TABLE todoku_label (
+    label       text not null,
+    message_seq integer not null,
+    primary key (label, message_seq)
+) strict, without rowid;
+
 CREATE TABLE todoku_lane (
     id          integer primary key,
     queue       text not null,
@@ -263,6 +275,8 @@ CREATE INDEX todoku_lane_due on todoku_lane (queue, destination, ready_at, id)
     where worker_id is null and parked = 0;
 
 CREATE INDEX todoku_lane_owner on todoku_lane (worker_id) where worker_id is not null;
+
+CREATE INDEX todoku_lane_parked on todoku_lane (queue) where parked = 1;
 
 CREATE TABLE todoku_ledger (
     scope       text not null,
@@ -306,6 +320,41 @@ CREATE INDEX todoku_message_key_hash on todoku_message (key_hash) where key_hash
 CREATE TABLE todoku_migration (
     version integer primary key, name text not null, checksum text not null, applied_at integer not null) strict;
 
+CREATE TABLE todoku_projection (
+    name       text primary key,
+    kind       text not null,
+    state      text not null default 'running' check (state in ('running', 'stopped')),
+    why        text,
+    revision   integer not null default 1,
+    readable   integer not null default 0,
+    created_at integer not null,
+    updated_at integer not null
+) strict;
+
+CREATE TABLE todoku_projection_index (
+    projection text not null,
+    name       text not null,
+    generation integer not null,
+    role       text not null check (role in ('live', 'building', 'kept')),
+    written    integer not null default 1,
+    phase      text not null default '' check (phase in ('', 'waiting', 'filling', 'catching_up', 'comparing', 'ready')),
+    position   text,
+    step       integer not null default 0,
+    copied     integer not null default 0,
+    expected   integer not null default 0,
+    rejected   integer not null default 0,
+    created_at integer not null,
+    updated_at integer not null,
+    primary key (projection, name)
+) strict;
+
+CREATE TABLE todoku_projection_writer (
+    projection text not null,
+    worker_id  text not null,
+    revision   integer not null,
+    primary key (projection, worker_id)
+) strict, without rowid;
+
 CREATE TABLE todoku_queue (
     name       text primary key,
     paused     integer not null default 0,
@@ -339,7 +388,7 @@ CREATE TABLE todoku_schedule (
     next_run_at integer,
     paused      integer not null default 0,
     updated_at  integer not null
-, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text) strict;
+, source text not null default 'stored' check (source in ('code', 'stored')), seen_at integer, last_run_at integer, last_message_id text, error text, missed_slots integer not null default 0, missed_last integer not null default 0, missed_at integer) strict;
 
 CREATE INDEX todoku_schedule_due on todoku_schedule (next_run_at) where paused = 0;
 
@@ -385,4 +434,4 @@ CREATE TABLE todoku_worker (
     state      text not null default 'running',
     started_at integer not null,
     expires_at integer not null
-) strict;
+, slots integer, version text, drain_requested integer not null default 0, stack_request integer not null default 0, stacks_answer integer, stacks_at integer, stacks text) strict;

@@ -137,6 +137,8 @@ def everything(world: World) -> None:
     store.acts.purge(Filter(ids=(claims[2].id,)), SOMEBODY)
     store.audit.record(SOMEBODY, "start replay", ["act:1"])
     store.acts.repeat([(claims[4].id, world.drafts()[0])], SOMEBODY)
+    store.acts.publish(world.drafts()[0], SOMEBODY)
+    store.acts.record("open", "message:1", SOMEBODY)
     world.claim(worker)
     store.leases.end(worker, lost=True)
     world.claim_suspect(world.worker())

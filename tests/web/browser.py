@@ -26,7 +26,7 @@ from playwright.sync_api import (
 T = TypeVar("T")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: make system-packages")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: `make system-packages`")
 
 _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -46,7 +46,7 @@ def fill(world: World, box: App) -> None:
     world.publish(1, to=["mailer"])
     world.claim(worker, destinations=["mailer"])
     world.publish(
-        1, topic=HOSTILE[:200], to=[HOSTILE], key=UNPRINTABLE, headers={"x-evil": HOSTILE, "correlation-id": HOSTILE},
+        1, topic="order.evil", to=[HOSTILE], key=UNPRINTABLE, headers={"x-evil": HOSTILE, "correlation-id": HOSTILE},
         payload=lambda _: {HOSTILE: [UNPRINTABLE, {"password": "secret"}]},
     )  # fmt: skip
     trace = Traceback(TRACE, TRACE, "f00d")

@@ -176,3 +176,21 @@ def test_everything_is_reached_by_keys(browser_page: Page, world: World, box: Ap
     press("g")
     press("o")
     expect(browser_page.locator("h1")).to_have_text("Overview")
+
+
+def test_what_a_search_finds_is_selected_or_taken_as_a_whole(browser_page: Page, world: World) -> None:
+    first, second, third = bury(world, 3, topic="order.paid")
+    browser_page.goto("/deliveries?q=status:aborted")
+    browser_page.locator(f"#pick-{first}").check()
+    expect(browser_page.locator("[data-picked]")).to_have_text("1 selected")
+    browser_page.locator("#bulk").get_by_role("button", name="Delete").click()
+    expect(browser_page.locator("h1")).to_have_text("Delete: one delivery")
+    confirm(browser_page, "junk")
+    expect(browser_page.locator(".state")).to_have_text("finished")
+    browser_page.goto("/deliveries?q=status:aborted")
+    browser_page.get_by_text("Run again: all found…").click()
+    expect(browser_page.locator("h1")).to_have_text("Run again: 2 deliveries")
+    confirm(browser_page, "mended")
+    expect(browser_page.locator(".state")).to_have_text("finished")
+    expect(browser_page.locator("#act")).to_contain_text("status:aborted")
+    assert sorted(row.id for row in world.deliveries(status="pending")) == [second, third]

@@ -92,7 +92,7 @@ def test_pages_are_json_too_and_errors_are_pages(served: Server) -> None:
     client = served.client()
     answer = client.get("/", headers={"accept": "application/json"})
     assert answer.status_code == 200
-    assert answer.json() == served.ask("GET", "/overview" if "counts" not in answer.json() else "/statistics")
+    assert answer.json().keys() == served.ask("GET", "/overview").keys()
     missing = client.get("/static/none.js")
     assert missing.status_code == 404
 

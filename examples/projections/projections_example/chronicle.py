@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,8 +35,7 @@ def write_entry(change: todoku.Change, tx: Any) -> None:
 
 def _execute(tx: Any, sql: str, values: tuple[object, ...]) -> Any:
     """sqlite3 writes a parameter `?`, psycopg `%s`."""
-    postgres = type(tx).__module__.startswith("psycopg")
-    return tx.execute(sql.replace("?", "%s") if postgres else sql, values)
+    return tx.execute(sql if isinstance(tx, sqlite3.Connection) else sql.replace("?", "%s"), values)
 
 
 class Chronicle:

@@ -7,6 +7,7 @@ import msgspec
 from todoku.api.auth import Gate
 from todoku.app import App
 from todoku.core.settings import Settings
+from todoku.engine.diagnostics.shared_numbers import SharedNumbers
 from todoku.engine.diagnostics.verification_task import VerificationTask
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.outbox import Outbox
@@ -14,11 +15,13 @@ from todoku.store.store import Store
 
 
 class RequestContext(msgspec.Struct, frozen=True):
-    """An App, the gate that admits requests, and the group commit of concurrent publishes. Its calls block."""
+    """An App, the gate that admits requests, the group commit of concurrent publishes, and the numbers that all viewers
+    share. Its calls block."""
 
     box: App
     gate: Gate
     group_commit: GroupCommit
+    numbers: SharedNumbers
     verification: VerificationTask = msgspec.field(default_factory=VerificationTask)
 
     @property

@@ -25,6 +25,7 @@ from todoku.api.request_frame import RequestFrame
 from todoku.app import App
 from todoku.core.proxies import proxies
 from todoku.core.scope import is_public
+from todoku.engine.diagnostics.shared_numbers import SharedNumbers
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.api_tokens import TokenChecker
 from todoku.engine.observability.count_report import CountReports
@@ -115,7 +116,7 @@ def context_of(box: App) -> RequestContext:
         proxies=proxies(settings.trusted_proxies),
         failures=AuthFailures(box.telemetry.metrics),
     )
-    return RequestContext(box, gate, GroupCommit(box.outbox))
+    return RequestContext(box, gate, GroupCommit(box.outbox), SharedNumbers(box.store, settings))
 
 
 def server_routes(

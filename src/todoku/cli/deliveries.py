@@ -53,10 +53,8 @@ def message_of(box: App, id: UUID | int) -> UUID | None:
     """The id of the message that an ID names by itself, or by one of its deliveries."""
     if isinstance(id, UUID):
         return id
-    for status in (None, "succeeded"):
-        for found in box.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
-            return found.message_id
-    return None
+    found = box.store.deliveries.get(id)
+    return None if found is None else found.message_id
 
 
 @click.command()
@@ -328,7 +326,7 @@ def _follow(box: App, since: float, interval: float, end: float | None) -> Itera
     """Yields each event once, until `end` on the monotonic clock."""
     following = EventTail(box.store, since=since)
     while True:
-        yield from following.poll()
+        yield from following.poll().events
         if end is not None and time.monotonic() >= end:
             return
         time.sleep(max(interval, 0.05))

@@ -10,6 +10,7 @@ import click
 from todoku.cli.batches import batch, hooks
 from todoku.cli.database import copy_command, doctor, migrate, verify
 from todoku.cli.deliveries import explain, ledger, list_, reasons, search, stats, tail
+from todoku.cli.edit import edit
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
 from todoku.cli.messages import enqueue, publish, show
@@ -33,7 +34,7 @@ SECTIONS: Final = {
         *(schedules, limits, batch, hooks, ledger, settings, doctor, verify),
     ),
     "Act; what you change is audited, with your name and reason": (
-        *(publish, enqueue, replay, cancel, settle, clear),
+        *(publish, enqueue, replay, edit, cancel, settle, clear),
         *(limit, pause, resume, release_expired, schedule, projection, dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),

@@ -68,7 +68,7 @@ class Term(msgspec.Struct, frozen=True):
         return f"{self.name}.{self.field}:{value}" if self.field else f"{self.name}:{value}"
 
 
-class Query(msgspec.Struct, frozen=True):
+class Search(msgspec.Struct, frozen=True):
     """A search as it was written: `parse(str(query)) == query`."""
 
     terms: tuple[Term, ...] = ()
@@ -84,10 +84,10 @@ class Query(msgspec.Struct, frozen=True):
         """The (field, value) pairs of `payload` or `header`."""
         return tuple(dict.fromkeys((term.field, term.value) for term in self.terms if term.name == name))
 
-    def replaced(self, name: str, *values: str) -> Query:
+    def replaced(self, name: str, *values: str) -> Search:
         """The same search with these values of a name instead of its own."""
         kept = (term for term in self.terms if term.name != name)
-        return Query((*(Term(name, value) for value in values), *kept))
+        return Search((*(Term(name, value) for value in values), *kept))
 
 
 class Criteria(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
 
 
-def parse(text: str) -> Query:
+def parse(text: str) -> Search:
     """Reads a search. InvalidAct names the word that is wrong, and what is possible."""
     if len(text) > MAX_TEXT:
         raise InvalidAct(f"the search has {len(text)} characters", hint=f"{MAX_TEXT} are allowed")
@@ -123,11 +123,11 @@ def parse(text: str) -> Query:
     terms = tuple(_terms(text))
     if len(terms) > MAX_TERMS:
         raise InvalidAct(f"the search has {len(terms)} words", hint=f"{MAX_TERMS} are allowed")
-    criteria(Query(terms), datetime(2000, 1, 1, tzinfo=UTC))  # refuses wrong values
-    return Query(terms)
+    criteria(Search(terms), datetime(2000, 1, 1, tzinfo=UTC))  # refuses wrong values
+    return Search(terms)
 
 
-def criteria(query: Query, now: datetime) -> Criteria:
+def criteria(query: Search, now: datetime) -> Criteria:
     """What a search asks for at the moment `now`, to which `since:2h` is relative."""
     ids, words = _ids_and_words(query)
     since, until = (_moments(query, name, now) for name in ("since", "until"))
@@ -302,7 +302,7 @@ def _topic(value: str) -> str:
     return value
 
 
-def _ids_and_words(query: Query) -> tuple[list[int | UUID], tuple[str, ...]]:
+def _ids_and_words(query: Search) -> tuple[list[int | UUID], tuple[str, ...]]:
     """The ids that are asked for, by name or as bare words, and the other bare words."""
     ids: list[int | UUID] = []
     for value in query.values("id"):
@@ -332,7 +332,7 @@ def _path(path: str) -> str:
     return path if _is_path(path) else _refuse("payload", path, f"names with dots, {_MAX_DEPTH} at most: customer.id")
 
 
-def _moments(query: Query, name: str, now: datetime) -> list[datetime]:
+def _moments(query: Search, name: str, now: datetime) -> list[datetime]:
     return [_moment(name, value, now) for value in query.values(name)]
 
 

@@ -82,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The most concurrent connections to the HTTP API. None: half of the process's limit of open files."""
     api_connections_per_address: int | None = None
     """The most of them from one address (IPv6: from one /64). None: half of `api_connections`."""
+    trace_url: str | None = None
+    """Where the dashboard links to for a trace: a URL with `{trace_id}`."""
     guardrail_db_failures: int = 3
     unknown_after_sec: float = 600.0
     ledger_ttl: float = 2 * DAY
@@ -272,6 +274,10 @@ def _check(values: dict[str, object]) -> Settings:
         raise InvalidSetting(f"port cannot be {settings.port}", hint="0 to 65535; 0 means any free port")
     if not 0 <= settings.span_ratio <= 1:
         raise InvalidSetting(f"span_ratio cannot be {settings.span_ratio}", hint="give a share from 0 to 1")
+    if (url := settings.trace_url) is not None and not (
+        "{trace_id}" in url and url.startswith(("https://", "http://"))
+    ):
+        raise InvalidSetting(f"trace_url cannot be {url!r}", hint="for example https://jaeger.example/trace/{trace_id}")
     proxies(settings.trusted_proxies)
     check_issuer(settings.oidc_issuer, settings.oidc_client_id)
     role_rules(settings.oidc_roles)

@@ -21,7 +21,7 @@ from todoku.core.scope import is_public
 from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
-from todoku.daemon.banner import Banner, banner, read_facts
+from todoku.daemon.banner import Banner, banner, command, read_facts
 from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import DemoPublisher, DemoReceiver
 from todoku.daemon.demo_shop import create_demo_app
@@ -216,16 +216,21 @@ class Daemon:
         self._http: HttpThread | None = None
         self.address = "no HTTP"
         if options.http:
-            host = settings.host if options.host is None else options.host
-            listening = listen(host, settings.port if options.port is None else options.port)
-            refuse_public_credentials(settings, listening)
-            if options.is_open:
-                refuse_open(listening)
-            self.address = listening_url(listening)
-            view = HealthView(self.supervisor, box, without_password(settings.database))
-            self._http = HttpThread(
-                lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
-            )
+            self._http = self._serve_http(options)
+
+    def _serve_http(self, options: DaemonOptions) -> HttpThread:
+        """Binds the socket. Raises CannotStart if the port is taken, or if the address would serve strangers."""
+        box, settings = self.box, self.box.settings
+        host = settings.host if options.host is None else options.host
+        listening = listen(host, settings.port if options.port is None else options.port)
+        refuse_public_credentials(settings, listening)
+        if options.is_open:
+            refuse_open(listening)
+        self.address = listening_url(listening)
+        view = HealthView(self.supervisor, box, without_password(settings.database))
+        return HttpThread(
+            lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+        )
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""
@@ -306,7 +311,8 @@ def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Bann
         running = "a demonstration (topics demo.*, one message fails on purpose); run yours with --app module:attribute"
     else:
         running = "no App; name yours with --app module:attribute, or see a demonstration with --demo"
-    ending = (("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
+    entering = ("sign in", _describe_sign_in(daemon, options))
+    ending = (entering, ("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
     try:
         shown = banner(
             read_facts(daemon.box, daemon.address), running=running, database=options.database, schema=options.schema
@@ -314,6 +320,14 @@ def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Bann
     except TodokuError:  # the database went away: the guardrail reports it
         shown = Banner(f"todoku is running on {daemon.address}", (("running", running),))
     return Banner(shown.title, (*shown.lines, *ending))
+
+
+def _describe_sign_in(daemon: Daemon, options: DaemonOptions) -> str:
+    """How a person gets into the dashboard."""
+    if options.is_open:
+        return f"not needed from this machine (--open): {daemon.address}/"
+    create = command("users", "create", "NAME", database=options.database, schema=options.schema)
+    return f"{daemon.address}/sign-in with a token of the scope read, operate or admin, or as a user: {create}"
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -125,11 +125,18 @@ class BulkActs:
         return Preview(_at_most(operations.count_matching(store, which, _STATUSES[act]), limit))
 
     def start(
-        self, act: ActName, which: Filter, signed: Signed, *, limit: int | None = None, rate: float | None = None
+        self,
+        act: ActName,
+        which: Filter,
+        signed: Signed,
+        *,
+        limit: int | None = None,
+        rate: float | None = None,
+        selected: tuple[str, ...] = (),
     ) -> BulkAct:
         """Starts an act on what matches now, or lets it wait for its turn. Blocks for the count and the audit entry.
 
-        InvalidAct: too many wait already.
+        `selected` describes the filter, if its fields do not. InvalidAct: too many wait already.
         """
         counted, store = self.preview(act, which, limit=limit), self._outbox.store
         now = store.ping()
@@ -139,7 +146,7 @@ class BulkActs:
             narrowed = msgspec.structs.replace(narrowed, until=until)
         order = _Order(id, act, narrowed, signed, limit, rate, threading.Event())
         made = BulkAct(
-            id=id, act=act, selected=_describe(which), by=signed.by, why=signed.why, limit=limit, rate=rate,
+            id=id, act=act, selected=selected or _describe(which), by=signed.by, why=signed.why, limit=limit, rate=rate,
             state="waiting", total=counted.number, created_at=moment(now),
         )  # fmt: skip
         self._refuse_too_many()

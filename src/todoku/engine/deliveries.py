@@ -16,6 +16,7 @@ from todoku.engine.operations import ActResult, Replayed
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
 from todoku.engine.repetition import RouteTo
+from todoku.engine.search import Searcher, SearchResult
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter, Page
@@ -117,6 +118,17 @@ class Deliveries:
     afind = asynchronous(find)
 
     @blocking("box.deliveries")
+    async def search(self, text: str, *, cursor: str | None = None, limit: int = 50) -> SearchResult:
+        """Searches deliveries, finished or not, newest first: `status:failed topic:order.* payload.order_id:42`.
+
+        Each of its `items` has a `delivery`, and `why` it waits. InvalidAct: a word is wrong.
+        """
+        searcher = Searcher(self._outbox.store, self._outbox.settings)
+        return await in_thread(lambda: searcher.search(text, reader="admin", cursor=cursor, limit=limit))
+
+    asearch = asynchronous(search)
+
+    @blocking("box.deliveries")
     async def replay(
         self,
         *ids: Id,
@@ -186,9 +198,8 @@ class Deliveries:
     # ------------------------------------------------------------------------------------------- inside
 
     def _get(self, id: int) -> Delivery:
-        for status in (None, "succeeded"):
-            for found in self._outbox.store.deliveries.find(Filter(ids=(id,), status=status), limit=1).items:
-                return found
+        if (found := self._outbox.store.deliveries.get(id)) is not None:
+            return found
         raise NotThere(f"there is no delivery {id}", hint="box.deliveries.find(…) lists them; old ones are pruned")
 
     def _act(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from todoku.core.errors import InvalidAct
-from todoku.core.search import Query, criteria, parse
+from todoku.core.search import Search, criteria, parse
 from todoku.core.topic_pattern import matches
 from todoku.store.attempts import Event
 from todoku.store.columns import EPOCH
@@ -18,7 +21,18 @@ OVERLAP: Final = 5.0
 _WORDS: Final = ("", "id", "topic", "destination", "status", "reason", "error", "key")
 """The words of a search that events can be filtered by."""
 
-EVENTS: Final = ("published", "succeeded", "failed", "aborted")
+LONGEST: Final = 600.0
+"""Seconds of the past that a page may ask for."""
+
+MOST: Final = 500
+"""Events of each kind that one poll reads."""
+
+
+class Polled(msgspec.Struct, frozen=True):
+    """Events that no poll before returned, oldest first. `cut`: there were more than one poll reads."""
+
+    events: list[Event]
+    cut: bool
 
 
 class EventTail:
@@ -30,18 +44,21 @@ class EventTail:
         self._last = self._begin
         self._seen: dict[tuple[str, str], float] = {}
 
-    def poll(self) -> list[Event]:
+    def poll(self) -> Polled:
         """The events since the last poll, oldest first: at most some hundreds of each kind."""
         now = self._store.ping()
         since = max(self._begin, self._last - OVERLAP)
-        new = [
-            event
-            for event in self._store.attempts.tail(since=since)
-            if self._seen.setdefault((event.what, event.mark), now) == now
-        ]
+        found = self._store.attempts.tail(since=since, limit=MOST)
+        new = [event for event in found if self._seen.setdefault((event.what, event.mark), now) == now]
+        kinds = Counter(event.what for event in new)
         self._seen = {mark: at for mark, at in self._seen.items() if at > now - 4 * OVERLAP - (now - self._last)}
         self._last = now
-        return new
+        return Polled(new, cut=max(kinds.values(), default=0) >= MOST)
+
+
+def poll_since(store: Store, moment: float) -> Polled:
+    """The events since a moment in unix seconds of the database, ten minutes ago at most, some of them from before."""
+    return EventTail(store, since=min(max(0.0, store.ping() - moment + OVERLAP), LONGEST)).poll()
 
 
 def event_filter(text: str) -> Callable[[Event], bool]:
@@ -54,7 +71,7 @@ def event_filter(text: str) -> Callable[[Event], bool]:
     return _matcher(query)
 
 
-def _matcher(query: Query) -> Callable[[Event], bool]:
+def _matcher(query: Search) -> Callable[[Event], bool]:
     wanted = criteria(query, EPOCH)
     words = [word.lower() for word in (*wanted.words, *wanted.errors)]
     checks: list[Callable[[Event], bool]] = []

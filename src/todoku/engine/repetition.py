@@ -1,7 +1,7 @@
-"""Repetition: a succeeded delivery as a new message, with the same content, to the same destination alone.
+"""Repetition: a delivery as a new message, with the same content or an edited one, to the same destination alone.
 
 The new message has no idempotency key, or the ledger would call it done, and is no member of the batch of the first. A
-label names the first message, `todoku.again_of:<id>`, so that one is found by the other.
+label names the first message, `todoku.again_of:<id>` or `todoku.edited_of:<id>`, so that one is found by the other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ from todoku.store.messages import Repeatable, StoredMessage
 AGAIN_OF: Final = "todoku.again_of:"
 """The label of a message that runs another one again, before the id of that."""
 
+EDITED_OF: Final = "todoku.edited_of:"
+"""The label of a message that runs another one again with an edited content, before the id of that."""
+
+_FIELD_LABEL: Final = "payload."
+"""Labels of searched fields begin with this (`core.search.field_label`)."""
+
 RouteTo = Callable[[str], Route | None]
 """How the App sends messages to a destination; None: the App does not declare it."""
 
@@ -43,24 +49,32 @@ def again_drafts(
     refused: Counter[str] = Counter()
     for row in rows:
         try:
-            drafts.append((row.delivery.id, _again_draft(outbox, row.delivery, row.message, route_to)))
+            drafts.append((row.delivery.id, again_draft(outbox, row.delivery, row.message, route_to)))
         except (CannotOpen, InvalidAct, InvalidMessage) as error:
             refused[str(error)] += 1
     return drafts, refused
 
 
-def _again_draft(outbox: Outbox, delivery: Delivery, message: StoredMessage, route_to: RouteTo) -> Draft:
-    """Returns one of them, encrypted if its message was.
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator has edited: the body, the headers of an HTTP request, or both. None: as it was."""
+
+    body: bytes | None = None
+    headers: dict[str, str] | None = None
+
+
+def again_draft(
+    outbox: Outbox, delivery: Delivery, message: StoredMessage, route_to: RouteTo, instead: Replacement | None = None
+) -> Draft:
+    """Returns the draft that runs a delivery again, encrypted if its message was.
 
     InvalidAct: the message has a key, and only the App that declares the destination knows whether its keys are ordered
     or limited. CannotOpen: it is encrypted, and its key is gone or not here. InvalidMessage: it breaks today's schema.
     """
     request = request_of(message.headers)
     sealed = kind_of(message.content_type)
-    body = outbox.opener.body(str(message.id), message.topic, message.content_type, message.payload_bytes or b"")
-    labels = _labels(message)
+    body, labels = _body(outbox, message, instead), _labels(message, instead)
     if request is not None and request.source is None:
-        made = _request_draft(outbox, message, body)
+        made = _request_draft(outbox, message, body, None if instead is None else instead.headers)
         made = msgspec.structs.replace(made, labels=labels)
         return outbox.sealer.seal_request(made, body=sealed is not None)
     content_type = message.content_type if sealed is None else sealed.inner
@@ -70,7 +84,7 @@ def _again_draft(outbox: Outbox, delivery: Delivery, message: StoredMessage, rou
         topic=message.topic,
         type=message.type,
         key=message.key,
-        payload=(message.payload if sealed is None else body.decode()) if is_text else None,
+        payload=body.decode() if is_text else None,
         payload_bytes=None if is_text else body,
         content_type=content_type,
         headers=_without(message.headers, BATCH),
@@ -79,12 +93,29 @@ def _again_draft(outbox: Outbox, delivery: Delivery, message: StoredMessage, rou
     )
     if request is not None:  # a callback: its body was made by todoku, and its secret headers belong to its source
         return made
-    return outbox.finished(made) if sealed is None else outbox.sealer.seal(made)
+    if sealed is None:
+        return outbox.finished(made)
+    return outbox.sealer.seal(outbox.searched.labelled(made, keyed=True) if outbox.searched.declared else made)
 
 
-def _request_draft(outbox: Outbox, message: StoredMessage, body: bytes) -> Draft:
+def _body(outbox: Outbox, message: StoredMessage, instead: Replacement | None) -> bytes:
+    if instead is not None and instead.body is not None:
+        return instead.body
+    return stored_body(outbox, message)
+
+
+def stored_body(outbox: Outbox, message: StoredMessage) -> bytes:
+    """Returns the body of a stored message, decrypted. CannotOpen: its key is gone, or not here."""
+    if message.payload is not None:
+        return message.payload.encode()
+    return outbox.opener.body(str(message.id), message.topic, message.content_type, message.payload_bytes or b"")
+
+
+def _request_draft(outbox: Outbox, message: StoredMessage, body: bytes, headers: dict[str, str] | None) -> Draft:
     """The same request, with its secret headers in the clear: they are bound to the message that has them."""
     request, store = outbox.opener.request(message), outbox.store
+    if headers is not None:
+        request = msgspec.structs.replace(request, headers=headers)
     if request.queue is None and request.flow is not None:
         flow_control.ensure(store, request.flow)
     fifo = request.queue is not None and request_queues.ensure(store, request.queue) == 1
@@ -125,10 +156,12 @@ def _leg(
     )
 
 
-def _labels(message: StoredMessage) -> str:
+def _labels(message: StoredMessage, instead: Replacement | None) -> str:
+    """Its labels, and one that names it. Those of searched fields are made anew for another payload."""
     before: list[str] = [] if message.labels is None else msgspec.json.decode(message.labels, type=list[str])
-    kept = [label for label in before if not label.startswith(AGAIN_OF)]
-    return msgspec.json.encode([*kept, f"{AGAIN_OF}{message.id}"]).decode()
+    dropped = (AGAIN_OF, EDITED_OF, *(() if instead is None else (_FIELD_LABEL,)))
+    kept = [label for label in before if not label.startswith(dropped)]
+    return msgspec.json.encode([*kept, f"{AGAIN_OF if instead is None else EDITED_OF}{message.id}"]).decode()
 
 
 def _without(headers: str | None, *names: str) -> str | None:

@@ -14,7 +14,18 @@ import msgspec
 from todoku.core.errors import InvalidAct
 from todoku.core.redaction import is_sensitive
 from todoku.core.sealed import MasterKeys
-from todoku.core.search import NAMES, PREFIXES, STATUSES, Criteria, Partial, criteria, field_label, last_word, parse
+from todoku.core.search import (
+    NAMES,
+    PREFIXES,
+    STATUSES,
+    Criteria,
+    Partial,
+    Term,
+    criteria,
+    field_label,
+    last_word,
+    parse,
+)
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.explanation import Because, explain
 from todoku.engine.searched_fields import is_masked, keyed_label
@@ -22,6 +33,10 @@ from todoku.store.deliveries import Delivery
 from todoku.store.store import Store
 
 MOST_SUGGESTIONS: Final = 20
+MOST_IDS: Final = 10_000
+"""Deliveries that an act on a search takes: every batch of the act carries their numbers."""
+
+_LOOKED_AT_FOR_IDS: Final = 200_000
 
 
 class FoundDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +60,13 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     sealed: int
     complete: bool
     notes: tuple[str, ...]
+
+
+class FoundIds(msgspec.Struct, frozen=True):
+    """Numbers of deliveries, newest first. `complete` is False if there are, or may be, more."""
+
+    ids: tuple[int, ...]
+    complete: bool
 
 
 class Suggestion(msgspec.Struct, frozen=True):
@@ -82,6 +104,20 @@ class Searcher:
             notes=notes,
         )
 
+    def find_ids(self, text: str, *, reader: Reader) -> FoundIds:
+        """The numbers of what a text asks for, newest first, for an act on them. InvalidAct: as of `search`."""
+        now = datetime.fromtimestamp(self._store.ping(), UTC)
+        wanted, _ = self._resolved(criteria(parse(text), now), reader)
+        ids: list[int] = []
+        cursor, looked_at = None, 0
+        while len(ids) < MOST_IDS and looked_at < _LOOKED_AT_FOR_IDS:
+            found = self._store.search.find(wanted, cursor=cursor, limit=min(500, MOST_IDS - len(ids)))
+            ids += [each.id for each in found.items]
+            cursor, looked_at = found.next, looked_at + found.looked_at
+            if cursor is None:
+                return FoundIds(tuple(ids), complete=True)
+        return FoundIds(tuple(ids), complete=False)
+
     def explained(self, deliveries: tuple[Delivery, ...]) -> tuple[FoundDelivery, ...]:
         """These deliveries, each with the first cause why it waits: a fixed number of queries for all of them."""
         situations = self._store.search.situations(deliveries)
@@ -99,12 +135,8 @@ class Searcher:
             labels = self._store.search.label_names("payload.", limit=MOST_SUGGESTIONS)
             words += [(name, "a field that is kept for searches") for name in labels if name.startswith(partial.value)]
         else:
-            words = [(f"{partial.name}:{value}", "") for value in self._values(partial)]
-        return tuple(
-            Suggestion(partial.before + word, word, about)
-            for word, about in words[:MOST_SUGGESTIONS]
-            if " " not in word
-        )
+            words = [(str(Term(partial.name, value)), "") for value in self._values(partial)]
+        return tuple(Suggestion(partial.before + word, word, about) for word, about in words[:MOST_SUGGESTIONS])
 
     def _values(self, partial: Partial) -> list[str]:
         name, value = partial.name or "", partial.value

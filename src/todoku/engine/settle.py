@@ -22,6 +22,7 @@ from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.engine.registry import Registry
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.worker_thread import OnFailure, create_thread
+from todoku.store.settlement import RunTimes
 from todoku.store.store import Store
 
 BATCH: Final = 500
@@ -146,8 +147,9 @@ class Settler:
         pairs = [
             (end.claim, end.settlement) for finished, end in zip(batch, ended, strict=True) if not finished.settled
         ]
+        run_ms = {finished.claim.id: int((finished.ended - finished.started) * 1000) for finished in batch}
         for some in _split_by_worker(pairs):
-            lost |= {(claim.id, claim.epoch) for claim in self._settle_until_accepted(some)}
+            lost |= {(claim.id, claim.epoch) for claim in self._settle_until_accepted(some, run_ms)}
         seconds = time.monotonic() - began
         kept = [end for end in ended if (end.claim.id, end.claim.epoch) not in lost] if lost else ended
         self.settled += len(kept)  # before they leave `_hold`: the worker's limit adds both numbers
@@ -175,7 +177,7 @@ class Settler:
             finished.claim, outcome, finished.started, finished.ended, finished.error_type, finished.bound
         )
 
-    def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]]) -> list[Claimed]:
+    def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]], run_ms: RunTimes) -> list[Claimed]:
         """Settles until the database accepts it. Returns the deliveries this worker no longer owned.
 
         Repeating is harmless: a token (id, epoch, worker) works once.
@@ -184,7 +186,7 @@ class Settler:
         wait = 0.02
         while pairs:
             try:
-                report = self._store.claims.settle(pairs)
+                report = self._store.claims.settle(pairs, run_ms)
                 lost += report.lost
                 stuck = {claim.id for claim in report.stuck}
                 pairs = [pair for pair in pairs if pair[0].id in stuck]
@@ -193,17 +195,20 @@ class Settler:
             except (DatabaseUnavailable, DatabaseBusy):
                 pass  # the heartbeat counts and logs it; the outcomes stay in memory
             except StoreError as error:
-                return lost + self._settle_halves(pairs, error)
+                return lost + self._settle_halves(pairs, run_ms, error)
             if self._abandoned.wait(wait * (0.5 + self._chance())):
                 return lost + [claim for claim, _ in pairs]
             wait = min(wait * 2, _LONGEST_WAIT)
         return lost
 
-    def _settle_halves(self, pairs: list[tuple[Claimed, Settlement]], error: StoreError) -> list[Claimed]:
+    def _settle_halves(
+        self, pairs: list[tuple[Claimed, Settlement]], run_ms: RunTimes, error: StoreError
+    ) -> list[Claimed]:
         """Halves a batch that the database refuses until the refused row is alone, so that the others are settled."""
         if len(pairs) > 1:
             middle = len(pairs) // 2
-            return self._settle_until_accepted(pairs[:middle]) + self._settle_until_accepted(pairs[middle:])
+            one, other = pairs[:middle], pairs[middle:]
+            return self._settle_until_accepted(one, run_ms) + self._settle_until_accepted(other, run_ms)
         ((claim, _),) = pairs
         Log(outbox_id=claim.id, adapter=claim.destination).error("SETTLE_REFUSED", error=str(error))
         return [claim]  # no longer held: the heartbeat's next comparison releases it, and it runs again

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.identity import destination_lock, effect_scope, once_scope
-from todoku.core.message import Draft
+from todoku.core.message import Draft, Message
 from todoku.store import gates
 from todoku.store.audit import Signed
 from todoku.store.database import Database, Tx, run_steps
@@ -61,21 +61,40 @@ class ActStore:
         act = _Act("replay", ("aborted",), _replay)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
-    def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed) -> list[UUID]:
-        """Publishes each draft, which runs the succeeded delivery with that number again. Returns the new messages.
+    def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed, *, change: str | None = None) -> list[UUID]:
+        """Publishes each draft, which runs the delivery with that number again. Returns the new messages.
 
         The audit records it twice: of the delivery, which message runs it again; of the message, of which delivery.
+        `change`: the digest of what an operator has edited, for the audit.
         """
+        how, digest = ("again", "") if change is None else ("edited", f", {change}")
 
         def work(tx: Tx) -> list[UUID]:
             messages = run_steps(tx, publish(self._endings.publishing(), [draft for _, draft in drafts]))
             for (id, _), message in zip(drafts, messages, strict=True):
-                both = {f"run again as {message.id}": f"delivery:{id}", f"delivery {id} again": f"message:{message.id}"}
-                for action, target in both.items():
+                first, second = f"run {how} as {message.id}{digest}", f"delivery {id} {how}{digest}"
+                for action, target in ((first, f"delivery:{id}"), (second, f"message:{message.id}")):
                     tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[target])
             return [message.id for message in messages]
 
         return self._database.write("repeat", work) if drafts else []
+
+    def publish(self, draft: Draft, signed: Signed) -> Message:
+        """Publishes a message that an operator has written. The audit records it, unless it is a duplicate."""
+
+        def work(tx: Tx) -> Message:
+            (message,) = run_steps(tx, publish(self._endings.publishing(), [draft]))
+            if not message.duplicate:
+                targets = [f"message:{message.id}"]
+                tx.rows("audit", by=signed.by, why=signed.why, action="publish", targets=targets)
+            return message
+
+        return self._database.write("publish_by_hand", work)
+
+    def record(self, action: str, target: str, signed: Signed) -> None:
+        """Records an act that changes no row, such as opening what is masked. Committed when this returns."""
+        values = {"by": signed.by, "why": signed.why, "action": action}
+        self._database.write("record", lambda tx: tx.rows("audit", **values, targets=[target]))
 
     def cancel(
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False

@@ -37,6 +37,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """The formatted traceback, if the attempt raised; sealed if its message is."""
     fingerprint: str | None = None
     """Equal for failures of the same type in the same functions."""
+    run_ms: int | None = None
+    """How long the handler or the send took, in milliseconds. `started_at` is when its worker claimed it."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class AttemptStore:
 def attempt(row: tuple[Any, ...]) -> Attempt:
     """A row of `attempt_columns` as a value."""
     times = (moment_or_none(row[4]), moment(row[5]))
-    worker, response, final, dead, message_id, traceback, fingerprint = row[8:15]
+    worker, response, final, dead, message_id, traceback, fingerprint, run_ms = row[8:16]
     return build(
         Attempt,
         *row[:4],
@@ -99,4 +101,5 @@ def attempt(row: tuple[Any, ...]) -> Attempt:
         uuid_or_none(message_id),
         traceback,
         fingerprint,
+        run_ms,
     )

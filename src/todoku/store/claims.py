@@ -181,8 +181,10 @@ class ClaimStore:
         """The ledger entries of these claims, as (state, digest) by delivery id, as far as there are any."""
         return self._database.read(lambda tx: settlement.read_effects(tx, claims))
 
-    def settle(self, settled: Sequence[tuple[Claimed, Settlement]]) -> SettleReport:
-        """Writes what attempts came to: ledger, delivery, history, in one transaction (I5).
+    def settle(
+        self, settled: Sequence[tuple[Claimed, Settlement]], run_ms: settlement.RunTimes = settlement.UNTIMED
+    ) -> SettleReport:
+        """Writes what attempts came to: ledger, delivery, history, in one transaction (I5), and how long they ran.
 
         Claims that are not owned any more change nothing and are reported `lost`. Claims that this worker has settled
         before count as settled, so repeating after a lost reply is harmless (a repeated snooze is reported `lost`: it
@@ -194,17 +196,18 @@ class ClaimStore:
         worker = settled[0][0].worker
         first = {pair[0].id: pair for pair in reversed(settled)}
         if len(first) < len(settled):  # an old token beside a new one of the same delivery: each separately
-            one, other = self.settle(list(first.values())), self.settle([p for p in settled if first[p[0].id] is not p])
+            rest = [pair for pair in settled if first[pair[0].id] is not pair]
+            one, other = self.settle(list(first.values()), run_ms), self.settle(rest, run_ms)
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
         try:
-            lost = self._endings.write("settle", lambda tx: self._settle(tx, worker, settled))
+            lost = self._endings.write("settle", lambda tx: self._settle(tx, worker, settled, run_ms))
         except DatabaseBusy:
             # Another connection holds one of these rows. Halve until it is alone, so that the others settle (H11).
             # SQLite has one lock for all of them: smaller parts would only wait for it again and again.
             if len(settled) == 1 or self._database.dialect == "sqlite":
                 return SettleReport(stuck=tuple(claim for claim, _ in settled))
             middle = len(settled) // 2
-            one, other = self.settle(settled[:middle]), self.settle(settled[middle:])
+            one, other = self.settle(settled[:middle], run_ms), self.settle(settled[middle:], run_ms)
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
         return SettleReport(
             lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else [])
@@ -227,19 +230,23 @@ class ClaimStore:
 
     def _transact(self, claim: Claimed, work: Callable[[Any], Outcome], limit: float) -> Outcome | Transacted:
         with self._database.open_transaction(limit) as opened:
+            began = time.monotonic()
             outcome = work(opened.connection)
+            run_ms = {claim.id: int((time.monotonic() - began) * 1000)}
             if not isinstance(outcome, Done):
                 return outcome
             opened.check()
             opened.tx.rows("mark_inbox", consumer=claim.destination, message_id=claim.message_id)
             done = Settlement(status=Status.SUCCEEDED, result=outcome.result)
-            if self._settle(opened.tx, claim.worker, [(claim, done)]):
+            if self._settle(opened.tx, claim.worker, [(claim, done)], run_ms):
                 return Transacted.LOST
             opened.commit()
             return Transacted.SETTLED
 
-    def _settle(self, tx: Tx, worker: UUID, settled: Sequence[settlement.Settled]) -> set[int]:
-        return settlement.settle(tx, worker, settled, ledger_ttl=self._ledger_ttl, endings=self._endings)
+    def _settle(
+        self, tx: Tx, worker: UUID, settled: Sequence[settlement.Settled], run_ms: settlement.RunTimes
+    ) -> set[int]:
+        return settlement.settle(tx, worker, settled, run_ms=run_ms, ledger_ttl=self._ledger_ttl, endings=self._endings)
 
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:

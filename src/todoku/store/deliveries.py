@@ -84,6 +84,9 @@ def parameters(which: Filter) -> dict[str, Any]:
     }
 
 
+_OF_CAUSE: Final = ("reason", "destination", "fingerprint", "since", "until")
+"""The fields of a filter that the index of dead letters by cause answers."""
+
 LOOKED_AT: Final = 20_000
 """Rows that one page of requests looks at: a filter that few of them match gives a short page, and a cursor."""
 
@@ -117,6 +120,8 @@ class Delivery(msgspec.Struct, frozen=True):
     claimed_at: datetime | None = None
     fingerprint: str | None = None
     """Of the traceback of its last failed attempt."""
+    run_ms: int | None = None
+    """How long the attempt that succeeded took, in milliseconds; None: unknown, or it has not succeeded."""
 
     @property
     def tries(self) -> str:
@@ -152,13 +157,22 @@ class DeliveryStore:
         """One page, newest first. `status="succeeded"` reads the history, anything else the unfinished deliveries."""
         return self._database.read(lambda tx: find(tx, which, cursor, limit))
 
+    def get(self, id: int) -> Delivery | None:
+        """One delivery by its number, finished or not; None: there is none, or its retention has passed."""
+        return self._database.read(lambda tx: _get(tx, id))
+
     def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
         """The newest dead letters, by id downwards."""
         return tuple(map(delivery, self._database.read(lambda tx: tx.rows("newest_dead", most=limit))))
 
     def count(self, which: Filter, *, most: int) -> int:
-        """How many unfinished deliveries match, counted up to `most`."""
-        return int(self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))[0][0])
+        """How many unfinished deliveries match, counted up to `most`. Dead letters by their cause: from an index."""
+        cause = {name: getattr(which, name) for name in _OF_CAUSE}
+        if which == Filter(status="aborted", **cause):
+            rows = self._database.read(lambda tx: tx.rows("count_dead_matching", **cause, most=most))
+        else:
+            rows = self._database.read(lambda tx: tx.rows("count_matching", **parameters(which), most=most))
+        return int(rows[0][0])
 
     def of_message(self, which: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """One page of the deliveries of `which.message_id`, newest first, those that succeeded among them."""
@@ -245,6 +259,36 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
     return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
 
+def _get(tx: Tx, id: int) -> Delivery | None:
+    if rows := tx.rows("delivery", id=id) or _finished(tx, id):
+        return delivery(rows[0])
+    found = find_history(tx, Filter(ids=(id,)), None, 1).items  # far from its neighbours: reads the whole history
+    return found[0] if found else None
+
+
+_NEIGHBOURS: Final = 2048
+"""Messages on both sides of the place where a delivery is expected: publishers that run at once mix their numbers."""
+
+
+def _finished(tx: Tx, id: int) -> list[Any]:
+    """The row of a delivery that succeeded, by bisection: the history has no index of deliveries, which every settle
+    would have to write, but messages and deliveries are numbered in almost the same order."""
+    for (seq,) in tx.rows("known_message", id=id):
+        if rows := tx.rows("finished_delivery", id=id, low=seq, high=seq):
+            return rows
+    ((low, high),) = tx.rows("history_ends")
+    if low is None:
+        return []
+    while high - low > _NEIGHBOURS:
+        middle = (low + high) // 2
+        ((seq, number),) = tx.rows("history_from", seq=middle)  # never none: `high` is at most the last
+        if number > id:
+            high = middle
+        else:
+            low = seq
+    return tx.rows("finished_delivery", id=id, low=low - _NEIGHBOURS, high=high + _NEIGHBOURS)
+
+
 _UNFINISHED: Final = frozenset({"status", "reason", "fingerprint", "due", "response_statuses"})
 
 
@@ -295,6 +339,7 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         error,
         claimed_at,
         fingerprint,
+        run_ms,
     ) = row
     times: tuple[datetime, datetime | None, datetime] = (
         moment(next_run_at), moment_or_none(created_at), moment(updated_at),
@@ -311,4 +356,5 @@ def delivery(row: tuple[Any, ...]) -> Delivery:
         error,
         moment_or_none(claimed_at),
         fingerprint,
+        run_ms,
     )

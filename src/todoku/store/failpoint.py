@@ -31,6 +31,7 @@ OPERATIONS: Final = frozenset(
         "release",
     }
     | {"replay", "cancel", "settle_by_hand", "purge", "clear_history", "set_queue", "set_limit", "set_breaker"}
+    | {"publish_by_hand", "record"}
     | {"repeat", "set_on_abort", "announce", "expire", "follow", "prune", "count", "migrate", "rewrap", "shred", "copy"}
     | {"fire", "fail_schedule", "declare_schedules", "put_schedule", "pause_schedule", "remove_schedule"}
     | {"run_schedule", "put_queue", "put_group", "secrets", "api_key", "api_key_used", "take_alerts", "told_alert"}

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import msgspec
 
+from todoku.core.identity import uuid7
 from todoku.store.attempts import Attempt, attempt
 from todoku.store.audit import AuditRow
 from todoku.store.columns import build, moment, uuid
 from todoku.store.database import Database, Tx
-from todoku.store.deliveries import Delivery, Filter, delivery, find, find_history, finished_parameters
+from todoku.store.deliveries import Delivery, Filter, delivery, finished_parameters, parameters
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -30,6 +31,8 @@ class StoredMessage(msgspec.Struct, frozen=True):
     headers: str | None
     labels: str | None
     created_at: datetime
+    key_hash: str | None = None
+    """Of its idempotency key, if it has one."""
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -67,6 +70,24 @@ class StoredRequest(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+class Follower(msgspec.Struct, frozen=True):
+    """A message that another one may have brought about: published while that ran, or just after it ended."""
+
+    id: UUID
+    topic: str
+    key: str | None
+    created_at: datetime
+    headers: str | None
+    labels: str | None
+
+
+class Followers(msgspec.Struct, frozen=True):
+    """What followed a message. `complete` is False if more was published meanwhile than was looked at."""
+
+    items: tuple[Follower, ...]
+    complete: bool
+
+
 class MessageStore:
     """The messages of one database. Only reads: publishing is in `publish`."""
 
@@ -98,6 +119,39 @@ class MessageStore:
         rows = self._database.read(lambda tx: tx.rows("find_repeatable", **filters, **values))
         return tuple(Repeatable(delivery(row[:_COLUMNS]), _message(row[_COLUMNS:])) for row in rows)
 
+    def find_followers(
+        self,
+        message_id: UUID,
+        windows: Sequence[tuple[datetime, datetime]],
+        *,
+        needles: Sequence[str] = (),
+        look: int = 1000,
+        most: int = 50,
+    ) -> Followers:
+        """Messages published in these spans of time whose headers or labels contain one of the texts, and hooks' calls.
+
+        A public id begins with its time, so each span is read by the index of ids: at most `look` messages of each.
+        """
+        values: dict[str, Any] = {"message_id": message_id, "needles": list(needles), "look": look, "most": most}
+
+        def work(tx: Tx) -> Followers:
+            found: dict[UUID, Follower] = {}
+            complete = True
+            for first, last in windows:
+                ends = {"since": _id_at(first, b"\0"), "until": _id_at(last, b"\xff")}
+                rows = tx.rows("find_followers", **values, **ends)
+                for id, topic, key, at, *rest in rows:
+                    found[uuid(id)] = Follower(uuid(id), topic, key, moment(at), *rest)
+                complete = complete and len(rows) < most and not tx.rows("followers_beyond", **ends, look=look)
+            return Followers(tuple(found.values()), complete)
+
+        return self._database.read(work)
+
+    def find_labelled(self, labels: Sequence[str], *, limit: int = 50) -> tuple[Follower, ...]:
+        """The oldest messages that have one of these labels."""
+        rows = self._database.read(lambda tx: tx.rows("labelled_messages", labels=list(labels), most=limit))
+        return tuple(Follower(uuid(id), topic, key, moment(at), *rest) for id, topic, key, at, *rest in rows)
+
     def requests(self, message_ids: Sequence[UUID]) -> dict[UUID, StoredRequest]:
         """Those of these messages that are HTTP requests."""
         ids = [str(id) for id in message_ids]
@@ -122,12 +176,16 @@ class MessageStore:
         return {uuid(id): Preview(payload, size, kind) for id, payload, size, kind in rows}
 
 
+def _id_at(when: datetime, filling: bytes) -> UUID:
+    return uuid7(max(0, round(when.timestamp() * 1000)), filling * 10)
+
+
 _COLUMNS: Final = len(Delivery.__struct_fields__)
 _HIGHEST: Final = (1 << 63) - 1
 
 
 def _message(row: tuple[Any, ...]) -> StoredMessage:
-    return build(StoredMessage, row[0], uuid(row[1]), *row[2:-1], moment(row[-1]))
+    return build(StoredMessage, row[0], uuid(row[1]), *row[2:-2], moment(row[-2]), row[-1])
 
 
 def _story(tx: Tx, message_id: UUID) -> Story | None:
@@ -135,14 +193,14 @@ def _story(tx: Tx, message_id: UUID) -> Story | None:
     if not found:
         return None
     message = _message(found[0])
-    which = Filter(message_id=message_id)
-    deliveries = find(tx, which, None, 10_000).items + find_history(tx, which, None, 10_000).items
-    ids = [delivery.id for delivery in deliveries]
+    values = parameters(Filter(message_id=message_id))
+    deliveries = [delivery(row) for row in tx.rows("find_of_message", **values, before=None, most=20_000)]
+    ids = [each.id for each in deliveries]
     attempts = tx.rows("attempts", ids=ids) if ids else []
     audits = tx.rows("audits", targets=[f"message:{message_id}", *(f"delivery:{id}" for id in ids)])
     return Story(
         message,
-        tuple(sorted(deliveries, key=lambda delivery: delivery.id)),
+        tuple(sorted(deliveries, key=lambda each: each.id)),
         tuple(attempt(row) for row in attempts),
         tuple(AuditRow(moment(row[0]), *row[1:]) for row in audits),
     )

@@ -291,11 +291,11 @@ class ProjectionStore:
         """Returns the highest number that a message of this database ever had, pruned or not."""
         return int(self._database.read(lambda tx: tx.rows("newest_seq"))[0][0])
 
-    def lag(self, name: str) -> Lag:
-        """Returns how far a projection is behind."""
-        rows = self._database.read(lambda tx: tx.rows("projection_lag", name=name, most=_LANES, deep=_DEEP))
+    def lag(self, name: str, *, most: int = _LANES) -> Lag:
+        """Returns how far a projection is behind; of more than `most` keys, a lower bound."""
+        rows = self._database.read(lambda tx: tx.rows("projection_lag", name=name, most=most, deep=_DEEP))
         ((lanes, events, oldest, age),) = rows
-        return Lag(int(events), max(0.0, float(age)), oldest, lanes < _LANES)
+        return Lag(int(events), max(0.0, float(age)), oldest, lanes < most)
 
     def unfinished(self, name: str, keys: Sequence[str]) -> frozenset[str]:
         """Returns those of these keys that have an unfinished delivery."""

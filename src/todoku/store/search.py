@@ -49,7 +49,7 @@ TOP: Final = Position(_HIGHEST, _HIGHEST)
 _BOTTOM: Final = Position(0, 0)
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a search, newest first, and the cursor to go on (None: there is nothing more).
 
     `looked_at`: rows that were looked at for it; of these `sealed` have a payload that cannot be searched. `complete`
@@ -76,7 +76,9 @@ class SearchStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def find(self, wanted: Criteria, *, cursor: str | None = None, limit: int = 50, look: int = LOOKED_AT) -> Found:
+    def find(
+        self, wanted: Criteria, *, cursor: str | None = None, limit: int = 50, look: int = LOOKED_AT
+    ) -> SearchPage:
         """One page of the deliveries that meet the criteria; `words` and names of workers must be resolved before."""
         before = TOP if cursor is None else Position(*parse_cursor(cursor, 2))
         # Deliveries that succeeded are found by number through an index of blocks, which is read by a bitmap.
@@ -129,16 +131,16 @@ class _Page:
         self._filters = _parameters(wanted)
         self._ends: dict[tuple[Walk, Position], tuple[int, Position]] = {}
 
-    def find(self) -> Found:
+    def find(self) -> SearchPage:
         wanted = self._wanted
         if wanted.ids or wanted.message_ids or wanted.labels or wanted.keys:
             return self._by_messages()
         walks = _walks(wanted)
-        return self._merge(walks) if walks else Found(items=(), next=None, looked_at=0, sealed=0, complete=True)
+        return self._merge(walks) if walks else SearchPage(items=(), next=None, looked_at=0, sealed=0, complete=True)
 
     # ------------------------------------------------------------------------------ by walking a table
 
-    def _merge(self, walks: Sequence[Walk]) -> Found:
+    def _merge(self, walks: Sequence[Walk]) -> SearchPage:
         """The rows of one or two walks in one order. Rows behind the end of a walk that was cut wait for it."""
         rows: list[tuple[Position, Delivery]] = []
         cut: list[Position] = []
@@ -153,7 +155,7 @@ class _Page:
         shown = [row for row in rows[: self._limit] if row[0] >= horizon]
         full = len(rows) > self._limit and len(shown) == self._limit
         stop = shown[-1][0] if full else horizon
-        return Found(
+        return SearchPage(
             items=tuple(item for _, item in shown),
             next=str(stop) if full or cut else None,
             looked_at=sum(self._looked(walk, stop)[0] for walk in walks),
@@ -192,7 +194,7 @@ class _Page:
 
     # ------------------------------------------------------------------- by messages that an index names
 
-    def _by_messages(self) -> Found:
+    def _by_messages(self) -> SearchPage:
         rows: list[tuple[Position, Delivery]] = []
         looked, chunk, top = 0, 2 * self._limit + 2, self._before
         while True:
@@ -205,7 +207,7 @@ class _Page:
             top, chunk = Position(end.seq - 1, _HIGHEST), min(chunk * 4, _CHUNK)
         full = len(rows) > self._limit
         following = rows[self._limit - 1][0] if full else end
-        return Found(
+        return SearchPage(
             items=tuple(item for _, item in rows[: self._limit]),
             next=None if following is None else str(following),
             looked_at=looked,

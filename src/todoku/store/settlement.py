@@ -5,7 +5,8 @@ Every statement is fenced by (id, epoch, worker): a worker changes only deliveri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -21,9 +22,17 @@ from todoku.store.endings import Endings
 from todoku.store.leases import Held
 
 Settled = tuple[Claimed, Settlement]
+RunTimes = Mapping[int, int]
+"""How long attempts ran, in milliseconds, by delivery id. One that is not there is unknown."""
+
+UNTIMED: Final[RunTimes] = {}
+_RUN_BITS: Final = 31
+_UNKNOWN: Final = (1 << _RUN_BITS) - 1
 
 
-def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: float, endings: Endings) -> set[int]:
+def settle(
+    tx: Tx, worker: UUID, settled: Sequence[Settled], *, run_ms: RunTimes, ledger_ttl: float, endings: Endings
+) -> set[int]:
     """Settles attempts of one worker. Returns the ids that it no longer owns. Locks are sorted (H11).
 
     The consequences of deliveries that ended are published last, in the same transaction.
@@ -34,10 +43,10 @@ def settle(tx: Tx, worker: UUID, settled: Sequence[Settled], *, ledger_ttl: floa
     lost: set[int] = set()
     cancelled: set[int] = set()
     if done:
-        owned = tokens([claim for claim, _ in done])
+        owned = _timed_tokens([claim for claim, _ in done], run_ms)
         lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
     if len(done) < len(settled):
-        rows = [_unfinished_row(*pair) for pair in settled if pair[1].status is not Status.SUCCEEDED]
+        rows = [_unfinished_row(*pair, run_ms) for pair in settled if pair[1].status is not Status.SUCCEEDED]
         for id, ours in tx.rows("settle_rest", worker=worker, rows=rows):
             (cancelled if ours else lost).add(id)
     results = [
@@ -98,6 +107,12 @@ def tokens(claims: Iterable[Claimed | Held]) -> dict[int, int]:
     return {claim.id: claim.epoch for claim in claims}
 
 
+def _timed_tokens(claims: Iterable[Claimed], run_ms: RunTimes) -> dict[int, int]:
+    """As `tokens`, with the run time in the lower bits of the epoch: one number costs settle no more than before."""
+    run = run_ms.get
+    return {claim.id: claim.epoch << _RUN_BITS | min(run(claim.id, _UNKNOWN), _UNKNOWN) for claim in claims}
+
+
 def _settle_ledger(tx: Tx, worker: UUID, settled: Sequence[Settled], ttl: float) -> Sequence[Settled]:
     """Records effects. Returns each settlement as the ledger decides it, whatever its own attempt's result (I5)."""
     keyed = [pair for pair in settled if pair[0].key_hash is not None]
@@ -144,7 +159,7 @@ def _entry(claim: Claimed, settlement: Settlement) -> dict[str, object]:
     }
 
 
-def _unfinished_row(claim: Claimed, settlement: Settlement) -> dict[str, object]:
+def _unfinished_row(claim: Claimed, settlement: Settlement, run_ms: RunTimes) -> dict[str, object]:
     return {
         "id": claim.id,
         "epoch": claim.epoch,
@@ -154,6 +169,7 @@ def _unfinished_row(claim: Claimed, settlement: Settlement) -> dict[str, object]
         "error": settlement.error,
         "snoozed": int(settlement.snoozed),
         "max_attempts": claim.max_attempts,
+        "run_ms": run_ms.get(claim.id),
         **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),
         **({} if (trace := settlement.traceback) is None else _trace_columns(trace)),
     }

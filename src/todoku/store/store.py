@@ -20,6 +20,7 @@ from todoku.store.claims import ClaimStore
 from todoku.store.data_keys import DataKeyStore
 from todoku.store.database import Database, Facts, Listener, Migrated, run_steps
 from todoku.store.deliveries import DeliveryStore
+from todoku.store.depths import DepthStore
 from todoku.store.destinations import DestinationStore
 from todoku.store.endings import Endings, read_hooks
 from todoku.store.invariants import find_broken
@@ -29,8 +30,10 @@ from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
 from todoku.store.projections import ProjectionStore
 from todoku.store.queues import QueueStore
+from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
+from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
 from todoku.store.search import SearchStore
 from todoku.store.secrets import SecretStore
@@ -118,6 +121,21 @@ class Store:
     def statistics(self) -> Statistics:
         """Counts, lag, rates."""
         return Statistics(self.database)
+
+    @cached_property
+    def rates(self) -> RateStore:
+        """What arrived and ended over time."""
+        return RateStore(self.database)
+
+    @cached_property
+    def samples(self) -> SampleStore:
+        """Samples of what ended last."""
+        return SampleStore(self.database)
+
+    @cached_property
+    def depths(self) -> DepthStore:
+        """How deep the queues are."""
+        return DepthStore(self.database)
 
     @cached_property
     def limits(self) -> LimitStore:

@@ -44,6 +44,7 @@ class Rendering:
             autoescape=select_autoescape(default=True, default_for_string=True),
             undefined=StrictUndefined,
             finalize=_inert,
+            auto_reload=False,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -53,16 +54,16 @@ class Rendering:
     def page(self, answer: Answer, view: View, path: str, flash: str = "") -> str:
         """Returns the document of an answer."""
         around = self._around(view.language, view.prefix, path, view.viewer)
-        template = self._environment.get_template(answer.template, globals=around)
-        return template.render(value=answer.value, view=view, flash=flash, **answer.more)
+        # As values, not as `globals=`: a loaded template is shared by threads, and with it they would be.
+        template = self._environment.get_template(answer.template)
+        return template.render(around | answer.more, value=answer.value, view=view, flash=flash)
 
     def error(
         self, error: ErrorResponse, viewer: Viewer | None, *, language: str, prefix: str, path: str, request_id: str
     ) -> str:
         """Returns the document that says why a page cannot be shown."""
         around = self._around(language, prefix, path, viewer or _NO_VIEWER)
-        template = self._environment.get_template("error.html", globals=around)
-        return template.render(error=error, request_id=request_id, flash="")
+        return self._environment.get_template("error.html").render(around, error=error, request_id=request_id, flash="")
 
     def _around(self, language: str, prefix: str, path: str, viewer: Viewer) -> dict[str, Any]:
         """Returns what every template has: translation, links, times in the viewer's language, and the viewer."""

@@ -15,26 +15,41 @@ from todoku.web.pages import (
     audit,
     dead_letters,
     doctor,
+    edit,
+    endpoints,
     ledger,
+    messages,
+    new_message,
     overview,
+    queues,
     schedules,
+    search,
     settings,
     sources,
+    tail,
     users,
     verification,
     workers,
 )
 from todoku.web.rendering import NavigationItem, Rendering
 from todoku.web.stream import Streams
+from todoku.web.tail_stream import TailStreams
 from todoku.web.viewer import Entrance
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview.PAGES,
+    *messages.PAGES,
+    *edit.PAGES,
+    *new_message.PAGES,
+    *search.PAGES,
     *dead_letters.PAGES,
     *acts.PAGES,
+    *queues.PAGES,
     *schedules.PAGES,
     *workers.PAGES,
+    *endpoints.PAGES,
     *sources.PAGES,
+    *tail.PAGES,
     *ledger.PAGES,
     *audit.PAGES,
     *settings.PAGES,
@@ -77,4 +92,5 @@ def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute
     rendering = Rendering(assets, navigation(), without_password(context.settings.database))
     streams = Streams(entrance)
     pages = [page_route(page, context, entrance, rendering) for page in PAGES]
-    return [assets.route(), streams.route(), *pages, *entrance.routes(context, rendering)]
+    tails = TailStreams(context.store, streams, entrance)
+    return [assets.route(), streams.route(), tails.route(), *pages, *entrance.routes(context, rendering)]

@@ -27,7 +27,9 @@ def until_ended(server: Server, id: str) -> dict[str, Any]:
 def test_an_act_is_counted_then_started_and_ends(server: Server, dead: list[int], world: World) -> None:
     """Issue 13: preview count first, then who and why."""
     asked = {"act": "replay", "reason": "REFUSED", "why": "the receiver is back"}
-    assert server.ask("POST", "/acts", json=asked | {"dry_run": True}) == {"number": 2, "skipped": {}, "act": None}
+    assert server.ask("POST", "/acts", json=asked | {"dry_run": True}) == {
+        "number": 2, "skipped": {}, "act": None, "complete": True,
+    }  # fmt: skip
     assert len(world.deliveries(status="aborted")) == 3
     started = server.ask("POST", "/acts", json=asked | {"rate": 1000, "limit": 5}, scope="operate")
     act = until_ended(server, started["act"]["id"])
@@ -36,6 +38,18 @@ def test_an_act_is_counted_then_started_and_ends(server: Server, dead: list[int]
     entries = server.ask("GET", f"/audit?target=act:{act['id']}")["items"]
     assert [row["act"]["action"] for row in entries] == ["end replay, finished: 2 of 2", "start replay of 2"]
     assert {row["act"]["by"] for row in entries} == {"ada"}
+
+
+def test_an_act_takes_what_a_search_finds(server: Server, dead: list[int], world: World) -> None:
+    asked = {"act": "purge", "q": "status:aborted reason:REFUSED", "why": "junk"}
+    counted = server.ask("POST", "/acts", json=asked | {"dry_run": True})
+    assert counted == {"number": 2, "skipped": {}, "act": None, "complete": True}
+    act = until_ended(server, server.ask("POST", "/acts", json=asked)["act"]["id"])
+    assert (act["state"], act["done"], act["selected"]) == ("finished", 2, [asked["q"]])
+    assert [row.id for row in world.deliveries(status="aborted")] == dead[2:]
+    for more in ({"reason": "REFUSED"}, {"ids": dead}, {"status": "aborted"}):
+        assert "cannot both" in server.ask("POST", "/acts", json=asked | more, status=422)["detail"]
+    server.ask("POST", "/acts", json=asked | {"q": "status:dead"}, status=422)
 
 
 def test_an_act_is_stopped_with_a_reason(server: Server, dead: list[int], world: World) -> None:

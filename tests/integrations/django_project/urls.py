@@ -1,6 +1,6 @@
-"""The admin and nothing else."""
+"""The admin, and todoku's dashboard."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+urlpatterns = [path("admin/", admin.site.urls), path("todoku/", include("todoku.integrations.django.urls"))]

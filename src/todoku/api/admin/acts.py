@@ -8,9 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from todoku.api.admin.operation import operation
-from todoku.api.admin.parameters import Act, ById, Reasoned, Status, act_filter, signed
+from todoku.api.admin.parameters import Act, ById, Reasoned, Status, act_filter, filter_of, signed
+from todoku.api.admin.search import SearchText
+from todoku.api.problem import Refused
 from todoku.api.request_context import RequestContext
+from todoku.core.scope import Scope, allows
 from todoku.engine.bulk_acts import ActName, BulkAct
+from todoku.engine.search import Reader, Searcher
 from todoku.store.deliveries import Filter
 
 
@@ -21,6 +25,8 @@ class StartAct(Act, frozen=True, kw_only=True):
     """
 
     act: ActName
+    q: SearchText | None = None
+    """A search instead of the other fields: the newest 10,000 that it finds."""
     status: Status | None = None
     limit: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     rate: Annotated[float, Meta(ge=0.01, le=1_000_000)] | None = None
@@ -29,12 +35,13 @@ class StartAct(Act, frozen=True, kw_only=True):
 class StartedAct(msgspec.Struct, frozen=True):
     """The started act (null after a dry run), and how many deliveries it will change (null: too many to count).
 
-    `skipped`: why it will pass over others that were named.
+    `skipped`: why it will pass over others that were named. `complete` is false if a search finds more than it takes.
     """
 
     number: int | None
     skipped: dict[str, int]
     act: BulkAct | None
+    complete: bool = True
 
 
 class BulkActList(msgspec.Struct, frozen=True):
@@ -44,19 +51,30 @@ class BulkActList(msgspec.Struct, frozen=True):
 
 
 @operation("POST", "/acts", access="operate")
-def start_act(context: RequestContext, body: StartAct, by: str) -> StartedAct:
+def start_act(context: RequestContext, body: StartAct, by: str, scopes: tuple[Scope, ...]) -> StartedAct:
     """Starts an act on many deliveries, which runs on after the response; with `dry_run`, only counts them."""
-    which, acts = selection(body), context.box.deliveries.bulk_acts
+    acts = context.box.deliveries.bulk_acts
+    which, complete = _selection(context, body, scopes)
     if body.dry_run:
         counted = acts.preview(body.act, which, limit=body.limit)
-        return StartedAct(counted.number, counted.skipped, None)
-    started = acts.start(body.act, which, signed(by, body), limit=body.limit, rate=body.rate)
-    return StartedAct(started.total, {}, started)
+        return StartedAct(counted.number, counted.skipped, None, complete)
+    selected = () if body.q is None else (body.q,)
+    started = acts.start(body.act, which, signed(by, body), limit=body.limit, rate=body.rate, selected=selected)
+    return StartedAct(started.total, {}, started, complete)
 
 
-def selection(body: StartAct) -> Filter:
-    """Returns the filter of an act. Raises Refused (422) if it would match everything without `all`."""
-    return act_filter(body, **({} if body.status is None else {"status": body.status}))
+def _selection(context: RequestContext, body: StartAct, scopes: tuple[Scope, ...]) -> tuple[Filter, bool]:
+    """Returns the filter of an act, and whether it is all that was asked for.
+
+    Raises Refused (422) if it would match everything without `all`, or has both a search and other fields.
+    """
+    if body.q is None:
+        return act_filter(body, **({} if body.status is None else {"status": body.status})), True
+    if body.ids is not None or body.status is not None or filter_of(body) != Filter():
+        raise Refused(422, "`q` and other fields cannot both be given", hint="write them as words of the search")
+    reader: Reader = "admin" if allows(scopes, "admin") else "viewer"
+    found = Searcher(context.store, context.settings).find_ids(body.q, reader=reader)
+    return Filter(ids=found.ids), found.complete
 
 
 @operation("GET", "/acts", access="read")

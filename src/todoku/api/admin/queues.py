@@ -11,24 +11,15 @@ from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Reasoned, signed
 from todoku.api.request_context import RequestContext
 from todoku.engine import operations
+from todoku.engine.diagnostics.queue_health import QueueHealth, queue_health
 from todoku.store.destinations import Known
 from todoku.store.limits import Restriction
-
-
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue that is declared, limited, paused, or has waiting deliveries. A limit of null: unlimited."""
-
-    name: str
-    paused: bool
-    concurrency: int | None
-    rate: float | None
-    waiting: bool
 
 
 class Queues(msgspec.Struct, frozen=True):
     """Queues by name."""
 
-    items: tuple[Queue, ...]
+    items: tuple[QueueHealth, ...]
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,18 +60,15 @@ class Set(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET", "/queues", access="read")
 def list_queues(context: RequestContext) -> Queues:
-    """Lists queues with their pauses and limits."""
-    limits = {limit.name: limit for limit in context.store.limits.read().queues}
-    waiting = context.store.claims.waiting(None)
-    busy = {place[0] for places in (waiting.groups, waiting.suspects, waiting.lanes, waiting.gates) for place in places}
-    names = sorted({*context.store.destinations.known().queues, *limits, *busy})
-    return Queues(tuple(_queue(name, limits.get(name), name in busy) for name in names))
+    """Lists queues with their depth, age, throughput, pauses and limits."""
+    return Queues(queue_health(context.numbers))
 
 
 @operation("POST", "/queues/{name:path}/pause", access="operate")
 def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Pauses a queue: workers claim nothing from it; running deliveries continue."""
     operations.pause(context.store, where.name, signed(by, body))
+    context.numbers.forget()
     return Set(of="queue", name=where.name, paused=True)
 
 
@@ -88,6 +76,7 @@ def pause_queue(context: RequestContext, where: ByName, body: Reasoned, by: str)
 def resume_queue(context: RequestContext, where: ByName, body: Reasoned, by: str) -> Set:
     """Resumes a queue."""
     operations.resume(context.store, where.name, signed(by, body))
+    context.numbers.forget()
     return Set(of="queue", name=where.name, paused=False)
 
 
@@ -122,17 +111,8 @@ def _set_limit(context: RequestContext, of: operations.Kind, name: str, body: Li
         rate=body.rate,
         lasts=body.lasts,
     )
+    context.numbers.forget()
     return Set(of=of, name=name, concurrency=body.concurrency, rate=body.rate, lasts=body.lasts)
-
-
-def _queue(name: str, limit: Restriction | None, waiting: bool) -> Queue:
-    return Queue(
-        name=name,
-        paused=limit is not None and limit.paused,
-        concurrency=None if limit is None else limit.concurrency,
-        rate=None if limit is None else limit.rate,
-        waiting=waiting,
-    )
 
 
 def _destination(name: str, limit: Restriction | None, known: Known) -> Destination:

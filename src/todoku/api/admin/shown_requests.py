@@ -41,6 +41,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Where the attempt failed, if it raised an exception; without local variables."""
     fingerprint: str | None
     """The same for failures of the same type in the same functions."""
+    run_ms: int | None = None
+    """How long the handler or the send took; `started_at` is when its worker claimed it."""
 
 
 def masked_attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
@@ -58,6 +60,7 @@ def masked_attempt(row: attempts.Attempt, fields: frozenset[str]) -> Attempt:
         response=None if row.response is None else _masked_response(row.response, fields),
         traceback=shown_traceback(row.traceback),
         fingerprint=row.fingerprint,
+        run_ms=row.run_ms,
     )
 
 

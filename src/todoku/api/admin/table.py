@@ -10,7 +10,9 @@ from todoku.api.admin import (
     deliveries,
     diagnostics,
     endpoints,
+    message_acts,
     messages,
+    overview,
     queues,
     schedules,
     search,
@@ -32,7 +34,9 @@ def get_openapi() -> dict[str, Any]:
 
 
 TABLE: Final[tuple[Operation, ...]] = (
+    *overview.OPERATIONS,
     *messages.OPERATIONS,
+    *message_acts.OPERATIONS,
     *deliveries.OPERATIONS,
     *deliveries.DEAD_LETTER_OPERATIONS,
     *acts.OPERATIONS,

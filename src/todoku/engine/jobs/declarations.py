@@ -239,7 +239,7 @@ class Declarations:
 
         def declared(kind: E) -> E:
             event = declare(kind)
-            self._declare_search(topic, options.get("search"), self.events.of(kind).fields)
+            self._declare_search(topic, options.get("search"), self.events.of(kind).stored_fields)
             return event
 
         return declared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -45,6 +45,11 @@ class EventKind(msgspec.Struct, frozen=True):
         """The names of its fields."""
         return _fields(self.kind)
 
+    @property
+    def stored_fields(self) -> tuple[str, ...]:
+        """The names of its fields in payloads: a msgspec struct may rename them."""
+        return getattr(self.kind, "__struct_encode_fields__", self.fields)
+
     def key_of(self, event: Any) -> str | None:
         """Returns the key of one event. InvalidMessage: it is None."""
         if self.key is None:
@@ -63,6 +68,9 @@ class EventClasses:
 
     def __init__(self) -> None:
         self._kinds: dict[type[Any], EventKind] = {}
+
+    def __iter__(self) -> Iterator[EventKind]:
+        return iter(self._kinds.values())
 
     def declare(self, topic: str, key: str | None) -> Callable[[E], E]:
         """The decorator `@box.event(topic, key=…)`."""

@@ -15,6 +15,7 @@ from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.decoders import result_decoder
 from todoku.engine.jobs.handle import ResultReader
+from todoku.engine.jobs.hints import Hints
 from todoku.engine.jobs.job import Handler
 from todoku.engine.jobs.options import (
     JobOptions,
@@ -25,7 +26,7 @@ from todoku.engine.jobs.options import (
     checked_queue,
     checked_retrying,
 )
-from todoku.engine.jobs.signature import Arguments, Hints, OneEvent
+from todoku.engine.jobs.signature import Arguments, OneEvent
 from todoku.engine.registry import Run, Target
 
 

@@ -7,10 +7,9 @@ decoder is built once per handler: an attempt costs one pass over its payload.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, get_type_hints
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,8 +17,9 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
-from todoku.engine.encryption.secret_ref import SecretSources
 from todoku.engine.jobs.decoders import Adapted, at, decoder, describe
+from todoku.engine.jobs.hints import Hints
+from todoku.engine.jobs.schema import argument_problems, arguments_schema, call_arguments, json_schema
 from todoku.engine.publish import Encoded, encode
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -34,48 +34,14 @@ class Signature(Protocol):
     def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
         """Returns a function that decodes a payload and calls `function`; it raises Abort("BAD_PAYLOAD") first."""
 
+    def problems(self, text: str) -> dict[str, str]:
+        """Returns what is wrong with this payload (JSON text), by parameter; "" is the whole. {}: it can be decoded."""
 
-class Hints:
-    """The annotations of a function, resolved, and whether it takes the context first."""
+    def schema(self) -> dict[str, Any]:
+        """Returns the JSON Schema of payloads."""
 
-    def __init__(self, function: Callable[..., Any], name: str, secrets: SecretSources | None = None) -> None:
-        self.name = name
-        self.secrets = secrets
-        shape = inspect.signature(function)
-        hints = _resolved(function, name)
-        parameters = list(shape.parameters.values())
-        first = parameters[0] if parameters else None
-        kind = hints.get(first.name) if first is not None else None
-        self.takes_context = isinstance(kind, type) and issubclass(kind, Context)
-        if first is not None and first.name == "ctx" and kind is None:
-            raise InvalidSetting(f"{name}: ctx has no annotation", hint="write ctx: todoku.Context")
-        if self.takes_context:
-            parameters = parameters[1:]
-        # For error messages: types by their names, also where annotations are postponed, without the return type.
-        shown = [each.replace(annotation=hints.get(each.name, each.empty)) for each in parameters]
-        self.shape = shape.replace(parameters=shown, return_annotation=shape.empty)
-        self.parameters = parameters
-        self.types = {each.name: hints.get(each.name, Any) for each in parameters}
-        self.returns = hints.get("return", Any)
-
-
-def _resolved(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Returns its type hints. Names of the calling function count too: tests declare classes and handlers there."""
-    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    try:
-        return get_type_hints(called, localns=_callers_names(), include_extras=True)
-    except NameError as error:
-        raise InvalidSetting(
-            f"the annotations of {name} cannot be read: {error}",
-            hint="import it where the program runs, not only under TYPE_CHECKING",
-        ) from None
-
-
-def _callers_names() -> dict[str, Any]:
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "todoku":
-        frame = frame.f_back
-    return dict(frame.f_locals) if frame is not None else {}
+    def call_arguments(self, document: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments of `encoded` for a payload, as JSON values. InvalidMessage: it is not an object."""
 
 
 class Arguments:
@@ -121,6 +87,22 @@ class Arguments:
             return function(context, *args, **kwargs) if self._hints.takes_context else function(*args, **kwargs)
 
         return call
+
+    def problems(self, text: str) -> dict[str, str]:
+        """As Signature.problems."""
+        try:
+            self._arguments(text)
+        except msgspec.DecodeError as error:
+            return argument_problems(self._hints, text) or {"": describe(error)}
+        return {}
+
+    def schema(self) -> dict[str, Any]:
+        """As Signature.schema."""
+        return arguments_schema(self._hints)
+
+    def call_arguments(self, document: Any) -> tuple[list[Any], dict[str, Any]]:
+        """As Signature.call_arguments."""
+        return call_arguments(self._hints, document)
 
     def _plain_caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
         decode, values = self._decode, msgspec.structs.astuple
@@ -224,6 +206,22 @@ class OneEvent:
             return function(context, *event) if takes_context else function(*event)
 
         return call
+
+    def problems(self, text: str) -> dict[str, str]:
+        """As Signature.problems."""
+        try:
+            self._decode(text)
+        except msgspec.DecodeError as error:
+            return {"": describe(error)}
+        return {}
+
+    def schema(self) -> dict[str, Any]:
+        """As Signature.schema."""
+        return json_schema(self._kind)
+
+    def call_arguments(self, document: Any) -> tuple[list[Any], dict[str, Any]]:
+        """As Signature.call_arguments."""
+        return [document] if self._takes_event else [], {}
 
     def _event(self, claim: Claimed) -> Any:
         if claim.payload is None and self._kind in (Any, bytes):

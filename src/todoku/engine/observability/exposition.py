@@ -17,10 +17,23 @@ import time
 import msgspec
 
 from todoku.core.errors import StoreError
+from todoku.store.projections import ProjectionRow
 from todoku.store.store import Store
 
 # ------------------------------------------------------------
 # The gauges, read from the database by the process that serves /metrics: lag, age, in flight, stuck, dead letters.
+
+
+class ProjectionGauges(msgspec.Struct, frozen=True, kw_only=True):
+    """The gauges of one projection; `copied`, `expected` and `rejected` are those of a rebuild that is under way."""
+
+    name: str
+    lag_events: int
+    oldest_age_seconds: float
+    stopped: bool
+    copied: int = 0
+    expected: int = 0
+    rejected: int = 0
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +45,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     stuck_processing_events: int
     dead_letters: int
     breakers_open: int
+    projections: tuple[ProjectionGauges, ...] = ()
 
 
 def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
@@ -44,7 +58,17 @@ def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
         stuck_processing_events=lag.stuck,
         dead_letters=lag.dead,
         breakers_open=sum(destination.open_until > 0 for destination in limits.destinations),
+        projections=tuple(_projection(store, row) for row in store.projections.list()),
     )
+
+
+def _projection(store: Store, row: ProjectionRow) -> ProjectionGauges:
+    lag, building = store.projections.lag(row.name, most=_KEYS), row.of("building")
+    return ProjectionGauges(
+        name=row.name, lag_events=lag.events, oldest_age_seconds=lag.age, stopped=row.state == "stopped",
+        copied=0 if building is None else building.copied, expected=0 if building is None else building.expected,
+        rejected=0 if building is None else building.rejected,
+    )  # fmt: skip
 
 
 class CachedGauges:
@@ -93,6 +117,20 @@ GAUGES: Final[dict[str, tuple[str, str]]] = {
 }
 """Metric → the field of `Gauges`, and its help text."""
 
+PROJECTION_GAUGES: Final[dict[str, tuple[str, str]]] = {
+    "projection_stopped": ("stopped", "Whether a projection is stopped, because its index is ahead of the database."),
+    "projection_rebuild_copied": ("copied", "Documents that a rebuild under way has copied."),
+    "projection_rebuild_expected": ("expected", "Documents that the source had when the rebuild began."),
+    "projection_rebuild_rejected": ("rejected", "Documents that the index which is being built has rejected."),
+}
+"""Metric with the label `projection` → the field of `ProjectionGauges`, and its help text."""
+
+_BOTH: Final = ("outbox_lag_events", "outbox_oldest_age_seconds")
+"""Metrics that exist for all deliveries, without a label, and for each projection."""
+
+_KEYS: Final = 10_000
+"""Keys of a projection whose events are counted for its lag."""
+
 
 def render(dumps: Iterable[bytes], gauges: Gauges | None = None) -> bytes:
     """Returns the sum of the metrics of several processes, in Prometheus's text format.
@@ -130,8 +168,15 @@ class Collector:
                 values = list(zip(edges, [*buckets.up_to, buckets.number], strict=True))
                 shown.add_metric(_values(histogram.label, label), values, buckets.total)
             yield shown
-        for name, (field, text) in GAUGES.items() if gauges is not None else ():
-            yield core.GaugeMetricFamily(name, text, value=getattr(gauges, field))
+        if gauges is None:
+            return
+        for name, (field, text) in (GAUGES | PROJECTION_GAUGES).items():
+            family = core.GaugeMetricFamily(name, text)
+            if name in GAUGES:
+                family.add_sample(name, {}, getattr(gauges, field))
+            for one in gauges.projections if name in _BOTH or name in PROJECTION_GAUGES else ():
+                family.add_sample(name, {"projection": one.name}, float(getattr(one, field)))
+            yield family
 
 
 def _names(label: str | None) -> Sequence[str]:

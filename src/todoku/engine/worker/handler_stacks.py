@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from todoku.core.message import Claimed
+from todoku.core.msgspec_warmup import warm_up
 from todoku.engine.tracebacks import Which, format_frames
 
 MOST: Final = 50
@@ -43,6 +44,9 @@ class HandlerStacks(msgspec.Struct, frozen=True):
     handlers: tuple[RunningHandler, ...]
     more: int
     kept: bool
+
+
+warm_up(HandlerStacks)
 
 
 def bounded(found: Sequence[RunningHandler], which: Which) -> HandlerStacks:

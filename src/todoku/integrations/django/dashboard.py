@@ -38,7 +38,7 @@ def dashboard(request: Any, path: str = "") -> Any:
     viewer = Viewer.of_role(user.get_username(), role)
     response = _thread().call(WsgiRequest(
         method=request.method, path=request.path, root=request.path[: len(request.path) - len(path)].rstrip("/"),
-        query=request.META.get("QUERY_STRING", "").encode(), headers=tuple(request.headers.items()),
+        query=request.META.get("QUERY_STRING", "").encode(), headers=_headers(request),
         body=request.body, scheme=request.scheme, client=request.META.get("REMOTE_ADDR", ""), more={_VIEWER: viewer},
     ))  # fmt: skip
     answer = HttpResponse(response.body, status=response.status)
@@ -48,6 +48,11 @@ def dashboard(request: Any, path: str = "") -> Any:
         else:
             answer[name] = value
     return answer
+
+
+def _headers(request: Any) -> tuple[tuple[str, str], ...]:
+    """The headers, with the host as Django knows it: behind a proxy that is the one in the browser's address bar."""
+    return (*((name, value) for name, value in request.headers.items() if name != "Host"), ("Host", request.get_host()))
 
 
 def role_of(user: Any) -> Role | None:

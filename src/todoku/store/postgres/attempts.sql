@@ -18,7 +18,7 @@ a.delivery_id, a.replay, a.number, a.epoch, date_part('epoch', a.started_at), da
            else not exists (select from todoku_history h where h.message_seq = a.message_seq
                                and h.delivery_id = a.delivery_id and h.replay_count = a.replay offset 0) end,
        d.id is not null and {killed},
-       m.id, a.traceback, a.fingerprint
+       m.id, a.traceback, a.fingerprint, a.run_ms
 
 -- name: of_attempt
 -- A fragment: the delivery and the message of an attempt, each by its key, if they still exist.

@@ -99,7 +99,7 @@ select coalesce(pg_sequence_last_value(pg_get_serial_sequence('todoku_message', 
 union all
 (select id from todoku_lane where worker_id is not null and destination = :name limit :most)
 union all
-(select id from todoku_lane where parked and destination = :name limit :most)
+(select id from todoku_lane where parked and queue = :name and destination = :name limit :most)
 
 -- name: projection_lag
 -- Only reads: the unfinished deliveries of a limited number of lanes, by the index of lanes.

@@ -53,10 +53,11 @@ select l.* from (
 -- name: settle_done
 -- Fenced by (id, epoch, worker) and nothing else: a `status` term makes the planner take the wrong index. The delete
 -- is the lock: it follows the primary key by id, so rows are locked in order, and checks rows it waited for again. Ids
--- are sorted and unique, so the epoch of an id has the same place in its array. Returns the tokens the worker does not
--- own.
+-- are sorted and unique, so the epoch of an id has the same place in its array. A timed token is the epoch and, in its
+-- lower 31 bits, the milliseconds of the run (all set: unknown). Returns the tokens the worker does not own.
 with token as materialized (
-    select id::bigint, epoch::bigint from json_each_text(:tokens::json) as s(id, epoch) order by 1
+    select id::bigint, timed::bigint >> 31 as epoch, timed::bigint & 2147483647 as run
+      from json_each_text(:tokens::json) as s(id, timed) order by 1
 ), gone as (
     delete from todoku_delivery
      where id = any (array(select id from token)) and worker_id = :worker
@@ -64,8 +65,10 @@ with token as materialized (
     returning id, epoch, message_seq, destination, queue, attempts, replay_count
 ), done as (
     insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
-                                replay_count, worker_id)
-    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker from gone
+                                replay_count, worker_id, run_ms)
+    select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker,
+           nullif((array(select run from token))[width_bucket(id, array(select id from token))], 2147483647)
+      from gone
 )
 select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
@@ -77,7 +80,7 @@ with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
-                max_attempts int, response json, traceback text, fingerprint text)
+                max_attempts int, response json, traceback text, fingerprint text, run_ms int)
      cross join lateral (
         select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
@@ -94,9 +97,10 @@ with held as materialized (
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (
     insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
-                                response_status, response, message_seq, traceback, fingerprint)
+                                response_status, response, message_seq, traceback, fingerprint, run_ms, final)
     select id, replay_count, attempts, epoch, claimed_at, todoku_now(), reason, error, :worker,
-           (response ->> 'status')::int, response, message_seq, traceback, fingerprint
+           (response ->> 'status')::int, response, message_seq, traceback, fingerprint, run_ms,
+           cancel_requested or status = 'aborted'
       from held where status <> 'pending'
 )
 select s.id, false from json_to_recordset(:rows::json) as s(id bigint) where s.id <> all (array(select id from held))

@@ -110,15 +110,28 @@ select case when few <= 100000 then few else (
   from (select count(*) as few from (select from todoku_history limit 100001) h) f
 
 -- name: dead_groups
--- Only reads a limited number of rows, by the index of dead letters. The newest of each group is its example.
-select g.reason, g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until), g.newest, d.error,
-       g.fingerprint
-  from (select coalesce(reason, '') as reason, destination,
-               case when :by_fingerprint::boolean then fingerprint end as fingerprint,
+-- Only reads a limited number of rows, of the index by cause alone. The newest of each group is its example.
+select coalesce(g.reason, ''), g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until),
+       g.newest, d.error, g.fingerprint
+  from (select reason, destination, null::text as fingerprint,
                count(*) as number, min(updated_at) as since, max(updated_at) as until, max(id) as newest
           from (select id, reason, destination, fingerprint, updated_at from todoku_delivery
-                 where status = 'aborted' order by id limit :most) dead
-         group by 1, 2, 3) g
+                 where status = 'aborted' order by reason, destination, fingerprint, updated_at limit :most) dead
+         group by reason, destination
+         order by number desc, 1, 2, 3 limit :groups) g
+ cross join lateral (select error from todoku_delivery where id = g.newest limit 1) d
+ order by g.number desc, 1, 2, g.fingerprint
+
+-- name: dead_causes
+-- As `dead_groups`, and by the fingerprint of the traceback.
+select coalesce(g.reason, ''), g.destination, g.number, date_part('epoch', g.since), date_part('epoch', g.until),
+       g.newest, d.error, g.fingerprint
+  from (select reason, destination, fingerprint as fingerprint,
+               count(*) as number, min(updated_at) as since, max(updated_at) as until, max(id) as newest
+          from (select id, reason, destination, fingerprint, updated_at from todoku_delivery
+                 where status = 'aborted' order by reason, destination, fingerprint, updated_at limit :most) dead
+         group by reason, destination, fingerprint
+         order by number desc, 1, 2, 3 limit :groups) g
  cross join lateral (select error from todoku_delivery where id = g.newest limit 1) d
  order by g.number desc, 1, 2, g.fingerprint
 

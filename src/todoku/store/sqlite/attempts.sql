@@ -18,7 +18,7 @@ a.delivery_id, a.replay, a.number, a.epoch, a.started_at / 1e6, a.ended_at / 1e6
            else not exists (select 1 from todoku_history h where h.message_seq = a.message_seq
                                and h.delivery_id = a.delivery_id and h.replay_count = a.replay) end,
        d.id is not null and {killed},
-       m.id, a.traceback, a.fingerprint
+       m.id, a.traceback, a.fingerprint, a.run_ms
 
 -- name: of_attempt
 -- A fragment: the delivery and the message of an attempt, each by its key, if they still exist.

@@ -5,13 +5,13 @@
 d.id, m.id, m.topic, m.key, d.destination, d.queue, d.lane, d.priority, d.status, d.attempts,
        d.max_attempts, d.lost, d.snoozes, d.replay_count, d.epoch, d.worker_id, d.cancel_requested,
        d.next_run_at / 1e6, m.created_at / 1e6, d.updated_at / 1e6, d.reason, d.error,
-       d.claimed_at / 1e6, d.fingerprint
+       d.claimed_at / 1e6, d.fingerprint, null
 
 -- name: finished_columns
 -- A fragment: the fields of a Delivery, of one that succeeded.
 h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded', h.attempts,
        null, 0, 0, h.replay_count, h.epoch, h.worker_id, 0,
-       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null, null
+       h.finished_at / 1e6, m.created_at / 1e6, h.finished_at / 1e6, null, null, null, null, h.run_ms
 
 -- name: request_matching
 -- A fragment: the filter by fields of the HTTP request that a message carries in a header, which is read only if one of
@@ -89,6 +89,16 @@ select {delivery_columns}
 select count(*)
   from (select 1 from todoku_delivery d join todoku_message m on m.seq = d.message_seq
          where {matching} order by d.id limit :most) found
+
+-- name: count_dead_matching
+-- Only reads, from the index by cause, and stops at :most rows.
+select count(*)
+  from (select 1 from todoku_delivery indexed by todoku_delivery_cause
+         where status = 'aborted' and (:reason is null or reason = :reason)
+           and (:destination is null or destination = :destination)
+           and (:fingerprint is null or fingerprint = :fingerprint or (:fingerprint = '' and fingerprint is null))
+           and (:since is null or updated_at >= :since) and (:until is null or updated_at < :until)
+         limit :most)
 
 -- name: finished_matching
 -- A fragment: the filter as `matching`, of deliveries that succeeded. They have no reason, and are not due.
@@ -205,3 +215,30 @@ select id
   from (select * from todoku_delivery not indexed
          where id > :after and status in ('pending', 'failed', 'sending') and not cancel_requested and {is_http}
          order by id limit 1 offset :skip) d
+
+-- name: delivery
+-- Only reads, by the primary key.
+select {delivery_columns}
+  from todoku_delivery d join todoku_message m on m.seq = d.message_seq
+ where d.id = :id
+
+-- name: finished_delivery
+-- Only reads, by the index of messages.
+select {finished_columns}
+  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+ where h.message_seq between :low and :high and h.delivery_id = :id limit 1
+
+-- name: known_message
+-- Only reads, by the index of attempts and the primary key of results: the message of a delivery that has one of both.
+select message_seq from todoku_attempt where delivery_id = :id and message_seq is not null
+ union all
+select message_seq from todoku_result where delivery_id = :id
+ limit 1
+
+-- name: history_ends
+-- Only reads, both ends of the index of messages.
+select (select min(message_seq) from todoku_history), (select max(message_seq) from todoku_history)
+
+-- name: history_from
+-- Only reads, one entry of the index of messages.
+select message_seq, delivery_id from todoku_history where message_seq >= :seq order by message_seq limit 1

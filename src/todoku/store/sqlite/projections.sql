@@ -102,7 +102,7 @@ select id from (select id from todoku_lane indexed by todoku_lane_owner
                  where worker_id is not null and destination = :name limit :most)
 union all
 select id from (select id from todoku_lane indexed by todoku_lane_parked
-                 where parked = 1 and destination = :name limit :most)
+                 where parked = 1 and queue = :name and destination = :name limit :most)
 
 -- name: projection_lag
 -- Only reads: the unfinished deliveries of a limited number of lanes, by the index of lanes.

@@ -41,20 +41,22 @@ update todoku_ledger set expires_at = :now + cast(:ttl * 1000000 as integer)
                                from json_each(:entries))
 
 -- name: settle_done
--- Fenced by (id, epoch, worker); the row is moved from `delivery` to `history` under one write lock. Returns the
--- tokens the worker does not own, which are searched only if a row is missing.
+-- Fenced by (id, epoch, worker); the row is moved from `delivery` to `history` under one write lock. A timed token is
+-- the epoch and, in its lower 31 bits, the milliseconds of the run (all set: unknown). Returns the tokens the worker
+-- does not own, which are searched only if a row is missing.
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
-                            replay_count, worker_id)
-select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
+                            replay_count, worker_id, run_ms)
+select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker,
+       nullif(s.value & 2147483647, 2147483647)
   from json_each(:tokens) s cross join todoku_delivery d
-    on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker;
+    on d.id = cast(s.key as integer) and d.epoch = s.value >> 31 and d.worker_id = :worker;
 select cast(s.key as integer) from json_each(:tokens) s
  where changes() < :number and not exists (
     select 1 from todoku_delivery d
-     where d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker);
+     where d.id = cast(s.key as integer) and d.epoch = s.value >> 31 and d.worker_id = :worker);
 delete from todoku_delivery where id in (
     select d.id from json_each(:tokens) s cross join todoku_delivery d
-        on d.id = cast(s.key as integer) and d.epoch = s.value and d.worker_id = :worker)
+        on d.id = cast(s.key as integer) and d.epoch = s.value >> 31 and d.worker_id = :worker)
 
 -- name: settle_rest
 -- Fenced as settle_done. The failed attempt is written with its epoch before the row changes (H4), and with the
@@ -65,11 +67,12 @@ select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
  where d.id is null or (d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted');
 insert into todoku_attempt (delivery_id, replay, number, epoch, started_at, ended_at, reason, error, worker_id,
-                            response_status, response, message_seq, traceback, fingerprint)
+                            response_status, response, message_seq, traceback, fingerprint, run_ms, final)
 select d.id, d.replay_count, d.attempts, d.epoch, d.claimed_at, :now, json_extract(s.value, '$.reason'),
        json_extract(s.value, '$.error'), :worker, json_extract(s.value, '$.response.status'),
        json_extract(s.value, '$.response'), d.message_seq, json_extract(s.value, '$.traceback'),
-       json_extract(s.value, '$.fingerprint')
+       json_extract(s.value, '$.fingerprint'), json_extract(s.value, '$.run_ms'),
+       d.cancel_requested or json_extract(s.value, '$.status') = 'aborted'
   from json_each(:rows) s cross join todoku_delivery d
     on d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch')
    and d.worker_id = :worker

@@ -30,7 +30,8 @@ STATES: Final = {
 """The states of an act, and their English names."""
 
 _SELECTING: Final = (
-    "status", "topic", "destination", "queue", "reason", "fingerprint", "key", "label", "message_id", "since", "until",
+    "q", "status", "topic", "destination", "queue", "reason", "fingerprint", "key", "label", "message_id",
+    "since", "until",
 )  # fmt: skip
 _MOST_IDS: Final = 500
 
@@ -62,7 +63,7 @@ def choose(view: View) -> Redirect:
 def preview(view: View) -> Answer:
     """Counts what an act would change, and asks why."""
     body = _start(view.query, why="preview", dry_run=True)
-    counted = start_act.run(view.context, body, view.viewer.name)
+    counted = start_act.run(view.context, body, view.viewer.name, view.viewer.scopes)
     chosen = {name: view.query[name] for name in (*_SELECTING, "ids") if name in view.query}
     return view.answer(
         "act_preview.html", counted, act=body.act, labels=LABELS, chosen=chosen, back=view.query.get("back", ""),
@@ -74,7 +75,7 @@ def preview(view: View) -> Answer:
 def start(view: View) -> Redirect:
     """Starts the act and leads to its progress."""
     signed = view.signed()
-    started = start_act.run(view.context, _start(view.form, why=signed.why), signed.by)
+    started = start_act.run(view.context, _start(view.form, why=signed.why), signed.by, view.viewer.scopes)
     return view.redirect(f"/acts/{started.act.id}")
 
 

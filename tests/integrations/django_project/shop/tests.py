@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 
 import pytest
@@ -238,3 +239,81 @@ class Commands(Case):
         jobs.refused.enqueue()
         call_command("todoku", "cancel", "--by", "grace", "--why", "a test", str(Delivery.objects.get().pk))
         assert [each.status for each in enqueued(jobs.refused)] == ["aborted"]
+
+
+class Dashboard(Case):
+    """todoku's dashboard at /todoku/, for the staff of the project."""
+
+    def sign_in(self, **what: object) -> Person:
+        person = Person.objects.create_user("ana", password="x", **what)
+        self.client.force_login(person)
+        return person
+
+    def csrf(self, path: str = "/todoku/users") -> str:
+        return self.client.get(path).content.decode().split('name="csrf" value="')[1].split('"')[0]
+
+    def act(self, **more: str) -> int:
+        form = {"name": "ada", "role": "viewer", "password": "correct horse battery", "why": "a try", **more}
+        body = "&".join(f"{name}={value}" for name, value in form.items()).replace(" ", "+")
+        sent = self.client.post(
+            "/todoku/users", body, content_type="application/x-www-form-urlencoded", HTTP_ORIGIN="http://testserver"
+        )
+        return int(sent.status_code)
+
+    def test_strangers_are_sent_to_the_login_and_users_who_are_no_staff_are_refused(self) -> None:
+        sent = self.client.get("/todoku/account")
+        assert (sent.status_code, sent["location"]) == (302, "/accounts/login/?next=/todoku/account")
+        assert self.client.post("/todoku/users").status_code == 403
+        self.sign_in()
+        assert self.client.get("/todoku/").status_code == 403
+
+    def test_staff_are_viewers_and_permissions_make_them_more(self) -> None:
+        person = self.sign_in(is_staff=True)
+        for codename, role in ((None, "viewer"), ("change_delivery", "operator"), ("delete_delivery", "admin")):
+            if codename is not None:
+                person.user_permissions.add(Permission.objects.get(codename=codename, content_type__app_label="todoku"))
+            account = self.client.get("/todoku/account", HTTP_ACCEPT="application/json").json()
+            assert account == {"name": "ana", "role": role, "has_session": False, "read_only": False}
+
+    def test_every_link_has_the_prefix_and_files_are_served_below_it(self) -> None:
+        self.sign_in(is_staff=True)
+        for path in ("/todoku/", "/todoku/account"):
+            shown = self.client.get(path)
+            assert shown.status_code == 200
+            links = [part.split('"')[0] for part in re.split('href="|src="|action="', shown.content.decode())[1:]]
+            assert links
+            assert all(link.startswith(("/todoku/", "#")) for link in links), links
+            style = next(link for link in links if ".css" in link)
+            assert self.client.get(style).status_code == 200
+        assert self.client.get("/todoku/nowhere").status_code == 404
+
+    def test_an_act_is_signed_with_the_users_name_and_needs_the_token_of_the_page(self) -> None:
+        self.sign_in(is_staff=True, is_superuser=True)
+        assert self.act() == 403
+        assert self.act(csrf="wrong") == 403
+        assert self.act(csrf=self.csrf()) == 303
+        assert [row.act.by for row in box.store.audit.page(target="user:ada", limit=1)] == ["ana"]
+
+    def test_a_viewer_does_not_act(self) -> None:
+        self.sign_in(is_staff=True)
+        assert self.client.get("/todoku/users").status_code == 403
+        assert self.act(csrf="any") == 403
+
+    def test_events_are_left_to_polling(self) -> None:
+        """A stream would hold a thread of the server for as long as the page is open."""
+        self.sign_in(is_staff=True)
+        assert self.client.get("/todoku/live").status_code == 204
+
+    def test_a_language_is_remembered(self) -> None:
+        self.sign_in(is_staff=True)
+        assert self.client.get("/todoku/account?lang=ja").status_code == 303
+        assert 'lang="ja"' in self.client.get("/todoku/account").content.decode()
+
+    def test_it_works_in_an_asynchronous_server_too(self) -> None:
+        person = self.sign_in(is_staff=True)
+
+        async def ask() -> int:
+            await self.async_client.aforce_login(person)
+            return int((await self.async_client.get("/todoku/account")).status_code)
+
+        assert asyncio.run(ask()) == 200

@@ -37,6 +37,3 @@ create table todoku_projection_writer (
     revision   integer not null,
     primary key (projection, worker_id)
 );
-
--- Lanes that wait for a person: few, and the lag of a projection counts their deliveries.
-create index todoku_lane_parked on todoku_lane (destination, id) where parked;

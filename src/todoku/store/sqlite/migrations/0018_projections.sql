@@ -39,4 +39,4 @@ create table todoku_projection_writer (
 ) strict, without rowid;
 
 -- Lanes that wait for a person: few, and the lag of a projection counts their deliveries.
-create index todoku_lane_parked on todoku_lane (destination, id) where parked = 1;
+create index todoku_lane_parked on todoku_lane (queue) where parked = 1;

@@ -1,0 +1,251 @@
+"""`make bench-web`: the dashboard over a long history, and what ten open dashboards cost the engine.
+
+PostgreSQL is filled with 10,000,000 rows of history and 100,000 dead letters, SQLite with a tenth of both. A daemon
+serves them in a process of its own. Each page and search is asked for 30 times, in turns and slowly enough that what
+all viewers share has to be computed again; the 95th percentile of the time until the whole answer is there counts.
+Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers, each with its event
+stream, who fetch the overview at every tick as a browser does. `--quick` is a tenth of the work; BENCH_HISTORY=n
+sets the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from bench.bars import Bar, compared
+from bench.engine import drain_worker, fill, migrate
+from bench.running import run
+from bench.web_filling import fill_postgres, fill_sqlite
+from tests.support.postgres import fresh_database
+from todoku.app import App
+from todoku.store.deliveries import Filter
+
+HISTORY: Final = 10_000_000
+DEAD: Final = 100_000
+REQUESTS: Final = 30
+VIEWERS: Final = 10
+SLOWEST_MS: Final = 150.0
+TOKEN: Final = "a-token-of-this-benchmark-0123456789"
+PAGES: Final = (
+    "/",
+    "/?per=hour",
+    "/queues",
+    "/endpoints",
+    "/deliveries",
+    "/deliveries?q=status:succeeded",
+    "/deliveries?q=status:aborted reason:TIMEOUT",
+    "/deliveries?q=queue:queue-1",
+    "/deliveries?q=destination:ship-3 topic:order.2",
+    "/deliveries?q=key:customer-77",
+    "/deliveries?q=shelf",
+    "/deliveries?q=payload.order_id:4242",
+    "/deliveries/{dead}",
+    "/dead-letters",
+    "/schedules",
+    "/workers",
+    "/sources",
+    "/audit",
+    "/settings",
+    "/doctor",
+)
+
+
+@contextmanager
+def daemon(url: str) -> Iterator[str]:
+    """A daemon on this database, in a process of its own; its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "shown.py").write_text("import todoku\nbox = todoku.App()\n@box.job\ndef nothing() -> None: ...\n")
+        port = _free_port()
+        command = [sys.executable, "-m", "todoku", "run", "--app", "shown:box", "--workers", "1", "--port", str(port)]
+        environ = {**os.environ, "DATABASE_URL": url, "TODOKU_TOKEN": TOKEN}
+        process = subprocess.Popen(
+            command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait_until_ready(address)
+            yield address
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _wait_until_ready(address: str) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(f"{address}/healthz").status_code == 200:
+                return
+        except httpx.TransportError:  # it does not listen yet
+            time.sleep(0.1)
+    raise RuntimeError("the daemon did not start within a minute")
+
+
+# ---------------------------------------------------------------------------------------------------------- pages
+
+
+def page_bars(name: str, url: str) -> list[Bar]:
+    """The 95th percentile of each page that there is."""
+    with closing(App(url)) as box:
+        (dead,) = box.store.deliveries.newest_dead(1)
+    took: dict[str, list[float]] = {}
+    with daemon(url) as address, httpx.Client(base_url=address, timeout=60) as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        paths = [path.replace("{dead}", str(dead.id)) for path in PAGES]
+        answers = {path: client.get(path, headers={"accept": "text/html"}) for path in paths}
+        missing = [path for path, answer in answers.items() if answer.status_code == 404]
+        failed = {path: answer.status_code for path, answer in answers.items() if answer.status_code not in (200, 404)}
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            for path in paths:
+                if path not in missing and path not in failed:
+                    took.setdefault(path, []).append(_milliseconds(client, path))
+            time.sleep(max(0.0, began + 1.2 - time.perf_counter()))
+    print(f"  {name}: not there (404): {', '.join(missing) or 'none'}; failed: {failed or 'none'}", flush=True)
+    for path, times in took.items():
+        print(f"  {name} {path}: p50 {statistics.median(times):.1f} ms, p95 {p95(times):.1f} ms", flush=True)
+    slowest = max(took, key=lambda path: p95(took[path]))
+    return [
+        *(Bar(f"{name}_p95_ms {path}", p95(times), SLOWEST_MS, "ms", at_most=True) for path, times in took.items()),
+        Bar(f"{name}_slowest_page_p95_ms", p95(took[slowest]), SLOWEST_MS, "ms", at_most=True),
+        Bar(f"{name}_pages_failed", len(failed), 0, at_most=True),
+    ]
+
+
+def _milliseconds(client: httpx.Client, path: str) -> float:
+    began = time.perf_counter()
+    client.get(path, headers={"accept": "text/html"}).raise_for_status()
+    return (time.perf_counter() - began) * 1000
+
+
+def p95(times: list[float]) -> float:
+    """The 95th percentile."""
+    return sorted(times)[-(-len(times) * 95 // 100) - 1]
+
+
+# -------------------------------------------------------------------------------------------------------- viewers
+
+
+def watch(address: str, number: int) -> None:
+    """So many open dashboards, in a process of their own, until it is ended."""
+    asyncio.run(_watch(urlsplit(address).port or 80, number))
+
+
+async def _watch(port: int, number: int) -> None:
+    await asyncio.gather(*(_view(port) for _ in range(number)))
+
+
+async def _view(port: int) -> None:
+    """One open page: its stream says when, one request brings the page."""
+    stream, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(_request("/live", "text/event-stream"))
+    while line := await stream.readline():
+        if line.startswith(b"event: tick"):
+            await _fetch(port)
+
+
+async def _fetch(port: int) -> None:
+    page, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(_request("/", "text/html", "Connection: close\r\nX-Todoku-Live: 1\r\n"))
+    body = await page.read(-1)
+    writer.close()
+    if not body.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(body[:200].decode(errors="replace"))
+
+
+def _request(path: str, accept: str, more: str = "") -> bytes:
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nAccept: {accept}\r\n{more}\r\n"
+    ).encode()
+
+
+def drained(url: str, number: int, address: str, viewers: int, processes: int) -> Callable[[], float]:
+    """A measure: how fast workers drain jobs, beside so many viewers."""
+
+    def measure() -> float:
+        fill(url, number)
+        context = multiprocessing.get_context("spawn")
+        ready = context.Barrier(processes + 1)
+        children = [context.Process(target=drain_worker, args=(url, ready, True)) for _ in range(processes)]
+        watching = context.Process(target=watch, args=(address, viewers), daemon=True)
+        if viewers:
+            watching.start()
+            time.sleep(3)  # all of them have seen a page
+        for child in children:
+            child.start()
+        ready.wait()
+        began = time.perf_counter()
+        ready.wait()
+        took = time.perf_counter() - began
+        for child in children:
+            child.join()
+        if viewers:
+            if not watching.is_alive():
+                raise RuntimeError("the viewers have left")
+            watching.terminate()
+            watching.join()
+        with closing(App(url)) as box:
+            if left := box.store.deliveries.find(Filter(queue="bench"), limit=1).items:
+                raise RuntimeError(f"{left[0]} was left behind")
+        return number / took
+
+    return measure
+
+
+def rate_bar(name: str, url: str, number: int, rounds: int, processes: int) -> Bar:
+    """What ten open dashboards leave of the engine's rate."""
+    with daemon(url) as address:
+        alone, watched = compared(
+            rounds, f"{name}, {processes} processes", ("alone", drained(url, number, address, 0, processes)),
+            (f"{VIEWERS} dashboards", drained(url, number, address, VIEWERS, processes)),
+        )  # fmt: skip
+    return Bar(f"{name}_rate_beside_ten_dashboards", watched / alone, 0.97)
+
+
+# ----------------------------------------------------------------------------------------------------------- bars
+
+
+def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar]:
+    history = int(os.environ.get("BENCH_HISTORY", HISTORY // scale))
+    with fresh_database(dsn) as url:
+        migrate(url)
+        began = time.perf_counter()
+        fill_postgres(url, history, DEAD * history // HISTORY)
+        print(f"  PostgreSQL: {history:,} rows of history in {time.perf_counter() - began:.0f} s", flush=True)
+        bars = page_bars("postgres", url)
+        return [*bars, rate_bar("postgres", url, 2 * number, rounds + 2, 2)]
+
+
+def bars_of_sqlite(number: int, rounds: int) -> list[Bar]:
+    history = int(os.environ.get("BENCH_HISTORY", HISTORY * number // 100_000)) // 10
+    with tempfile.TemporaryDirectory(prefix="todoku-bench-", dir="/tmp") as folder:
+        url = f"sqlite:///{folder}/bench.db"
+        migrate(url)
+        fill_sqlite(url, history, DEAD * history // HISTORY)
+        print(f"  SQLite: {history:,} rows of history", flush=True)
+        return [*page_bars("sqlite", url), rate_bar("sqlite", url, number, rounds + 2, 1)]
+
+
+if __name__ == "__main__":
+    run(__doc__, bars_of_sqlite, bars_of_postgres)
