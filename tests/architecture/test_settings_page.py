@@ -78,7 +78,7 @@ def test_the_page_has_the_default_of_the_code(name: str) -> None:
         case bool(value):
             assert shown == str(value).lower()
         case int(value) | float(value):
-            assert float(shown) == value
+            assert float(shown.replace(",", "")) == value
         case value:
             assert shown == (value if isinstance(value, str) else "")
 
