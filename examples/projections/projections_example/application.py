@@ -13,7 +13,7 @@ from opensearchpy.exceptions import OpenSearchException
 import todoku
 from projections_example.chronicle import Chronicle, write_entry
 from projections_example.documents import Documents
-from projections_example.search import MAPPINGS, SETTINGS, Index
+from projections_example.search import SETTINGS, Index, mappings
 from projections_example.settings import Settings
 
 LOGGER = logging.getLogger("projections")
@@ -42,13 +42,13 @@ class Application:
         self.index = self.search = None
         if settings.search_url is not None:
             self.index = Index(settings.search_url, settings.index)
-            self.search = self.box.projection(
-                SEARCH,
-                topics=TOPICS,
-                key="id",
-                to=todoku.opensearch(settings.index, url=settings.search_url, mappings=MAPPINGS, settings=SETTINGS),
-                source=self.documents,
+            server = todoku.opensearch(
+                settings.index,
+                url=settings.search_url,
+                mappings=mappings(any_day=settings.any_day),
+                settings=SETTINGS,
             )
+            self.search = self.box.projection(SEARCH, topics=TOPICS, key="id", to=server, source=self.documents)
 
     def prepare(self) -> None:
         """Make what is missing in the databases: todoku's tables, the documents, the entries."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
 
-MAPPINGS: Final = {
+MAPPINGS: Final[dict[str, Any]] = {
     "dynamic": "strict",
     "properties": {
         "id": {"type": "keyword"},
@@ -19,6 +19,13 @@ MAPPINGS: Final = {
     },
 }
 """A field that is not here, or a day that is none, is refused: a dead letter with the name of its field."""
+
+
+def mappings(*, any_day: bool) -> dict[str, Any]:
+    """The mappings of a new index; with `any_day`, it takes any text for a day."""
+    days = {"published_on": {"type": "keyword"}} if any_day else {}
+    return {**MAPPINGS, "properties": {**MAPPINGS["properties"], **days}}
+
 
 SETTINGS: Final = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "200ms"}
 
@@ -43,7 +50,8 @@ class Index:
 
     def forget(self, id: str) -> None:
         """Delete a document for good, as a person with access to the server can."""
-        self._client.delete_by_query(index=self._alias, body={"query": {"ids": {"values": [id]}}}, refresh=True)
+        for index in self._client.indices.get_alias(name=self._alias):
+            self._client.delete(index=index, id=id, refresh=True)
 
     def close(self) -> None:
         """Give back every connection."""

@@ -23,6 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The search server; None: there is none, and the chronicle is the only projection."""
     index: str = "documents"
     """The alias under which readers find the index."""
+    any_day: bool = False
+    """A new index takes any text as a day of publication, so that no document is refused for it."""
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -35,6 +37,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         chronicle_database=environ.get("CHRONICLE_DATABASE_URL") or None,
         search_url=search,
         index=environ.get("SEARCH_INDEX") or "documents",
+        any_day=bool(environ.get("SEARCH_ANY_DAY")),
     )
 
 
