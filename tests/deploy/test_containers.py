@@ -155,8 +155,8 @@ def test_systemd_waits_longer_than_the_drain_and_signals_the_supervisor_first() 
 
 def test_systemd_migrates_first_by_commands_that_exist() -> None:
     words = {name: unit()[name].split()[1:] for name in ("ExecStartPre", "ExecStart")}
-    assert words["ExecStartPre"] == ["migrate"]
     command, *options = words["ExecStart"]
+    assert words["ExecStartPre"] == ["migrate", *options], "of the same App, whose projections it records"
     known = {name for parameter in cli.commands[command].params for name in parameter.opts}
     assert {option for option in options if option.startswith("--")} <= known
 

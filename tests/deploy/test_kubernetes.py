@@ -133,9 +133,11 @@ def test_containers_run_commands_that_exist_with_no_rights(found: list[Any], kin
     assert "memory" in container["resources"]["limits"]
 
 
-def test_the_schema_is_migrated_by_the_same_image(found: list[Any]) -> None:
+def test_the_schema_is_migrated_by_the_same_image_and_app(found: list[Any]) -> None:
+    """Whose projections are recorded with it."""
     (daemon,), (migrate,) = pod(found)["containers"], pod(found, "Job")["containers"]
     assert (migrate["args"], migrate["image"]) == (["migrate"], daemon["image"])
+    assert environment(found, migrate)["TODOKU_APP"] == environment(found, daemon)["TODOKU_APP"]
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed: `apt-get install kubectl`")

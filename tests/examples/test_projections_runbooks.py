@@ -1,4 +1,4 @@
-"""The runbooks of search and chronicle: their sections, and every command and query in them as printed (S2-36, S2-38)."""
+"""The runbooks of search and chronicle: their sections, and each command and query in them as printed (S2-38)."""
 
 from __future__ import annotations
 
