@@ -1,4 +1,4 @@
-"""Projections as the store keeps them: indexes and generations, acknowledgements, the position of a rebuild, the lag."""
+"""Projections as the store keeps them: indexes, acknowledgements, the position of a rebuild, the lag."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_rebuild_raises_the_revision_and_the_generation(store: ProjectionStore
 
 
 def test_a_rebuild_waits_for_admitted_workers_with_a_lease(world: World, store: ProjectionStore) -> None:
-    """R22: a worker that was admitted before holds the revision up; one that ended its lease, or came later, does not."""
+    """R22: a worker that was admitted before holds it up; one that ended its lease, or came later, does not."""
     early, gone, late = uuid4(), uuid4(), uuid4()
     for worker, name in ((early, "early"), (gone, "gone"), (late, "late")):
         world.store.leases.register(worker, name=name, lease=60)

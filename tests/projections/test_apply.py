@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_function_makes_the_document(url: str, server: str) -> None:
 def test_a_busy_server_gets_smaller_requests(url: str, server: str) -> None:
     """Projections: 429 halves the batch, and everything arrives without a failed attempt."""
     with Proxy(server, most_documents=8) as proxy:
-        to = todoku.opensearch("busy" + url[-6:-3].lower().strip("/.:"), url=proxy.url, mappings=MAPPINGS)
+        to = todoku.opensearch(f"busy{uuid4().hex[:8]}", url=proxy.url, mappings=MAPPINGS)
         library = Library(url, server, to=to, alias=to.alias).set_up()
         for number in range(100):
             library.put(f"d{number}")
@@ -129,7 +130,7 @@ def test_a_busy_server_gets_smaller_requests(url: str, server: str) -> None:
 def test_a_storm_of_429_is_waited_out(url: str, server: str) -> None:
     """Projections: while the server takes nothing, events wait in the database, and are no dead letters."""
     with Proxy(server, most_documents=0) as proxy:
-        to = todoku.opensearch("storm" + url[-6:-3].lower().strip("/.:"), url=proxy.url, mappings=MAPPINGS)
+        to = todoku.opensearch(f"storm{uuid4().hex[:8]}", url=proxy.url, mappings=MAPPINGS)
         library = Library(url, server, to=to, alias=to.alias, backoff=todoku.table(0.01)).set_up()
         for number in range(5):
             library.put(f"d{number}")
@@ -199,3 +200,33 @@ def test_an_event_of_a_projection_does_not_run_again_as_a_new_one(library: Libra
     done = library.box.deliveries.replay(ids[0], again=True, **ACT)
     assert done.replayed == 0
     assert any("projection" in why for why in done.skipped)
+
+
+def test_wrong_mappings_cost_no_event(url: str, server: str) -> None:
+    """Projections: an index that cannot be created is the declaration's fault; a deploy mends it, and events wait."""
+    alias = f"wrong{uuid4().hex[:8]}"
+    to = todoku.opensearch(alias, url=server, mappings={"properties": {"views": {"type": "no such type"}}})
+    library = Library(url, server, to=to, alias=alias, backoff=todoku.table(0.01)).set_up()
+    library.put("d1")
+    library.box.drain(limit=1)
+    assert library.sql("select status, reason from todoku_delivery") == [("failed", "SEARCH_SETUP")]
+    library.close()
+    mended = Library(url, server, alias=alias)
+    _close_breaker(mended)
+    mended.box.drain()
+    mended.agree()
+    mended.close()
+
+
+def test_a_projection_that_was_never_migrated_is_declared_by_the_worker(url: str, server: str) -> None:
+    """Projections: a deploy that adds one needs no `migrate`; one that was dropped and is still declared comes back."""
+    library = Library(url, server).set_up()
+    library.sql("delete from todoku_projection")
+    library.put("d1")
+    library.box.drain()
+    library.agree()
+    library.documents.drop(**ACT)
+    library.put("d2")
+    library.box.drain()
+    assert sorted(library.seen()) == ["d2"]
+    library.close()

@@ -1,4 +1,4 @@
-"""Elasticsearch's client against a server that it accepts: OpenSearch behind a proxy that says what it wants to hear."""
+"""Elasticsearch's client against a server that it accepts: OpenSearch behind a proxy that calls itself so."""
 
 from __future__ import annotations
 

@@ -59,6 +59,18 @@ def test_a_rebuild_that_was_killed_goes_on_where_it_was(library: Library) -> Non
     library.agree()
 
 
+def test_a_rebuild_before_the_first_event_loads_what_is_there(library: Library) -> None:
+    """Rebuild: an application that has documents already begins with it; the way back leads to an index that exists."""
+    library.sql("insert into document values ('d1', 'before todoku', 1)")
+    assert library.documents.rebuild(**ACT).switched
+    library.agree()
+    library.put("d2")
+    library.box.drain()
+    library.agree()
+    library.documents.switch(back=True, **ACT)
+    assert sorted(library.seen()) == ["d2"]
+
+
 def test_readers_see_the_old_index_until_the_new_one_is_equal(library: Library) -> None:
     """Rebuild: the alias moves in one call, after the comparison; without `switch` it stays."""
     fill(library, 5)

@@ -378,11 +378,10 @@ class OpenSearchServer(Service):
         ]  # fmt: skip
 
     def _is_up(self) -> bool:
-        """It listens before it has read its indexes."""
+        """It listens before it takes part in its cluster of one."""
         try:
-            with urllib.request.urlopen(f"{self.url}/_cluster/health", timeout=2) as answer:
-                health = json.load(answer)
-                return bool(health["status"] != "red" and health["number_of_pending_tasks"] == 0)
+            with urllib.request.urlopen(f"{self.url}/_cluster/health", timeout=5) as answer:
+                return bool(json.load(answer)["number_of_data_nodes"] == 1)
         except (OSError, ValueError):
             return False
 

@@ -174,7 +174,7 @@ def default_document(change: Change) -> Document | None:
 # What an answer means.
 
 TRANSIENT: Final = frozenset(
-    {"SEARCH_DOWN", "SEARCH_TIMEOUT", "SEARCH_BUSY", "SEARCH_DENIED", "SEARCH_FAILED", "SEARCH_BLOCKED"}
+    {"SEARCH_DOWN", "SEARCH_TIMEOUT", "SEARCH_BUSY", "SEARCH_DENIED", "SEARCH_FAILED", "SEARCH_BLOCKED", "SEARCH_SETUP"}
 )
 """Reasons that are the server's fault and not the document's."""
 

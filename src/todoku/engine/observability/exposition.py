@@ -171,12 +171,12 @@ class Collector:
         if gauges is None:
             return
         for name, (field, text) in (GAUGES | PROJECTION_GAUGES).items():
-            family = core.GaugeMetricFamily(name, text)
+            gauge = core.GaugeMetricFamily(name, text)
             if name in GAUGES:
-                family.add_sample(name, {}, getattr(gauges, field))
+                gauge.add_sample(name, {}, getattr(gauges, field))
             for one in gauges.projections if name in _BOTH or name in PROJECTION_GAUGES else ():
-                family.add_sample(name, {"projection": one.name}, float(getattr(one, field)))
-            yield family
+                gauge.add_sample(name, {"projection": one.name}, float(getattr(one, field)))
+            yield gauge
 
 
 def _names(label: str | None) -> Sequence[str]:

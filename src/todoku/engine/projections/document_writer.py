@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -35,6 +36,8 @@ LONGEST_ID: Final = 512
 
 _STOPPED: Final = Snooze(30.0)
 _UNAVAILABLE: Final = Snooze(1.0)
+_NO_WORKER: Final = UUID(int=0)
+"""Stands for a caller that is no worker, as in a test that runs handlers inline."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -51,22 +54,25 @@ class DocumentWriter:
 
     def __init__(
         self, store: Store, name: str, document: DocumentOf, size: BulkSize,
-        session: Callable[[], SearchSession],
+        session: Callable[[], SearchSession], declare: Callable[[], object],
     ) -> None:  # fmt: skip
         self._store = store
         self._name = name
         self._document = document
         self._size = size
         self._session = session
-        self.writers = Writers(store, name, self._examine)
+        self.writers = Writers(store, name, declare, self._examine)
 
     async def apply(self, batch: Sequence[Outgoing]) -> list[Outcome]:
         """Applies a batch, and returns one outcome per event. One bad event does not fail its neighbours (I13)."""
-        workers = {message.worker for message in batch if message.worker is not None}
+        workers = {message.worker or _NO_WORKER for message in batch}
         try:
             row = await self.writers.enter(workers)
         except (StoreError, NotThere):  # the heartbeat counts and logs failures of the database
             return [_UNAVAILABLE] * len(batch)
+        except DeliveryError as error:  # no event is at fault if its index cannot be created or examined
+            reason = error.reason if error.retryable else "SEARCH_SETUP"
+            return [Retry(reason=reason, detail=error.detail)] * len(batch)
         try:
             if row.state == "stopped" or not row.written:
                 return [_STOPPED] * len(batch)
@@ -135,12 +141,7 @@ class DocumentWriter:
     async def _examine(self, row: ProjectionRow) -> ProjectionRow:
         """Looks at the indexes before a worker's first write: creates the first one; stops if one is ahead (R21)."""
         session = self._session()
-        if (live := row.of("live")) is not None and live.phase == "waiting":
-            await session.create(live.name, self._name)
-            await session.finish(live.name)
-            if not await session.readers():
-                await session.point(live.name)
-            row = await asyncio.to_thread(self._store.projections.created, self._name, live.name)
+        row = await create_first(self._store, session, row)
         for index in row.written:
             has = await session.newest(index.name)
             newest = await asyncio.to_thread(self._store.projections.newest)
@@ -156,6 +157,17 @@ class DocumentWriter:
         )
         await asyncio.to_thread(self._store.projections.stop, self._name, why)
         self.writers.forget()
+
+
+async def create_first(store: Store, session: SearchSession, row: ProjectionRow) -> ProjectionRow:
+    """Creates the first index of a projection, and shows it to readers if they see no other. Returns the projection."""
+    if (live := row.of("live")) is None or live.phase != "waiting":
+        return row
+    await session.create(live.name, row.name)
+    await session.finish(live.name)
+    if not await session.readers():
+        await session.point(live.name)
+    return await asyncio.to_thread(store.projections.created, row.name, live.name)
 
 
 def read_change(message: Outgoing) -> Change:

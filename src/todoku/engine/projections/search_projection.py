@@ -15,7 +15,7 @@ from todoku.core.outcome import Outcome
 from todoku.core.projection import DocumentOf, DocumentSource, SearchServer, SearchSession, version
 from todoku.engine.projections.bulk import BulkSize
 from todoku.engine.projections.comparison import PAGE, Comparison, Verified
-from todoku.engine.projections.document_writer import DocumentWriter
+from todoku.engine.projections.document_writer import DocumentWriter, create_first
 from todoku.engine.projections.rebuild import Rebuild, RebuildOptions, Rebuilt, index_name
 from todoku.store.audit import Signed
 from todoku.store.projections import IndexRow, ProjectionRow
@@ -39,7 +39,7 @@ class SearchProjection:
         self._fill: FillSecrets = _no_secrets
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, SearchSession] = WeakKeyDictionary()
         self._size = BulkSize(server.batch)
-        self._writer = DocumentWriter(store, name, document, self._size, self._session)
+        self._writer = DocumentWriter(store, name, document, self._size, self._session, self.declare)
 
     # ---------------------------------------------------------------------------------- as a destination
 
@@ -79,8 +79,9 @@ class SearchProjection:
     ) -> Rebuilt:
         """Builds, fills and compares a new index, and lets readers see it."""
         found = self._source(source)
-        await asyncio.to_thread(self.declare)
+        row = await asyncio.to_thread(self.declare)
         async with self._open() as session:
+            await create_first(self._store, session, row)
             rebuild = Rebuild(
                 self._store, self.name, self._server.alias, source=found, session=session, size=BulkSize(self.batch),
                 options=options, signed=signed, progress=progress,

@@ -27,11 +27,16 @@ _REMEMBERED: Final = 64
 class Writers:
     """The workers of this process that write one projection."""
 
-    def __init__(self, store: Store, name: str, examine: Callable[[ProjectionRow], Awaitable[ProjectionRow]]) -> None:
+    def __init__(
+        self, store: Store, name: str, declare: Callable[[], object],
+        examine: Callable[[ProjectionRow], Awaitable[ProjectionRow]],
+    ) -> None:  # fmt: skip
         self._store = store
         self._name = name
+        self._declare = declare
         self._examine = examine
         self._lock = threading.Lock()
+        self._database = store.database
         self._row: ProjectionRow | None = None
         self._read_at = 0.0
         self._acknowledged: dict[UUID, int] = {}
@@ -42,6 +47,8 @@ class Writers:
 
         A worker's first write waits until the worker is recorded, and its indexes were examined.
         """
+        if self._database is not self._store.database:  # the App was connected to another one, between two workers
+            self._begin_anew()
         for worker in workers:
             if worker not in self._acknowledged:
                 await self._admit(worker)
@@ -79,7 +86,10 @@ class Writers:
         self._read_at = 0.0
 
     async def _admit(self, worker: UUID) -> None:
-        row = await asyncio.to_thread(self._store.projections.admit, self._name, worker)
+        admit = self._store.projections.admit
+        if (row := await asyncio.to_thread(admit, self._name, worker)) is None:
+            await asyncio.to_thread(self._declare)
+            row = await asyncio.to_thread(admit, self._name, worker)
         if row is None:
             raise _dropped(self._name)
         self._take(await self._examine(row))
@@ -90,11 +100,20 @@ class Writers:
 
     def _refresh(self) -> None:
         if (row := self._store.projections.get(self._name)) is None:
+            self._begin_anew()
             raise _dropped(self._name)
         self._take(row)
 
+    def _begin_anew(self) -> None:
+        """Forgets everything: each worker is admitted again, to what is declared then."""
+        with self._lock:
+            self._database = self._store.database
+            self._row = None
+            self._acknowledged.clear()
+
     def _take(self, row: ProjectionRow) -> None:
         with self._lock:
+            # A read that began earlier may end later: an older revision must not come back after it was acknowledged.
             if self._row is None or row.revision >= self._row.revision:
                 self._row, self._read_at = row, time.monotonic()
 

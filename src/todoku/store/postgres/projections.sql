@@ -78,7 +78,7 @@ delete from todoku_projection_writer r
  where projection = :projection and not exists (select from todoku_worker w where w.id = r.worker_id)
 
 -- name: acknowledge_projection
--- Under a shared lock of the projection. A revision only rises.
+-- One row by its key. A revision only rises, so a late acknowledgement changes nothing.
 insert into todoku_projection_writer as r (projection, worker_id, revision) values (:projection, :worker, :revision)
     on conflict (projection, worker_id) do update set revision = greatest(r.revision, excluded.revision)
 
@@ -97,13 +97,13 @@ select coalesce(pg_sequence_last_value(pg_get_serial_sequence('todoku_message', 
 (select id from todoku_lane where queue = :name and destination = :name and worker_id is null and not parked
   order by ready_at, id limit :most)
 union all
-(select id from todoku_lane where worker_id is not null and destination = :name limit :most)
+(select id from todoku_lane where worker_id is not null and not parked and destination = :name limit :most)
 union all
 (select id from todoku_lane where parked and queue = :name and destination = :name limit :most)
 
 -- name: projection_lag
 -- Only reads: the unfinished deliveries of a limited number of lanes, by the index of lanes.
-select count(*), coalesce(sum(rows.number), 0), min(head.message_seq),
+select count(*), coalesce(sum(counted.number), 0)::bigint, min(head.message_seq),
        coalesce(date_part('epoch', todoku_now() - min(m.created_at)), 0)
   from ({projection_lanes}) l
  cross join lateral (select message_seq from todoku_delivery d
@@ -111,7 +111,7 @@ select count(*), coalesce(sum(rows.number), 0), min(head.message_seq),
                       order by d.id limit 1) head
  cross join lateral (select count(*) as number from (
         select from todoku_delivery d where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
-         order by d.id limit :deep) some) rows
+         order by d.id limit :deep) few) counted
   left join todoku_message m on m.seq = head.message_seq
 
 -- name: unfinished_lanes

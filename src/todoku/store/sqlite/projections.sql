@@ -78,7 +78,7 @@ delete from todoku_projection_writer
  where projection = :projection and worker_id not in (select id from todoku_worker)
 
 -- name: acknowledge_projection
--- Under a shared lock of the projection. A revision only rises.
+-- One row by its key. A revision only rises, so a late acknowledgement changes nothing.
 insert into todoku_projection_writer as r (projection, worker_id, revision) values (:projection, :worker, :revision)
     on conflict (projection, worker_id) do update set revision = max(r.revision, excluded.revision)
 
@@ -99,7 +99,7 @@ select id from (select id from todoku_lane indexed by todoku_lane_due
                  order by ready_at, id limit :most)
 union all
 select id from (select id from todoku_lane indexed by todoku_lane_owner
-                 where worker_id is not null and destination = :name limit :most)
+                 where worker_id is not null and parked = 0 and destination = :name limit :most)
 union all
 select id from (select id from todoku_lane indexed by todoku_lane_parked
                  where parked = 1 and queue = :name and destination = :name limit :most)
