@@ -70,6 +70,17 @@ async def test_a_document_and_its_event_are_one_commit(projections: Application)
     assert rows(projections, "select count(*) from todoku_message") == [(1,)]
 
 
+def test_the_source_has_pages_single_documents_and_a_number(projections: Application) -> None:
+    """What a rebuild and `verify` ask of it; also for nothing at all."""
+    documents = sorted(projections.documents.create(draft(f"number {n}")).id for n in range(3))
+    projections.documents.delete(documents[1])
+    source = projections.documents
+    assert [key for key, _ in source.page(None, 10)] == [documents[0], documents[2]]
+    assert [key for key, _ in source.page(documents[0], 10)] == [documents[2]]
+    assert source.get(documents).keys() == {documents[0], documents[2]}
+    assert (source.get([]), source.count()) == ({}, 2)
+
+
 async def test_without_a_search_server_a_search_asks_the_table(projections: Application) -> None:
     document = projections.documents.create(draft("a river"))
     projections.documents.create(draft("a harbour"))

@@ -63,10 +63,10 @@ async def test_readers_use_the_index_when_the_flag_says_so_and_the_table_when_it
     river = search.documents.create(draft("a river"))
     gone = search.documents.create(draft("another river"))
     search.documents.delete(gone.id)
-    search.box.drain()
+    await search.box.adrain()
     index_of(search).everything()  # refreshed
     for on, source in ((False, "database"), (True, "index"), (False, "database")):
-        search.search.set_flag(on, by="ada", why="a test")
+        await search.search.aset_flag(on, by="ada", why="a test")
         answer = (await ask(search, "GET", "/search?q=river")).json()
         assert (answer["from"], [found["id"] for found in answer["documents"]]) == (source, [river.id])
 
@@ -76,8 +76,8 @@ async def test_while_the_search_server_is_silent_readers_are_answered_from_the_t
 ) -> None:
     assert search.search is not None
     search.documents.create(draft("a river"))
-    search.box.drain()
-    search.search.set_flag(True, by="ada", why="a test")
+    await search.box.adrain()
+    await search.search.aset_flag(True, by="ada", why="a test")
     monkeypatch.setattr(search, "index", Index("http://127.0.0.1:9", "documents"))
     answer = (await ask(search, "GET", "/search?q=river")).json()
     assert (answer["from"], len(answer["documents"])) == ("database", 1)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, bindparam, text
+from sqlalchemy import Connection, Engine, Row, String, bindparam, text
 
 import todoku
 from projections_example.database import open_engine, run_schema
@@ -25,7 +25,9 @@ DELETE = text(
     f" returning {COLUMNS}"
 )
 THERE = "not cast(deleted as boolean)"
-GET = text(f"select {COLUMNS} from documents where id in :ids and {THERE}").bindparams(bindparam("ids", expanding=True))
+GET = text(f"select {COLUMNS} from documents where id in :ids and {THERE}").bindparams(
+    bindparam("ids", expanding=True, type_=String)
+)
 PAGE = text(f"select {COLUMNS} from documents where id > :after and {THERE} order by id limit :limit")
 COUNT = text(f"select count(*) from documents where {THERE}")
 FIND = text(
