@@ -21,7 +21,7 @@ SAY_WHAT = awk -F'==' '/^[A-Za-z0-9]/ { split($$2, version, /[ ;\\]/); list = li
   END { printf "installing %d packages into $(VENV), $(1):\n  %s …\n", number, substr(list, 3) }' $(2) | fold -s -w 79
 FLOORS := .venv-floors
 HTTP_TESTS := tests/api/http tests/api/qstash tests/api/admin tests/api/test_receiver.py tests/client tests/daemon/test_http.py \
-  tests/daemon/test_page.py tests/destinations/http tests/destinations/test_ssrf_connect.py tests/ingest tests/security
+  tests/destinations/http tests/destinations/test_ssrf_connect.py tests/ingest tests/security
 RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 

@@ -312,8 +312,7 @@ class App:
     ) -> Projection:  # fmt: skip
         """Keeps another store equal to the events of `topics`, by key: a search index, or the entries of a table.
 
-        `key`: the field of payloads that is the key of a message that is published without one. Events of a key are
-        applied in order. The options are explained at ProjectionOptions.
+        `key`: the field of payloads that is the key of messages without one. The options are those of ProjectionOptions.
         """
         return self.projections.declare(name, topics, key, to, options)
 

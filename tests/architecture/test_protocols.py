@@ -69,7 +69,7 @@ def test_a_protocol_has_two_implementations() -> None:
 
 def test_only_operations_act_on_deliveries() -> None:
     """CLI, admin API, `/v2`, web and Python share one module for each act, so that it means the same everywhere."""
-    acting = ("operations.py", "edit.py", "new_message.py", "diagnostics/opened_message.py")
+    acting = ("operations.py", "http/request_acts.py", "edit.py", "new_message.py", "diagnostics/opened_message.py")
     found = {
         place(path, node.lineno)
         for path in FILES

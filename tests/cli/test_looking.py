@@ -295,7 +295,7 @@ def test_workers_tells_who_is_there_and_what_they_hold(shop: Shop) -> None:
     worker = shop.world.worker(name="host:1", lease=600)
     shop.world.claim(worker, limit=2)
     (row,) = rows(shop.run("workers", "--json"))
-    assert list(row) == ["id", "name", "state", "alive", "held", "started", "lease_ends"]
+    assert list(row) == ["id", "name", "state", "alive", "held", "started", "lease_ends", "slots", "version"]
     assert (row["id"], row["name"], row["alive"], row["held"]) == (str(worker), "host:1", True, 2)
 
 
@@ -379,3 +379,31 @@ def test_names_and_errors_give_way_and_ids_keep_their_width() -> None:
     assert fit_widths(["id", "topic", "error"], [36, 30, 60], 10) == [36, 12, 20], "readable before narrow"
     assert fit_widths(["id", "error", "payload"], [2, 60, 40], 60) == [2, 38, 16]
     assert fit_widths(["id", "error", "payload"], [2, 60, 40], 50) is None, "a payload leaves before an error is cut"
+
+
+# ------------------------------------------------------------------------------------------------ search
+
+
+def test_search_finds_by_words_and_says_why(shop: Shop) -> None:
+    shop.dead(1, "REFUSED")
+    shop.world.publish(1, topic="mail.sent", key="k1")
+    lines = said(shop.run("search", "status:aborted", "topic:order.*"))
+    assert lines[0].split() == ["id", "topic", "destination", "status", "tries", "why", "changed"]
+    assert "REFUSED" in lines[1]
+    assert said(shop.run("search", "k1"))[-1] == "'k1' is a key"
+    (found,) = rows(shop.run("search", "status:pending", "--json"))
+    assert [row["why"]["cause"] for row in found["items"]] == ["unregistered"]
+    assert (found["query"], found["looked_at"], found["complete"]) == ("status:pending", 2, True)
+
+
+def test_search_goes_on_from_its_cursor(shop: Shop) -> None:
+    shop.world.publish(3)
+    (first,) = rows(shop.run("search", "queue:warehouse", "--limit", "2", "--json"))
+    (rest,) = rows(shop.run("search", "queue:warehouse", "--cursor", first["next"], "--json"))
+    assert [len(page["items"]) for page in (first, rest)] == [2, 1]
+    assert f"--cursor {first['next']}" in said(shop.run("search", "queue:warehouse", "--limit", "2"))[-1]
+
+
+def test_a_wrong_search_is_refused_and_nothing_found_is_said(shop: Shop) -> None:
+    assert "there is no word 'colour'" in nothing(shop.run("search", "colour:red"))
+    assert shop.run("search", "queue:none").returncode == 1

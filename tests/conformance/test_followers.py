@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.message import Draft
@@ -61,7 +62,7 @@ def test_a_window_that_is_not_looked_at_whole_is_not_complete(world: World) -> N
     assert world.store.messages.find_followers(first.id, [before], needles=["a"]).items == ()  # type: ignore[list-item]
 
 
-def test_a_delivery_is_got_by_its_number_wherever_it_is(world: World, monkeypatch: object) -> None:
+def test_a_delivery_is_got_by_its_number_wherever_it_is(world: World) -> None:
     world.publish(40, to=("a", "b"))
     worker = world.worker()
     claims = sorted(world.claim(worker), key=lambda claim: claim.id)
@@ -77,16 +78,31 @@ def test_a_delivery_is_got_by_its_number_wherever_it_is(world: World, monkeypatc
     assert world.store.deliveries.get(10_000) is None
 
 
-def test_a_delivery_is_found_by_bisection_in_a_long_history(world: World, monkeypatch: object) -> None:
+def test_a_delivery_is_found_by_bisection_in_a_long_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among few neighbours: the place is found without reading the rest, also where messages were removed."""
-    monkeypatch.setattr(deliveries, "_NEIGHBOURS", 4)  # type: ignore[attr-defined]
-    monkeypatch.setattr(deliveries, "find_history", lambda *_: deliveries.Page((), None))  # type: ignore[attr-defined]
+    monkeypatch.setattr(deliveries, "_NEIGHBOURS", (4,))
     world.publish(90)
     claims = sorted(world.claim(world.worker()), key=lambda claim: claim.id)
     world.settle(claims)
     world.sql(f"delete from todoku_history where delivery_id between {claims[30].id} and {claims[50].id}")
     for place, claim in enumerate(claims):
         assert (world.store.deliveries.get(claim.id) is None) == (30 <= place <= 50)
+
+
+def test_a_delivery_far_from_its_neighbours_is_found_among_more_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher numbered its messages, waited, and then numbered its deliveries."""
+    monkeypatch.setattr(deliveries, "_NEIGHBOURS", (4, 90))
+    world.publish(90)
+    claims = sorted(world.claim(world.worker()), key=lambda claim: claim.id)
+    world.settle(claims)
+    late = claims[10].id
+    world.sql(f"update todoku_history set delivery_id = {claims[-1].id + 7} where delivery_id = {late}")
+    found = world.store.deliveries.get(claims[-1].id + 7)
+    assert found is not None
+    assert str(found.message_id) == claims[10].message_id
+    assert world.store.deliveries.get(late) is None
 
 
 def test_a_message_that_an_operator_writes_is_audited_and_a_duplicate_is_not(world: World) -> None:

@@ -51,7 +51,7 @@ STEPS = [
     (13, "inspection"),
     (14, "labels"),
     (15, "run_times"),
-    (17, "causes"),
+    (16, "causes"),
     (18, "projections"),
 ]
 LATEST = STEPS[-1][0]

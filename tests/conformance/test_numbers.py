@@ -14,7 +14,7 @@ from todoku.core.outcome import DONE
 from todoku.store import depths, rates
 from todoku.store.claims import Transacted
 from todoku.store.columns import moment
-from todoku.store.rates import Flow, Flows
+from todoku.store.rates import FlowPoint, Flows
 
 HOUR = 3600.0
 
@@ -96,7 +96,7 @@ def test_what_arrives_and_ends_is_counted_by_minute(world: World) -> None:
 
 def test_an_empty_database_has_empty_minutes(world: World) -> None:
     found = this_minute(world)
-    assert [point for point in found.points if point != Flow(point.at, 0, 0, 0, 0)] == []
+    assert [point for point in found.points if point != FlowPoint(point.at, 0, 0, 0, 0)] == []
     assert (len(found.points), found.places, found.exact) == (2, (), True)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.core.making import quick
 from todoku.core.backoff import DEFAULT, Backoff, exponential, linear, table
 from todoku.core.errors import InvalidSetting
+from todoku.core.oidc import ClientSecret
 from todoku.core.scope import Secret
 from todoku.core.sealed import MasterKey, MasterKeys, format_master_key
 from todoku.core.settings import Settings, read_settings
@@ -110,22 +111,33 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said[tuple] = ("pin, Phone Number,", ("pin", "Phone Number"))
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
     optional["app"] = optional["secrets_dir"] = str
+    optional["oidc_client_secret"] = ClientSecret
+    said[ClientSecret] = ("s3cret", ClientSecret("s3cret"))
     optional["api_connections"] = optional["api_connections_per_address"] = int
     optional |= {"token": Secret, "signing_keys": SigningKeys}
     said[MasterKeys] = (format_master_key("k", bytes(32)), MasterKeys(MasterKey("k", bytes(32))))
     said[Secret] = ("a-token-of-chance", Secret("a-token-of-chance"))
     said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
     chosen = {"encrypt": "all", "trace_url": "https://jaeger.example/{trace_id}"}
-    text, value = (
-        (chosen[name], chosen[name]) if name in chosen else said[optional.get(name) or type(getattr(Settings(), name))]
-    )
+    kind = optional.get(name) or type(getattr(Settings(), name))
+    text, value = (chosen[name], chosen[name]) if name in chosen else said.get(kind, ("", None))
+    environ = {}
+    match name:
+        case "oidc_issuer":
+            text = value = "https://id.example"
+            environ = {"TODOKU_OIDC_CLIENT_ID": "todoku"}
+        case "oidc_client_id":
+            text = value = "todoku"
+            environ = {"TODOKU_OIDC_ISSUER": "https://id.example"}
+        case "oidc_roles":
+            text, value = "groups=ops:operator, groups=all:viewer", ("groups=ops:operator", "groups=all:viewer")
     if name == "tracebacks":
         text, value = "full", "full"
     if name == "span_ratio":
         text, value = "0.25", 0.25
     if name == "trusted_proxies":
         text, value = "10.0.0.5, 10.1.0.0/16", ("10.0.0.5", "10.1.0.0/16")
-    assert getattr(read_settings({f"TODOKU_{name.upper()}": text}), name) == value
+    assert getattr(read_settings({**environ, f"TODOKU_{name.upper()}": text}), name) == value
 
 
 @pytest.mark.parametrize(("variable", "text", "name"), [row[:3] for row in NAMES if not row[0].startswith("TODOKU")])

@@ -107,7 +107,7 @@ def test_a_message_arrives_signed_and_is_seen(dev: Developing) -> None:
     (came,) = until(lambda: dev.received(message), "it to arrive")
     assert (came["method"], came["path"], came["signed"], came["retried"]) == ("POST", "/200", True, "0")
     assert "(attempt 1 of 4, " in dev.line(f"{dev.receiver}/200", "succeeded")
-    assert "http.request" in dev.daemon.ask("/")[1]
+    assert "http.request" in dev.daemon.ask("/deliveries")[1]
 
 
 def test_489_is_a_dead_letter_at_once(dev: Developing) -> None:

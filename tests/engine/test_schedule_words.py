@@ -12,6 +12,8 @@ def test_a_cron_expression_is_said_in_each_language() -> None:
     said = {cron_in_words("0 9 * * 1-5", language) for language in ("en", "ja", "zh")}
     assert len(said) == 3
     assert not any("0 9 *" in text for text in said)
+    assert cron_in_words("0 9 * 5 1-5", "ja") == "09:00、月曜日 から 金曜日 まで、5月 でのみ"
+    assert cron_in_words("0 9 * 5 0", "zh") == "在 09:00, 仅在 星期日, 仅在 5月"
 
 
 @pytest.mark.parametrize("expression", ["not a cron", ""])

@@ -45,6 +45,12 @@ class AtWork:
         found = self.client.get(f"/payments/{intent}")
         return found.json() if found.status_code == 200 else None
 
+    def act(self, path: str, page: str, *, why: str, origin: str | None = None) -> httpx.Response:
+        """Sends a form of a page of the console, as a browser does."""
+        form = {"why": why, "csrf": page.split('name="csrf" value="')[1].split('"', maxsplit=1)[0]}
+        headers = {"Origin": origin or str(self.client.base_url).rstrip("/")}
+        return self.client.post(path, auth=ADMIN, data=form, headers=headers)
+
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return sql(self._url, statement, *values)
 

@@ -177,20 +177,45 @@ def test_what_cannot_succeed_is_a_dead_letter_at_once_in_the_table_and_on_the_pa
     (failure,) = at_work.client.get("/admin/failed", auth=ADMIN).json()
     assert failure["event_id"] == "evt_1"
     assert failure["error"].startswith("MISSING_PARTICIPANT")
-    page = at_work.client.get("/admin", auth=ADMIN).text
-    assert "evt_1" in page
-    csrf = page.split('name="csrf" value="')[1].split('"')[0]
+    assert "MISSING_PARTICIPANT" in at_work.client.get("/admin/dead-letters", auth=ADMIN).text
+    ((number,),) = at_work.sql("select id from todoku_delivery where status = 'aborted'")
+    page = at_work.client.get(f"/admin/deliveries/{number}", auth=ADMIN).text
+    assert "evt_1" in page, "its payload"
     at_work.sql("insert into participants (id, email, intent) values ('p7', 'p7@example.com', 'pi_1')")
-    again = at_work.client.post(
-        "/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "we know now whose it is", "csrf": csrf}
-    )
-    assert again.status_code == 303, again.text
+    again = at_work.act(f"/admin/deliveries/{number}/replay", page, why="we know now whose it is")
+    assert (again.status_code, again.headers["location"]) == (303, f"/admin/deliveries/{number}"), again.text
     settled(at_work)
     assert (at_work.payment("pi_1") or {})["participant_id"] == "p7"
     assert at_work.mails() == ["Thank you, we have your payment"]
-    assert at_work.sql("select by, action, why from todoku_audit") == [("ana", "replay", "we know now whose it is")]
+    acts = at_work.sql("select by, action, why from todoku_audit where by <> 'todoku'")
+    assert acts == [("ana", "replay", "we know now whose it is")]
     ((by, why),) = at_work.sql("select rerun_by, rerun_why from failed_webhook_events")
     assert (by, why) == ("ana", "we know now whose it is")
+
+
+def test_a_dead_letter_is_deleted_through_the_console(at_work: AtWork) -> None:
+    """S4-12."""
+    at_work.post(succeeded(participant=None))
+    settled(at_work)
+    ((number,),) = at_work.sql("select id from todoku_delivery where status = 'aborted'")
+    page = at_work.client.get(f"/admin/deliveries/{number}", auth=ADMIN).text
+    gone = at_work.act(f"/admin/deliveries/{number}/delete", page, why="it was a test")
+    assert gone.status_code == 303, gone.text
+    assert at_work.sql("select count(*) from todoku_delivery where status = 'aborted'") == [(0,)]
+    assert set(at_work.sql("select by, why from todoku_audit where action = 'purge'")) == {("ana", "it was a test")}
+
+
+def test_an_event_is_run_again_from_the_table_by_a_program(at_work: AtWork) -> None:
+    """S4-33: what the console does for a person; a form of another site cannot send JSON."""
+    at_work.post(succeeded(participant=None))
+    settled(at_work)
+    at_work.sql("insert into participants (id, email, intent) values ('p7', 'p7@example.com', 'pi_1')")
+    path, body = "/admin/failed/evt_1/rerun", {"why": "we know now whose it is"}
+    assert at_work.client.post(path, auth=ADMIN, data=body).status_code == 422
+    assert at_work.client.post(path, auth=ADMIN, json=body).status_code == 204
+    settled(at_work)
+    assert (at_work.payment("pi_1") or {})["participant_id"] == "p7"
+    assert at_work.client.post(path, auth=ADMIN, json=body).status_code == 409
 
 
 def test_a_row_is_closed_when_stripe_itself_repeats_the_event_and_it_succeeds(at_work: AtWork) -> None:
@@ -225,11 +250,12 @@ def is_problem(answer: httpx.Response, status: int) -> bool:
 def test_every_error_is_a_problem_with_a_request_id(at_work: AtWork) -> None:
     """S4-51: also what the framework refuses; the caller's id is kept."""
     client = at_work.client
-    assert is_problem(client.get("/admin"), 401)
-    refused = client.get("/admin", auth=("ana", "guess"), headers={"X-Request-Id": "request-7"})
+    assert is_problem(client.get("/admin/"), 401)
+    assert is_problem(client.get("/admin/failed"), 401)
+    refused = client.get("/admin/", auth=("ana", "guess"), headers={"X-Request-Id": "request-7"})
     assert is_problem(refused, 401)
     assert (refused.json()["request_id"], refused.headers["www-authenticate"]) == ("request-7", "Basic")
-    assert is_problem(client.post("/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "x", "csrf": "y"}), 403)
+    assert is_problem(client.post("/admin/failed/evt_1/rerun", auth=ADMIN, json={"why": "x"}), 409)
     assert is_problem(client.get("/nowhere"), 404)
     assert is_problem(client.get("/payments/none"), 404)
     assert is_problem(client.delete("/payments/none"), 405)
@@ -250,18 +276,25 @@ def test_what_nobody_foresaw_is_a_problem_too(at_work: AtWork, monkeypatch: pyte
 
 
 def test_the_page_is_only_for_whoever_has_the_token_and_came_from_it(at_work: AtWork) -> None:
-    assert at_work.client.get("/admin").status_code == 401
-    assert at_work.client.get("/admin", auth=("ana", "guess")).status_code == 401
-    forged = at_work.client.post("/admin/failed/evt_1/rerun", auth=ADMIN, data={"why": "x", "csrf": "y"})
-    assert forged.status_code == 403
-    assert at_work.client.get("/admin", auth=ADMIN).text.count("Nothing has failed") == 1
+    client, origin = at_work.client, {"Origin": str(at_work.client.base_url).rstrip("/")}
+    for path in ("/admin/", "/admin/dead-letters"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, auth=("ana", "guess")).status_code == 401
+        assert client.get(path, auth=ADMIN).status_code == 200
+    forged = {"why": "x", "csrf": "y"}
+    assert client.post("/admin/deliveries/1/replay", auth=ADMIN, data=forged, headers=origin).status_code == 403
+    page = client.get("/admin/new", auth=ADMIN).text
+    foreign = at_work.act("/admin/deliveries/1/replay", page, why="x", origin="https://evil.example")
+    assert foreign.status_code == 403
 
 
 def test_what_an_event_says_is_text_on_the_page(at_work: AtWork) -> None:
     event = succeeded("evt_<script>", participant=None)
     at_work.post(event)
     settled(at_work)
-    assert "<script>" not in at_work.client.get("/admin", auth=ADMIN).text
+    ((number,),) = at_work.sql("select id from todoku_delivery where status = 'aborted'")
+    for path in ("/admin/dead-letters", f"/admin/deliveries/{number}"):
+        assert "<script>" not in at_work.client.get(path, auth=ADMIN).text
 
 
 # ---------------------------------------------------------------------------------------------- reminders

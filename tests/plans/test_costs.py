@@ -107,7 +107,7 @@ def look(store: Store, database: ExplainingPostgres) -> None:
     assert store.limits.read().queues
     assert store.destinations.known().queues
     store.statistics.counts()
-    store.leases.workers()
+    store.leases.held_by([worker.id for worker in store.leases.workers()], most=5)
     store.hooks()
     store.attempts.tail(since=0)
     DataKeyStore(database).days()

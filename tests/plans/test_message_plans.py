@@ -33,8 +33,7 @@ def look(store: Store) -> None:
     assert store.deliveries.get(10_000_000) is None
 
 
-def test_on_sqlite_every_table_is_read_by_an_index(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("todoku.store.deliveries.find_history", lambda *_: _Empty)
+def test_on_sqlite_every_table_is_read_by_an_index(sqlite_url: str) -> None:
     database = ExplainingSqlite(sqlite_url)
     store = Store(database, ledger_ttl=60)
     store.migrate()
@@ -49,8 +48,7 @@ def test_on_sqlite_every_table_is_read_by_an_index(sqlite_url: str, monkeypatch:
 
 
 @pytest.mark.postgres
-def test_on_postgresql_every_table_is_read_by_an_index(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("todoku.store.deliveries.find_history", lambda *_: _Empty)
+def test_on_postgresql_every_table_is_read_by_an_index(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         filling.fill_postgres(connection)
         connection.execute("analyze")
@@ -63,7 +61,3 @@ def test_on_postgresql_every_table_is_read_by_an_index(postgres_url: str, monkey
                 kinds: list[Any] = [node["Node Type"] for node, _ in nodes(plan)]
                 assert "Seq Scan" not in kinds, (name, mode, plan)
     store.close()
-
-
-class _Empty:
-    items = ()

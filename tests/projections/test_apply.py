@@ -221,6 +221,7 @@ def test_wrong_mappings_cost_no_event(url: str, server: str) -> None:
 def test_a_projection_that_was_never_migrated_is_declared_by_the_worker(url: str, server: str) -> None:
     """Projections: a deploy that adds one needs no `migrate`; one that was dropped and is still declared comes back."""
     library = Library(url, server).set_up()
+    library.sql("delete from todoku_projection_index")
     library.sql("delete from todoku_projection")
     library.put("d1")
     library.box.drain()

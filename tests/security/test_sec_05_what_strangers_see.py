@@ -21,10 +21,13 @@ from todoku.core.outcome import Abort, Retry, error_text
 from todoku.core.settings import Settings
 from todoku.daemon.http_thread import is_local, listen
 from todoku.destinations.http_sender import OutgoingPost, Sender
+from todoku.web.sign_in import SignInEntrance
 
 TOKEN = "the-token-of-these-tests-0123456789"
-READ = ("/", "/api/messages", "/metrics", "/readyz?verbose", "/readyz?verbose=1", "/readyz?a=1&verbose")
+READ = ("/api/messages", "/metrics", "/readyz?verbose", "/readyz?verbose=1", "/readyz?a=1&verbose")
 HEALTH = ("/healthz", "/readyz")
+PAGES = ("/", "/account", "/users")
+"""The dashboard: for people who have signed in, wherever they are."""
 FOREIGN = (
     "evil.example",
     "192.168.0.7",
@@ -50,7 +53,7 @@ def started(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
         boxes.append(todoku.App(world.url))
-        server = Server(boxes[-1], local=local)
+        server = Server(boxes[-1], local=local, entrance=SignInEntrance)
         servers.append(server)
         return server
 
@@ -80,7 +83,6 @@ def test_off_loopback_a_token_that_may_read_sees_it(world: World, started: Calla
     server = started(local=False)
     for path in READ:
         assert ask(server.port, f"GET {path}", token=TOKEN, host="ops.example").status == 200, path
-    assert b"order.created" in ask(server.port, "GET /", token=TOKEN, host="ops.example").body
     assert server.client("read").get("/api/messages").json()["deliveries"][0]["topic"] == "order.created"
 
 
@@ -93,7 +95,7 @@ def test_plain_readiness_tells_no_details(started: Callable[..., Server]) -> Non
 def test_metrics_can_be_opened_and_nothing_else_with_them(started: Callable[..., Server]) -> None:
     server = started(local=False, TODOKU_METRICS_OPEN="true")
     assert ask(server.port, "GET /metrics", host="prometheus.example").status == 200
-    for path in ("/", "/api/messages", "/readyz?verbose"):
+    for path in ("/api/messages", "/readyz?verbose"):
         assert ask(server.port, f"GET {path}").status == 401
 
 
@@ -114,6 +116,22 @@ def test_on_loopback_another_name_and_what_a_proxy_passed_on_are_refused(started
         assert ask(server.port, f"GET {path}", "Host: localhost").status == 403, "two of them"
         assert ask(server.port, f"GET {path}", PASSED_ON[0], token="wrong").status == 401
         assert ask(server.port, f"GET {path}", PASSED_ON[0], token=TOKEN, host="ops.example").status == 200
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_dashboard_is_for_those_who_have_signed_in_on_loopback_too(
+    world: World, started: Callable[..., Server], local: bool
+) -> None:
+    world.publish(1, topic="order.secret")
+    server = started(local=local)
+    for path in PAGES:
+        for host in (*HERE, *FOREIGN):
+            answer = ask(server.port, f"GET {path}", host=host)
+            assert (answer.status, answer.headers["location"].partition("?")[0]) == (303, "/sign-in"), (path, host)
+            assert ask(server.port, f"GET {path}", "Accept: application/json", host=host).status == 401
+            assert b"order.secret" not in answer.body
+        assert ask(server.port, f"GET {path}", token="wrong").status == 401
+        assert ask(server.port, f"GET {path}", *PASSED_ON, token=TOKEN, host="ops.example").status == 200
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -145,7 +163,19 @@ def test_a_daemon_knows_what_it_is_bound_to(shop: Shop, host: str, seen: int) ->
     daemon = shop.start("run", "--app", "shop:box", "--host", host)
     until(lambda: daemon.ask("/readyz")[0] == 200, "ready")
     assert {path: ask(daemon.port, f"GET {path}").status for path in READ} == dict.fromkeys(READ, seen)
+    assert {path: ask(daemon.port, f"GET {path}").status for path in PAGES} == dict.fromkeys(PAGES, 303)
     assert daemon.stop() == 0
+
+
+def test_with_open_the_dashboard_needs_no_sign_in_and_does_not_start_off_loopback(shop: Shop) -> None:
+    daemon = shop.start("run", "--app", "shop:box", "--open")
+    until(lambda: daemon.ask("/readyz")[0] == 200, "ready")
+    assert {path: ask(daemon.port, f"GET {path}").status for path in PAGES} == dict.fromkeys(PAGES, 200)
+    assert ask(daemon.port, "GET /", host="evil.example").status == 403
+    assert daemon.stop() == 0
+    refused = shop.start("run", "--app", "shop:box", "--open", "--host", "0.0.0.0")
+    until(lambda: refused.process.poll() is not None, "it to give up")
+    assert "--open serves the dashboard without sign-in" in refused.err
 
 
 def test_what_the_database_says_of_itself_is_not_shown(started: Callable[..., Server], world: World) -> None:

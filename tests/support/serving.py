@@ -18,7 +18,7 @@ from todoku.api.server import server_app
 from todoku.app import App
 from todoku.core.ingest import Verifier
 from todoku.core.scope import Scope
-from todoku.daemon.health_view import correlations, tracebacks
+from todoku.daemon.health_view import correlations
 from todoku.daemon.http_thread import HttpThread, listen, listening_url
 from todoku.engine.http import api_tokens
 from todoku.store.audit import Signed
@@ -53,12 +53,6 @@ class Watching:
 
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         return self._box.store.deliveries.find(Filter(), limit=limit).items
-
-    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
-        return self._box.store.deliveries.newest_dead(limit)
-
-    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
-        return tracebacks(self._box.store, deliveries)
 
     def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
         return correlations(self._box.store, deliveries)

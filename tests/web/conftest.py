@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.support.serving import Server, serving
 from tests.support.world import World
 from tests.web.browser import Complaints, opened_page, running_browser
 from todoku.app import App
+
+expect.set_options(timeout=60_000)  # the machine may be busy
 
 
 @pytest.fixture(scope="session")

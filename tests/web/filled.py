@@ -10,7 +10,7 @@ from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.app import App
 from todoku.core.outcome import Traceback
 from todoku.store.deliveries import Filter
-from todoku.web.page import Page
+from todoku.web.page import WebPage
 from todoku.web.site import PAGES
 
 HOSTILE: Final = "<img src=x onerror=document.harmed=1><script>document.harmed=1</script>\"'{{7*7}}${7*7}&amp;"
@@ -62,7 +62,7 @@ def fill(world: World, box: App) -> None:
     box.deliveries.bulk_acts.start("replay", Filter(reason="HTTP_5XX"), SOMEBODY, rate=0.001)
 
 
-def paths(world: World, box: App, pages: tuple[Page, ...] = PAGES) -> list[str]:
+def paths(world: World, box: App, pages: tuple[WebPage, ...] = PAGES) -> list[str]:
     """The paths of all pages, with one that exists for each place in them."""
     dead = next(row for row in world.deliveries(status="aborted") if row.destination == HOSTILE)
     examples = {

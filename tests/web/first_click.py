@@ -46,7 +46,7 @@ def demonstration(home: Path) -> Iterator[str]:
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "todoku", "up", "--open", "--demo", "--port", str(port)],
-            cwd=home, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            cwd=home, env=environ | {"TODOKU_BY": "ada"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
         try:
             url = f"http://127.0.0.1:{port}"
@@ -87,7 +87,7 @@ def walk(page: Page) -> Walk:
     clicks = Clicks()
     page.goto("/")
     began = time.monotonic()
-    clicks.on(page.locator('#dead a[href*="/deliveries/"]').first)
+    clicks.on(page.locator('a.tile.aborted[href*="/deliveries/"]'))
     expect(page.locator("main")).to_contain_text("in take", timeout=_PATIENCE * 1000)
     found = re.search(r"File \"[^\"]*demo_shop\.py\", line \d+, in take", page.locator("main").inner_text())
     assert found is not None, "the traceback names the line of code"

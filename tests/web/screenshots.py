@@ -21,6 +21,13 @@ _MESSAGES: Final = 20
 """Seconds in which the demonstration fills its pages."""
 
 
+_WITHOUT_PATHS: Final = """(home) => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) walk.currentNode.data = walk.currentNode.data.replaceAll(home, "/srv/shop");
+}"""
+"""Where the clone is on this machine is nothing for a picture."""
+
+
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """A picture: of which page, in which language and theme, how large."""
 
@@ -30,15 +37,17 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     theme: str = "light"
     width: int = 1200
     height: int = 760
+    part: str | None = None
+    """Only this part of the page."""
 
 
 PICTURES: Final = (
     Picture(name="overview", path="/"),
     Picture(name="overview-dark", path="/", theme="dark"),
     Picture(name="message", path="dead letter"),
-    Picture(name="dead-letters-ja", path="/dead-letters", language="ja-JP"),
-    Picture(name="overview-zh", path="/", language="zh-CN"),
-    Picture(name="phone", path="dead letter", width=390, height=780),
+    Picture(name="traceback", path="dead letter", part="#attempts"),
+    Picture(name="dead-letters-ja", path="/dead-letters", language="ja-JP", height=540),
+    Picture(name="phone-zh", path="dead letter", language="zh-CN", theme="dark", width=390, height=780),
 )
 
 
@@ -49,8 +58,10 @@ def take(browser: Browser, url: str, picture: Picture, into: Path) -> int:
     with opened_page(browser, url, **options) as (page, _):
         page.goto(_dead_letter(page) if picture.path == "dead letter" else picture.path)
         page.wait_for_load_state("load")
+        page.evaluate(_WITHOUT_PATHS, str(Path(__file__).resolve().parents[2]))
         file = into / f"{picture.name}.png"
-        page.screenshot(path=file, animations="disabled")
+        target = page if picture.part is None else page.locator(picture.part)
+        target.screenshot(path=file, animations="disabled")
     return file.stat().st_size
 
 

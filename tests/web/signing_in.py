@@ -13,8 +13,10 @@ from argon2 import PasswordHasher
 from tests.support.serving import PLAIN, SOMEBODY
 from todoku.app import App
 from todoku.engine.sign_in import passwords, users
+from todoku.web.page import WebPage
 
 PASSWORD = "correct horse battery staple"
+NONE = "00000000-0000-0000-0000-000000000000"
 
 
 @contextmanager
@@ -78,6 +80,11 @@ class Visitor:
                     self.cookies[name] = morsel.value
         self._client.cookies.clear()
         return answer
+
+
+def path_of(page: WebPage) -> str:
+    """A path that the page serves."""
+    return re.sub(r"\{\w+(:\w+)?\}", lambda found: "1" if found[1] == ":int" else NONE, page.path)
 
 
 def create(box: App, name: str, role: str, password: str = PASSWORD) -> None:

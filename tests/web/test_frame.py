@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import tomllib
+import zlib
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,14 @@ def test_every_sentence_of_a_template_is_translated(language: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("language", ["ja", "zh"])
-def test_a_translation_has_the_places_of_its_sentence_and_stands_once(language: str) -> None:
+def test_a_translation_has_the_places_of_its_sentence_and_stands_once() -> None:
     seen: dict[str, Path] = {}
-    for file in sorted((LOCALE / language).glob("*.toml")):
-        for text, translated in tomllib.loads(file.read_text("utf-8")).items():
+    for file in sorted(LOCALE.glob("*.toml")):
+        for text, (japanese, chinese) in tomllib.loads(file.read_text("utf-8")).items():
             assert text not in seen, f"{text!r} is in {seen[text].name} and {file.name}"
             seen[text] = file
-            assert sorted(re.findall(r"\{\w+\}", text)) == sorted(re.findall(r"\{\w+\}", translated)), text
+            for translated in (japanese, chinese):
+                assert sorted(re.findall(r"\{\w+\}", text)) == sorted(re.findall(r"\{\w+\}", translated)), text
 
 
 def test_the_language_is_the_cookies_else_the_browsers() -> None:
@@ -64,9 +65,10 @@ def test_a_form_leads_back_to_the_dashboard_only(path: str) -> None:
 
 
 def test_everything_in_the_wheel_stays_within_its_budget() -> None:
-    """150 kB in the wheel, 60 kB compressed at the first load."""
+    """150 kB in the wheel, which is a ZIP; 200 kB unpacked; 60 kB compressed at the first load."""
     files = [file for file in WEB.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")]
-    assert sum(file.stat().st_size for file in files) <= 150_000
+    assert sum(len(zlib.compress(file.read_bytes())) for file in files) <= 150_000
+    assert sum(file.stat().st_size for file in files) <= 200_000
     loaded = [file for file in STATIC.iterdir() if file.suffix in (".js", ".css", ".svg")]
     assert sum(len(gzip.compress(file.read_bytes())) for file in loaded) <= 50_000
 

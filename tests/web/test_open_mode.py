@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.serving import Server
-from tests.web.signing_in import PASSWORD, Visitor
+from tests.web.signing_in import PASSWORD, Visitor, path_of
 from todoku.core.errors import CannotStart
 from todoku.daemon.http_thread import listen
 from todoku.daemon.start import refuse_open
+from todoku.web.page import WebPage
 from todoku.web.site import PAGES
 
 ACTS = [page for page in PAGES if page.method != "GET"]
@@ -28,8 +29,8 @@ def test_another_name_or_a_proxy_is_refused(served: Server, headers: dict[str, s
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.path)
-def test_every_act_needs_the_token_of_the_page_and_the_own_site(served: Server, act: object) -> None:
-    path = act.path.replace("{", "").replace("}", "").replace(":path", "")  # type: ignore[attr-defined]
+def test_every_act_needs_the_token_of_the_page_and_the_own_site(served: Server, act: WebPage) -> None:
+    path = path_of(act)
     visitor = Visitor(served.url)
     assert visitor.post(path, {}).status_code == 403
     assert visitor.post(path, {"csrf": "wrong"}).status_code == 403

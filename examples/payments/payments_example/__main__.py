@@ -27,7 +27,7 @@ In another terminal, in the directory examples/payments:
   curl {url}/payments/pi_1
   ../../.venv/bin/python -m payments_example pay pi_3 --participant p3 --failed    reminded every morning
   ../../.venv/bin/python -m payments_example pay pi_2                      says not whose it is: a dead letter
-  curl -u ana:{settings.admin_token} {url}/admin/failed                        or look at {url}/admin
+  curl -u ana:{settings.admin_token} {url}/admin/failed                        or look at {url}/admin/
 
 Mail goes to {settings.smtp_url or f"files in {settings.outbox}/"}. Ctrl-C stops both.
 """

@@ -1,4 +1,4 @@
-"""The HTTP side of the example: the webhook, the worker, the admin page, the metrics, and a payment to look at."""
+"""The HTTP side of the example: the webhook, the worker, the dashboard, the metrics, and a payment to look at."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_api(payments: Payments, queue: Queue) -> FastAPI:
 
         add_webhook(api, settings, queue)
         add_worker(api, payments)
-    add_admin(api, settings, Failed(payments, queue))
+    add_admin(api, payments, Failed(payments, queue))
 
     @api.get("/payments/{intent}", response_model=None)
     def get_payment(intent: str, request: Request) -> dict[str, Any] | Response:

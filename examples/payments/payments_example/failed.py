@@ -1,4 +1,4 @@
-"""`failed_webhook_events`, as the admin page shows it and runs from it again."""
+"""`failed_webhook_events`, as the API lists it and runs from it again."""
 
 from __future__ import annotations
 

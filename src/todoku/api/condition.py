@@ -67,11 +67,5 @@ class HealthSource(Protocol):
     def newest(self, limit: int) -> tuple[Delivery, ...]:
         """Returns the last changed deliveries of any status."""
 
-    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
-        """Returns the tracebacks of the last failed attempts of these deliveries, by their number."""
-
-    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
-        """Returns the newest dead letters."""
-
     def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
         """Returns the correlation ids of the messages of these deliveries, by message id."""

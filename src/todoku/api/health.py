@@ -1,13 +1,11 @@
-"""The daemon's status endpoints: `/healthz`, `/readyz`, `/metrics`, the page at `/`, and its JSON.
+"""The daemon's status endpoints: `/healthz`, `/readyz`, `/metrics`, and the last deliveries as JSON.
 
-Health is read from memory in the server's event loop, so that neither a hanging database nor many readers of the page
-delay it.
+Health is read from memory in the server's event loop, so that neither a hanging database nor many viewers delay it.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,17 +14,14 @@ from todoku.api.auth import Endpoint, Gate, GuardedRoute
 from todoku.api.body import read_json
 from todoku.api.condition import Condition, HealthSource
 from todoku.api.local_requests import is_direct_request
-from todoku.api.page import CSP, PageContent, correlation_of, delivery_fields, page
-from todoku.api.problem import Refused, error_response
+from todoku.api.problem import Refused
 from todoku.core.control_characters import encode_json
-from todoku.core.errors import TodokuError
 from todoku.engine.observability.count_report import CountReport, CountReports
 from todoku.engine.observability.exposition import CONTENT_TYPE
 from todoku.store.deliveries import Delivery
 from todoku.store.statistics import Counts
 
 _NEWEST = 50
-_DEAD = 5
 _MOST = 500
 _METHODS = ["GET", "HEAD"]
 _LARGEST_REPORT = 256 << 10
@@ -110,13 +105,8 @@ class _Health:
             return _json({"title": f"limit must be 1 to {_MOST}", "status": 400}, 400)
         found = self._daemon.newest(int(limit))
         known = self._daemon.correlations(found)
-        rows = [delivery_fields(delivery, correlation_of(delivery, known)) for delivery in found]
+        rows = [delivery_fields(one, None if one.message_id is None else known.get(one.message_id)) for one in found]
         return _json({"counts": _numbers(self._daemon.counts()), "deliveries": rows}, 200)
-
-    def first_page(self, _: Request) -> Response:
-        """Returns the last changed deliveries as an HTML page."""
-        headers = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "cache-control": "no-store"}
-        return Response(page(_page_content(self._daemon)), media_type="text/html", headers=headers)
 
 
 def _open(path: str, endpoint: Endpoint) -> GuardedRoute:
@@ -135,22 +125,23 @@ def _verbose(condition: Condition) -> dict[str, Any]:
     }
 
 
-def _page_content(daemon: HealthSource) -> PageContent:
-    condition = daemon.condition()
-    numbers: dict[str, int] = {}
-    rows: tuple[Delivery, ...] = ()
-    dead: tuple[Delivery, ...] = ()
-    tracebacks: dict[int, str] = {}
-    known: dict[UUID, str] = {}
-    problem = ""
-    try:
-        rows, dead, numbers = daemon.newest(_NEWEST), daemon.newest_dead(_DEAD), _numbers(daemon.counts())
-        tracebacks, known = daemon.tracebacks((*rows, *dead)), daemon.correlations((*rows, *dead))
-    except TodokuError as error:
-        problem = error_response(error).detail
-    blocked = [f"{worker.blocked} blocks its worker" for worker in condition.workers if worker.blocked]
-    notes = (*condition.reasons, *blocked)
-    return PageContent(daemon.title, condition.state, notes, numbers, rows, problem, dead, tracebacks, known)
+def delivery_fields(delivery: Delivery, correlation: str | None = None) -> dict[str, object]:
+    """Returns the fields of a delivery for programs. No payload."""
+    return {
+        "id": delivery.id,
+        "message_id": delivery.message_id,
+        "topic": delivery.topic,
+        "destination": delivery.destination,
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "max_attempts": delivery.max_attempts,
+        "reason": delivery.reason,
+        "error": delivery.error,
+        "created_at": delivery.created_at,
+        "updated_at": delivery.updated_at,
+        "next_run_at": delivery.next_run_at,
+        "correlation_id": correlation,
+    }
 
 
 def _numbers(counts: Counts) -> dict[str, int]:

@@ -243,7 +243,13 @@ def search(
         found = searcher.search(" ".join(text), reader="admin", cursor=cursor, limit=limit)
     if as_json:
         print_json(msgspec.to_builtins(found))
-        return
+    else:
+        _print_found(found)
+    if not found.items:
+        exit_not_found()
+
+
+def _print_found(found: SearchResult) -> None:
     rows = [
         (
             one.id, one.topic, one.destination, one.status, one.tries,
@@ -254,13 +260,11 @@ def search(
     ]  # fmt: skip
     if rows:
         print_table(("id", "topic", "destination", "status", "tries", "why", "changed"), rows)
-    for line in (*found.notes, *looked_text(found)):
+    for line in (*found.notes, *_looked(found)):
         say_wrapped(line, indent=0)
-    if not rows:
-        exit_not_found()
 
 
-def looked_text(found: SearchResult) -> Iterator[str]:
+def _looked(found: SearchResult) -> Iterator[str]:
     """What a search did not look at, if it left something out."""
     if found.sealed:
         yield f"{found.sealed} payloads are encrypted, and were passed over"

@@ -15,9 +15,9 @@ from todoku.engine.diagnostics.settings_in_force import describe_settings
 @click.option("--changed", is_flag=True, help="Only those that do not have their default.")
 @json_option
 def settings(database: str | None, schema: str | None, changed: bool, as_json: bool) -> None:
-    """Show the settings that a command started here has, and where each comes from.
+    """Show the settings and where each comes from.
 
-    Secrets are shown as "set" or "not set". Opens no database.
+    They are those of a command that is started here. Secrets are shown as "set" or "not set". Opens no database.
     """
     found = describe_settings(load_settings(database=database, schema=schema))
     rows = [(one.name, one.value, one.default, one.origin) for one in found if not changed or one.origin != "default"]

@@ -25,7 +25,7 @@ _HELD = 100
 @click.option("--holds", is_flag=True, help="List the deliveries that each worker holds, the oldest first.")
 @click.pass_context
 def workers(context: click.Context, database: str | None, schema: str | None, as_json: bool, holds: bool) -> None:
-    """List workers, their leases and what they hold; drain one, or see where its handlers stand."""
+    """List workers, drain one, or see where its handlers stand."""
     if context.invoked_subcommand is not None:
         return
     with open_app(database, schema) as box:
@@ -35,15 +35,15 @@ def workers(context: click.Context, database: str | None, schema: str | None, as
     elif holds:
         _show_held(found, as_json=as_json)
     else:
-        columns = ("id", "name", "state", "alive", "held", "slots", "version", "started", "lease_ends")
+        columns = ("id", "name", "state", "alive", "held", "started", "lease_ends", "slots", "version")
         show_rows(columns, [_row(one) for one in found], as_json=as_json)
 
 
 def _row(one: RunningWorker) -> tuple[object, ...]:
     lease = one.lease
     return (
-        lease.id, lease.name, one.status, one.is_alive, lease.held, lease.slots, lease.version, lease.started_at,
-        lease.expires_at,
+        lease.id, lease.name, one.status, one.is_alive, lease.held, lease.started_at, lease.expires_at, lease.slots,
+        lease.version,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.core.redaction import is_sensitive
-from todoku.core.sealed import shown_traceback
 from todoku.daemon.supervisor import Supervisor, WorkerPlace
 from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.engine.observability.message_headers import correlation_id, decode_headers
@@ -85,26 +84,11 @@ class HealthView:
         ]
         return tuple(sorted(found, key=lambda delivery: delivery.updated_at, reverse=True)[:limit])
 
-    def tracebacks(self, deliveries: Sequence[Delivery]) -> dict[int, str]:
-        """The tracebacks of the last failed attempts of those that have not succeeded, by delivery."""
-        return tracebacks(self._store, deliveries)
-
-    def newest_dead(self, limit: int) -> tuple[Delivery, ...]:
-        """The newest dead letters."""
-        return self._store.deliveries.newest_dead(limit)
-
     def correlations(self, deliveries: Sequence[Delivery]) -> dict[UUID, str]:
         """The correlation ids of their messages, unless the setting `mask_fields` masks them."""
         if is_sensitive("correlation_id", frozenset(self._supervisor.settings.mask_fields)):
             return {}
         return correlations(self._store, deliveries)
-
-
-def tracebacks(store: Store, deliveries: Sequence[Delivery]) -> dict[int, str]:
-    """The tracebacks of the last failed attempts of those deliveries that have not succeeded, by delivery."""
-    last = store.attempts.last([row.id for row in deliveries if row.status in ("failed", "aborted")])
-    shown = {number: shown_traceback(attempt.traceback) for number, attempt in last.items()}
-    return {number: text for number, text in shown.items() if text is not None}
 
 
 def correlations(store: Store, deliveries: Sequence[Delivery]) -> dict[UUID, str]:

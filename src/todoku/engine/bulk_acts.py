@@ -52,7 +52,7 @@ _STATUSES: Final[dict[ActName, tuple[str, ...]]] = {
 """The statuses that an act applies to."""
 
 
-class Preview(msgspec.Struct, frozen=True):
+class ActPreview(msgspec.Struct, frozen=True):
     """How many deliveries an act would change now (None: more than are counted), and why it would pass over others."""
 
     number: int | None
@@ -108,7 +108,7 @@ class BulkActs:
         self._threads: set[threading.Thread] = set()
         self._closed = False
 
-    def preview(self, act: ActName, which: Filter, *, limit: int | None = None) -> Preview:
+    def preview(self, act: ActName, which: Filter, *, limit: int | None = None) -> ActPreview:
         """Counts what an act would change, without changing or locking anything that a filter selects. Blocks."""
         which, store = _narrowed(act, which), self._outbox.store
         unsigned = Signed("", "")  # nothing is changed, and nothing audited
@@ -118,11 +118,11 @@ class BulkActs:
                 self._outbox, which, unsigned, route_to=self._route_to, limit=most, dry_run=True
             )  # fmt: skip
             counted = found.replayed if found.replayed < _COUNTED_AGAIN else None
-            return Preview(_at_most(counted, limit), found.skipped)
+            return ActPreview(_at_most(counted, limit), found.skipped)
         if which.ids is not None:
             result = _result(self._perform(act, which, unsigned, limit=limit, dry_run=True))
-            return Preview(result.changed, result.skipped)
-        return Preview(_at_most(operations.count_matching(store, which, _STATUSES[act]), limit))
+            return ActPreview(result.changed, result.skipped)
+        return ActPreview(_at_most(operations.count_matching(store, which, _STATUSES[act]), limit))
 
     def start(
         self,

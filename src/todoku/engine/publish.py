@@ -86,10 +86,7 @@ def draft(
     check_topic(topic)
     text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
     taken = resolve(routes, topic)
-    if options.key is None and (wanting := next((route for route in taken if route.key is not None), None)):
-        options = msgspec.structs.replace(options, key=_payload_key(topic, text, wanting))
-    if options.key is not None:
-        check_text(options.key, "key", MAX_KEY_LENGTH)
+    options = _keyed(topic, text, options, taken)
     size = len(raw) if raw is not None else len((text or "").encode())
     if size > max_payload_bytes:
         raise InvalidMessage(
@@ -268,6 +265,15 @@ def _idempotency(topic: str, options: MessageOptions, text: str | None, raw: byt
         return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=options.unique_for)
     check_text(key, "idempotency key", MAX_KEY_LENGTH)
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
+
+
+def _keyed(topic: str, text: str | None, options: MessageOptions, taken: Sequence[Route]) -> MessageOptions:
+    """Returns the options with a checked key: the publisher's, or the one in the payload, where a projection needs it."""
+    if options.key is None and (wanting := next((route for route in taken if route.key is not None), None)):
+        options = msgspec.structs.replace(options, key=_payload_key(topic, text, wanting))
+    if options.key is not None:
+        check_text(options.key, "key", MAX_KEY_LENGTH)
+    return options
 
 
 def _payload_key(topic: str, text: str | None, route: Route) -> str:

@@ -260,14 +260,13 @@ def find(tx: Tx, which: Filter, cursor: str | None, limit: int) -> Page:
 
 
 def _get(tx: Tx, id: int) -> Delivery | None:
-    if rows := tx.rows("delivery", id=id) or _finished(tx, id):
-        return delivery(rows[0])
-    found = find_history(tx, Filter(ids=(id,)), None, 1).items  # far from its neighbours: reads the whole history
-    return found[0] if found else None
+    rows = tx.rows("delivery", id=id) or _finished(tx, id)
+    return delivery(rows[0]) if rows else None
 
 
-_NEIGHBOURS: Final = 2048
-"""Messages on both sides of the place where a delivery is expected: publishers that run at once mix their numbers."""
+_NEIGHBOURS: Final = (2048, 1 << 17)
+"""Messages on both sides of the place where a delivery is expected: publishers that run at once mix their numbers, the
+more so the larger their transactions are. First few are looked at, then many."""
 
 
 def _finished(tx: Tx, id: int) -> list[Any]:
@@ -279,14 +278,17 @@ def _finished(tx: Tx, id: int) -> list[Any]:
     ((low, high),) = tx.rows("history_ends")
     if low is None:
         return []
-    while high - low > _NEIGHBOURS:
+    while high - low > _NEIGHBOURS[0]:
         middle = (low + high) // 2
         ((seq, number),) = tx.rows("history_from", seq=middle)  # never none: `high` is at most the last
         if number > id:
             high = middle
         else:
             low = seq
-    return tx.rows("finished_delivery", id=id, low=low - _NEIGHBOURS, high=high + _NEIGHBOURS)
+    for many in _NEIGHBOURS:
+        if rows := tx.rows("finished_delivery", id=id, low=low - many, high=high + many):
+            return rows
+    return []
 
 
 _UNFINISHED: Final = frozenset({"status", "reason", "fingerprint", "due", "response_statuses"})

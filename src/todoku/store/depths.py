@@ -37,7 +37,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     exact: bool
 
 
-class _Part(NamedTuple):
+class _PartDepth(NamedTuple):
     """The depth of a part of a queue."""
 
     due: int
@@ -92,17 +92,17 @@ def _queues(tx: Tx) -> tuple[QueueDepth, ...]:
     ]
     most = max(_LEAST, _COUNTED // max(1, len(places)))
     rows = tx.rows("depth_places", places=places, most=most) if places else []
-    found: dict[str, list[_Part]] = {}
+    found: dict[str, list[_PartDepth]] = {}
     for queue, due, oldest, later in rows:
-        found.setdefault(queue, []).append(_Part(due, float(oldest), later, due < most and later < most))
+        found.setdefault(queue, []).append(_PartDepth(due, float(oldest), later, due < most and later < most))
     apart = tx.rows("depth_apart", most=APART)
     whole = sum(due + later for _, due, _, later in apart) < APART
     for queue, due, oldest, later in apart:
-        found.setdefault(queue, []).append(_Part(due, float(oldest), later, whole))
+        found.setdefault(queue, []).append(_PartDepth(due, float(oldest), later, whole))
     return tuple(_depth(queue, found[queue]) for queue in sorted(found))
 
 
-def _depth(queue: str, parts: list[_Part]) -> QueueDepth:
+def _depth(queue: str, parts: list[_PartDepth]) -> QueueDepth:
     return QueueDepth(
         queue,
         due=sum(part.due for part in parts),

@@ -29,7 +29,7 @@ _SKEW: Final = 600.0
 """Seconds by which a publisher's clock may be ahead of the database's."""
 
 
-class Flow(msgspec.Struct, frozen=True):
+class FlowPoint(msgspec.Struct, frozen=True):
     """What happened in one stretch of time: deliveries that arrived and succeeded, attempts that failed and were
     retried, and attempts that made a dead letter."""
 
@@ -52,7 +52,7 @@ class Flows(msgspec.Struct, frozen=True):
     """Stretches of `width` seconds in order, empty ones included. `exact` is False if a number is an estimate."""
 
     width: int
-    points: tuple[Flow, ...]
+    points: tuple[FlowPoint, ...]
     places: tuple[PlaceFlow, ...]
     exact: bool
 
@@ -85,7 +85,7 @@ class RateStore:
 
         arrived, failed = self._database.read(rest)
         points = tuple(
-            Flow(moment(at), came, sum(place.succeeded[n] for place in places), *failed.get(at, _NONE)[:2])
+            FlowPoint(moment(at), came, sum(place.succeeded[n] for place in places), *failed.get(at, _NONE)[:2])
             for n, (at, came) in enumerate(zip(starts, arrived, strict=True))
         )
         return Flows(width, points, places, exact and all(one.exact for one in failed.values()))

@@ -19,9 +19,13 @@ from todoku.store.situation import Situation, read_situations
 LOOKED_AT: Final = 20_000
 """Rows that one page looks at."""
 
-LOOKED_INTO: Final = 5_000
+LOOKED_BESIDE: Final = 10_000
+"""Rows that one page looks at, if it has to read their messages."""
+
+LOOKED_INTO: Final = 2_500
 """Rows that one page looks at, if it has to read their payloads or headers."""
 
+_SHARES: Final = (200, 2_000)
 _CHUNK: Final = 2_000
 _NAMES_OF: Final = 2_000
 """Newest rows whose names are suggested."""
@@ -81,17 +85,25 @@ class SearchStore:
     ) -> SearchPage:
         """One page of the deliveries that meet the criteria; `words` and names of workers must be resolved before."""
         before = TOP if cursor is None else Position(*parse_cursor(cursor, 2))
+        named = self._named_messages(wanted)
+        return self._database.read(lambda tx: _Page(tx, wanted, before, limit, look, named).find())
+
+    def _named_messages(self, wanted: Criteria) -> list[int]:
+        """The numbers of the messages of deliveries and messages that are asked for by id, the newest first."""
+        if not (wanted.ids or wanted.message_ids):
+            return []
+        ids, messages = list(wanted.ids), [str(id) for id in wanted.message_ids]
         # Deliveries that succeeded are found by number through an index of blocks, which is read by a bitmap.
-        pinned = not wanted.ids
-        return self._database.read(lambda tx: _Page(tx, wanted, before, limit, look).find(), pinned=pinned)
+        rows = self._database.read(lambda tx: tx.rows("seqs_of_ids", ids=ids, message_ids=messages), pinned=False)
+        return [seq for (seq,) in rows]
 
     def situations(self, deliveries: Sequence[Delivery]) -> dict[int, Situation]:
-        """Everything that decides when each of these deliveries runs, by their numbers, in one snapshot.
+        """Everything that decides when each of these deliveries runs, by their numbers.
 
         Those that have ended since, or succeeded, are left out. The number of queries does not depend on theirs.
         """
         waiting = [each for each in deliveries if each.status != "succeeded"]
-        return self._database.snapshot(lambda tx: read_situations(tx, waiting)) if waiting else {}
+        return self._database.read(lambda tx: read_situations(tx, waiting)) if waiting else {}
 
     def known_words(self, words: Sequence[str]) -> dict[str, KnownWord]:
         """Which of these words are keys or labels of messages."""
@@ -120,11 +132,13 @@ class SearchStore:
 class _Page:
     """One page of one search, in an open transaction."""
 
-    def __init__(self, tx: Tx, wanted: Criteria, before: Position, limit: int, look: int) -> None:
+    def __init__(self, tx: Tx, wanted: Criteria, before: Position, limit: int, look: int, named: Sequence[int]) -> None:
         self._tx = tx
+        self._named = named
         self._wanted = wanted
         self._limit = limit
-        self._look = min(look, LOOKED_INTO) if wanted.payload or wanted.headers else look
+        most = LOOKED_BESIDE if wanted.topics else LOOKED_AT
+        self._look = min(look, LOOKED_INTO if wanted.payload or wanted.headers else most)
         self._low = 0 if wanted.since is None else _last_before(tx, wanted.since)
         self._high = _HIGHEST if wanted.until is None else _last_before(tx, wanted.until)
         self._before = min(before, Position(self._high, _HIGHEST))
@@ -141,15 +155,21 @@ class _Page:
     # ------------------------------------------------------------------------------ by walking a table
 
     def _merge(self, walks: Sequence[Walk]) -> SearchPage:
-        """The rows of one or two walks in one order. Rows behind the end of a walk that was cut wait for it."""
+        """The rows of one or two walks in one order. Rows behind the end of a walk that was cut wait for it.
+
+        `floor`: nothing older is shown, so the second walk does not go further.
+        """
         rows: list[tuple[Position, Delivery]] = []
         cut: list[Position] = []
+        floor = _BOTTOM
         for walk in walks:
-            found = [(_position(walk, seq, item.id), item) for item, seq in self._rows(walk)]
+            found = self._rows(walk, floor)
             rows += found
-            looked, last = self._looked(walk, _BOTTOM) if len(found) <= self._limit else (0, _BOTTOM)
-            if looked >= self._look:
-                cut.append(last)
+            if len(found) > self._limit:
+                floor = max(floor, found[self._limit - 1][0])
+            elif (end := self._looked(walk, floor))[0] >= self._look:
+                cut.append(end[1])
+                floor = max(floor, end[1])
         rows.sort(key=lambda row: row[0], reverse=True)
         horizon = max(cut, default=_BOTTOM)
         shown = [row for row in rows[: self._limit] if row[0] >= horizon]
@@ -163,10 +183,15 @@ class _Page:
             complete=full or not cut,
         )
 
-    def _rows(self, walk: Walk) -> list[tuple[Delivery, int]]:
-        return list(
-            map(_row, self._tx.rows(f"search_{walk}", **self._filters, **self._span(_BOTTOM), most=self._limit + 1))
-        )
+    def _rows(self, walk: Walk, stop: Position) -> list[tuple[Position, Delivery]]:
+        """The newest rows that match. Looks at few first: a database may read all rows below a bound to sort them."""
+        rows: list[Any] = []
+        for look in (*(share for share in _SHARES if share < self._look), self._look):
+            span = {**self._span(stop), "look": look}
+            rows = self._tx.rows(f"search_{walk}", **self._filters, **span, most=self._limit + 1)
+            if len(rows) > self._limit:
+                break
+        return [(_position(walk, seq, item.id), item) for item, seq in map(_row, rows)]
 
     def _looked(self, walk: Walk, stop: Position) -> tuple[int, Position]:
         """How many rows of a walk there are down to `stop`, as far as the bound allows, and the last of them."""
@@ -187,7 +212,7 @@ class _Page:
             "before_id": self._before.id,
             "stop_seq": stop.seq,
             "stop_id": stop.id,
-            "low": self._low,
+            "low": max(self._low, stop.seq - 1),  # a bound that every index by message can use
             "high": self._high,
             "look": self._look,
         }
@@ -218,8 +243,7 @@ class _Page:
     def _seqs(self, before_seq: int, look: int) -> list[int]:
         wanted, values = self._wanted, {"before_seq": before_seq, "low": self._low, "look": look}
         if wanted.ids or wanted.message_ids:
-            ids = {name: self._filters[name] for name in ("ids", "message_ids")}
-            return [seq for (seq,) in self._tx.rows("seqs_of_ids", **ids, **values)]
+            return [seq for seq in self._named if self._low < seq <= before_seq][:look]
         query, names = ("seqs_of_label", wanted.labels[0]) if wanted.labels else ("seqs_of_key", wanted.keys)
         found = {seq for name in names for (seq,) in self._tx.rows(query, value=name, **values)}
         return sorted(found, reverse=True)[:look]
@@ -248,11 +272,11 @@ def _walks(wanted: Criteria) -> tuple[Walk, ...]:
     if wanted.statuses == ("sending",):
         return ("running",)
     walks: list[Walk] = []
-    if wanted.statuses != ("succeeded",):
-        walks.append("unfinished")
     failed = wanted.reasons or wanted.errors or wanted.fingerprints
     if not failed and (not wanted.statuses or "succeeded" in wanted.statuses):
-        walks.append("finished")
+        walks.append("finished")  # first: where most is done, it bounds the other
+    if wanted.statuses != ("succeeded",):
+        walks.append("unfinished")
     return tuple(walks)
 
 

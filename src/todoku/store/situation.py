@@ -81,10 +81,11 @@ def read_situation(tx: Tx, delivery_id: int) -> Situation | None:
 def read_situations(tx: Tx, deliveries: Sequence[Delivery]) -> dict[int, Situation]:
     """The situations of many deliveries by their numbers, with a fixed number of queries; ended ones are left out.
 
-    What all of them share is read once; lanes and gates are read for all of them together.
+    What all of them share is read once; lanes and gates are read for all of them together. Lanes come first: a delivery
+    that ends with its lane meanwhile is left out, because it is not there any more.
     """
-    facts = {id: rest for id, *rest in tx.rows("situations", ids=[each.id for each in deliveries])}
     lanes = _lanes(tx, sorted({each.lane for each in deliveries if each.lane is not None}))
+    facts = {id: rest for id, *rest in tx.rows("situations", ids=[each.id for each in deliveries])}
     gates = _gates(tx, sorted({gate for _, _, gate in facts.values() if gate is not None}))
     now, limits, known, workers = float(tx.rows("clock")[0][0]), read_limits(tx), read_known(tx), read_workers(tx)
     queues, destinations = Counter[str](), Counter[str]()

@@ -11,15 +11,19 @@ LANGUAGES: Final = {"en": "English", "ja": "日本語", "zh": "中文"}
 """The languages by their codes, each named in itself."""
 
 LOCALE: Final = Path(__file__).parent / "locale"
+_COLUMNS: Final = ("ja", "zh")
+"""The languages of the translations in a catalog, in their order."""
 
 
 @cache
 def catalog(language: str) -> dict[str, str]:
-    """Returns the translations of a language: all `locale/<language>/*.toml` together."""
-    found: dict[str, str] = {}
-    for file in sorted((LOCALE / language).glob("*.toml")):
+    """Returns the translations into a language, from all `locale/*.toml`: `"English" = ["日本語", "中文"]`."""
+    if language not in _COLUMNS:
+        return {}
+    found: dict[str, list[str]] = {}
+    for file in sorted(LOCALE.glob("*.toml")):
         found |= tomllib.loads(file.read_text("utf-8"))
-    return found
+    return {text: translated[_COLUMNS.index(language)] for text, translated in found.items()}
 
 
 def translate(language: str, text: str, **values: object) -> str:

@@ -23,7 +23,7 @@ from todoku.api.request_frame import handle_error, request_id
 from todoku.core.control_characters import encode_json
 from todoku.web.language import LANGUAGES, choose_language
 from todoku.web.rendering import Rendering
-from todoku.web.view import Answer, Redirect, View, own_path
+from todoku.web.view import PageAnswer, Redirect, View, own_path
 from todoku.web.viewer import Entrance, Viewer, check_csrf
 
 CSP: Final = (
@@ -38,10 +38,10 @@ LANGUAGE_COOKIE: Final = "todoku_language"
 FLASH_COOKIE: Final = "todoku_flash"
 _LONGEST_FLASH: Final = 500
 
-Run = Callable[[View], Answer | Redirect]
+Run = Callable[[View], PageAnswer | Redirect]
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class WebPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page or an act: what serves a method and path, and the scope that it needs."""
 
     method: str
@@ -51,16 +51,16 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
 
 
-def page(method: str, path: str, *, access: Access) -> Callable[[Run], Page]:
+def page(method: str, path: str, *, access: Access) -> Callable[[Run], WebPage]:
     """Declares a function as a page (GET) or as an act (POST), with the scope that it needs."""
 
-    def declare(run: Run) -> Page:
-        return Page(method=method, path=path, access=access, name=run.__name__, run=run)
+    def declare(run: Run) -> WebPage:
+        return WebPage(method=method, path=path, access=access, name=run.__name__, run=run)
 
     return declare
 
 
-def page_route(declared: Page, context: RequestContext, entrance: Entrance, rendering: Rendering) -> GuardedRoute:
+def page_route(declared: WebPage, context: RequestContext, entrance: Entrance, rendering: Rendering) -> GuardedRoute:
     """Returns the route of a page. The entrance admits the viewer; a POST must come from a form of the dashboard."""
 
     async def endpoint(request: Request) -> Response:
@@ -84,7 +84,7 @@ def page_route(declared: Page, context: RequestContext, entrance: Entrance, rend
     return GuardedRoute(declared.path, endpoint, methods=methods, access="open")
 
 
-async def _view(declared: Page, request: Request, context: RequestContext, viewer: Viewer) -> View:
+async def _view(declared: WebPage, request: Request, context: RequestContext, viewer: Viewer) -> View:
     choices = {} if declared.method == "GET" else await read_form(request)
     form = {name: values[-1] for name, values in choices.items()}
     if declared.method != "GET":
@@ -113,7 +113,7 @@ async def read_form(request: Request) -> dict[str, list[str]]:
         raise Refused(400, "the form cannot be read", hint="send application/x-www-form-urlencoded in UTF-8") from None
 
 
-async def _serve(declared: Page, view: View, request: Request, rendering: Rendering) -> Response:
+async def _serve(declared: WebPage, view: View, request: Request, rendering: Rendering) -> Response:
     answer = await asyncio.to_thread(declared.run, view)
     if isinstance(answer, Redirect):
         return _redirect(view.prefix + answer.path, answer.flash)

@@ -13,13 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context,
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from todoku.api.auth import Access
 from todoku.api.problem import ErrorResponse
 from todoku.core.control_characters import escape_controls
 from todoku.core.scope import Scope
 from todoku.web import charts
 from todoku.web.assets import Assets
 from todoku.web.language import LANGUAGES, translate
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 from todoku.web.viewer import Viewer
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -27,11 +28,12 @@ _NO_VIEWER: Final = Viewer("", ())
 
 
 class NavigationItem(msgspec.Struct, frozen=True):
-    """A link of the navigation: its path, its English name, and the key that goes there after `g`."""
+    """A link of the navigation: its path, its English name, the key that goes there after `g`, and who sees it."""
 
     path: str
     name: str
     key: str
+    access: Access = "read"
 
 
 class Rendering:
@@ -51,7 +53,7 @@ class Rendering:
         environment.globals.update(languages=LANGUAGES, charts=charts)
         environment.filters.update(number=_number, pretty=_pretty, lines=_lines, ago=_ago_filter, span=_span_filter)
 
-    def page(self, answer: Answer, view: View, path: str, flash: str = "") -> str:
+    def page(self, answer: PageAnswer, view: View, path: str, flash: str = "") -> str:
         """Returns the document of an answer."""
         around = self._around(view.language, view.prefix, path, view.viewer)
         # As values, not as `globals=`: a loaded template is shared by threads, and with it they would be.

@@ -15,7 +15,7 @@ from todoku.web.cookies import FORM_COOKIE, set_cookie
 from todoku.web.language import LANGUAGES
 from todoku.web.page import PAGE_HEADERS, language_of, route_path, with_language
 from todoku.web.rendering import Rendering
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 from todoku.web.viewer import Viewer
 
 _FORM_LASTS: Final = 86_400.0
@@ -59,6 +59,6 @@ class SignInForm:
             context=self._context, viewer=Viewer("", (), csrf), language=language_of(request), path={},
             query=dict(request.query_params.items()), prefix=request.scope.get("root_path", ""),
         )  # fmt: skip
-        answer = Answer("sign_in.html", choices, {}, status)
+        answer = PageAnswer("sign_in.html", choices, {}, status)
         text = await asyncio.to_thread(self._rendering.page, answer, view, route_path(request))
         return Response(text, status, PAGE_HEADERS, "text/html")

@@ -8,7 +8,7 @@ from todoku.api.auth import GuardedRoute
 from todoku.api.request_context import RequestContext
 from todoku.engine.diagnostics.summary import without_password
 from todoku.web.assets import Assets
-from todoku.web.page import Page, page_route
+from todoku.web.page import WebPage, page_route
 from todoku.web.pages import (
     account,
     acts,
@@ -36,7 +36,7 @@ from todoku.web.stream import Streams
 from todoku.web.tail_stream import TailStreams
 from todoku.web.viewer import Entrance
 
-PAGES: Final[tuple[Page, ...]] = (
+PAGES: Final[tuple[WebPage, ...]] = (
     *overview.PAGES,
     *messages.PAGES,
     *edit.PAGES,
@@ -80,10 +80,11 @@ _NAVIGATION: Final = (
 )
 
 
-def navigation(pages: tuple[Page, ...] = PAGES) -> tuple[NavigationItem, ...]:
+def navigation(pages: tuple[WebPage, ...] = PAGES) -> tuple[NavigationItem, ...]:
     """Returns the links of the navigation, to pages that exist."""
-    paths = {page.path for page in pages if page.method == "GET"}
-    return tuple(item for item in _NAVIGATION if item.path in paths)
+    access = {page.path: page.access for page in pages if page.method == "GET"}
+    found = (item for item in _NAVIGATION if item.path in access)
+    return tuple(NavigationItem(item.path, item.name, item.key, access[item.path]) for item in found)
 
 
 def web_routes(context: RequestContext, entrance: Entrance) -> list[GuardedRoute]:

@@ -16,7 +16,7 @@ from todoku.web.language import translate
 from todoku.web.viewer import Viewer
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PageAnswer(msgspec.Struct, frozen=True):
     """A page: `value` rendered by a template, or as JSON if the request accepts that. `more` is for the template."""
 
     template: str
@@ -45,9 +45,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     """The path below which the dashboard is mounted."""
 
-    def answer(self, template: str, value: Any, *, status: int = 200, **more: Any) -> Answer:
+    def answer(self, template: str, value: Any, *, status: int = 200, **more: Any) -> PageAnswer:
         """Returns the page: the template gets `value` and `more`."""
-        return Answer(template, value, more, status)
+        return PageAnswer(template, value, more, status)
 
     def redirect(self, path: str, flash: str = "", **values: object) -> Redirect:
         """Returns a redirect to a path of the dashboard; `flash` is translated."""

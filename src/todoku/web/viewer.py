@@ -53,6 +53,10 @@ class Viewer(msgspec.Struct, frozen=True):
         """Returns whether the viewer has this scope, and may use it now."""
         return allows(self.scopes, scope) and (scope == "read" or not self.read_only)
 
+    def sees(self, access: Access) -> bool:
+        """Returns whether the viewer may open pages that need this. While nothing may be changed, forms are none."""
+        return access == "open" or (allows(self.scopes, access) and not (self.read_only and access == "operate"))
+
 
 class Entrance(Protocol):
     """Decides who is admitted to a page."""
@@ -75,7 +79,7 @@ def check_access(viewer: Viewer, request: Request, access: Access) -> Viewer:
         needed = next((each for each, scope in SCOPE_OF.items() if allows((scope,), access)), "admin")
         has = viewer.role or "no role"
         raise Refused(403, f"this needs the role {needed}, and {viewer.name} has {has}", hint="ask an admin")
-    if viewer.read_only and request.method not in _READS:
+    if viewer.read_only and (request.method not in _READS or not viewer.sees(access)):
         raise Refused(403, "this dashboard is read-only", hint="the setting web_read_only; the command line still acts")
     return viewer
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from payments_example.show.stripe_side import signed
 
@@ -136,7 +136,7 @@ class Stripe:
 
 
 class Admin:
-    """Uses the admin page."""
+    """Looks at `failed_webhook_events`, and has events run again."""
 
     def __init__(self, url: str, name: str, token: str) -> None:
         self._url = url
@@ -147,13 +147,12 @@ class Admin:
         return list(json.loads(self._asked("/admin/failed")))
 
     def rerun(self, event_id: str, why: str) -> None:
-        """The button."""
-        csrf = self._asked("/admin").split('name="csrf" value="')[1].split('"')[0]
-        form = urlencode({"why": why, "csrf": csrf}).encode()
-        self._asked(f"/admin/failed/{quote(event_id)}/rerun", form)
+        """Has one sent again."""
+        self._asked(f"/admin/failed/{quote(event_id)}/rerun", json.dumps({"why": why}).encode())
 
-    def _asked(self, path: str, form: bytes | None = None) -> str:
-        asked = urllib.request.Request(self._url + path, form, self._headers)  # noqa: S310 - our own address
+    def _asked(self, path: str, body: bytes | None = None) -> str:
+        headers = {**self._headers, "Content-Type": "application/json"}
+        asked = urllib.request.Request(self._url + path, body, headers)  # noqa: S310 - our own address
         try:
             with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
                 return str(answer.read().decode())

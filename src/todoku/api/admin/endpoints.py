@@ -12,6 +12,7 @@ from todoku.api.admin.parameters import Parameters, Reasoned, Text, signed
 from todoku.api.admin.shown_requests import masked_headers
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
+from todoku.core.msgspec_warmup import warm_up
 from todoku.engine.diagnostics.endpoint_health import EndpointHealth, endpoint_health, needs_look_first
 from todoku.engine.http import signing_keys, url_groups
 from todoku.engine.http.url_groups import Group
@@ -22,6 +23,9 @@ class EndpointsQuery(Parameters, frozen=True, kw_only=True):
 
     search: Text | None = None
     limit: Annotated[int, Meta(ge=1, le=500, description="The largest number of items to return.")] = 100
+
+
+warm_up(EndpointsQuery)
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,9 @@ class EndpointBody(Reasoned, frozen=True, kw_only=True):
 
     url: Text
     group: Text | None = None
+
+
+warm_up(EndpointBody)
 
 
 class EndpointSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Final
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import Parameters
 from todoku.api.request_context import RequestContext
+from todoku.core.msgspec_warmup import warm_up
 from todoku.engine.diagnostics.overview import Overview, overview
 from todoku.engine.diagnostics.shared_numbers import Per
 
@@ -15,6 +16,9 @@ class OverviewQuery(Parameters, frozen=True, kw_only=True):
     """The stretches of the chart: the last 60 minutes, or the last 48 hours."""
 
     per: Per = "minute"
+
+
+warm_up(OverviewQuery)
 
 
 @operation("GET", "/overview", access="read")

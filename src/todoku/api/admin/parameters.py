@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from todoku.api.problem import Refused
+from todoku.core.msgspec_warmup import warm_up
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Filter
 
@@ -65,6 +66,9 @@ class Reasoned(Parameters, frozen=True, kw_only=True):
     """The reason for a change."""
 
     why: Why
+
+
+warm_up(ByName, Reasoned)
 
 
 class Selecting(Parameters, frozen=True, kw_only=True):

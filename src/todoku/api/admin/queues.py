@@ -10,6 +10,7 @@ from msgspec import Meta
 from todoku.api.admin.operation import operation
 from todoku.api.admin.parameters import ByName, Reasoned, signed
 from todoku.api.request_context import RequestContext
+from todoku.core.msgspec_warmup import warm_up
 from todoku.engine import operations
 from todoku.engine.diagnostics.queue_health import QueueHealth, queue_health
 from todoku.store.destinations import Known
@@ -45,6 +46,9 @@ class LimitBody(Reasoned, frozen=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     lasts: Annotated[float, Meta(gt=0, le=366 * 86_400)] | None = None
+
+
+warm_up(LimitBody)
 
 
 class Set(msgspec.Struct, frozen=True, kw_only=True):

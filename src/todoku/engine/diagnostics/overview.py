@@ -13,7 +13,7 @@ from todoku.engine.diagnostics.endpoint_health import EndpointHealth, endpoint_h
 from todoku.engine.diagnostics.queue_health import QueueHealth, queue_health
 from todoku.engine.diagnostics.shared_numbers import Per, Rates, SharedNumbers
 from todoku.store.depths import DEAD, DeadReason
-from todoku.store.rates import Flow
+from todoku.store.rates import FlowPoint
 from todoku.store.samples import Success
 from todoku.store.statistics import Lag
 
@@ -62,7 +62,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     per: Per
-    flows: tuple[Flow, ...]
+    flows: tuple[FlowPoint, ...]
     exact: bool
     counts: dict[str, int]
     backlog: Lag

@@ -127,33 +127,33 @@ select {search_columns} from ({running_walk}) d {search_message}
 -- name: looked_unfinished
 -- Only reads: how many rows a search has looked at, and the last of them.
 select number, message_seq, id
-  from (select message_seq, id, row_number() over (order by message_seq desc, id desc) as number
+  from (select message_seq, id, row_number() over () as number
           from ({unfinished_walk}) d) n
  order by number desc limit 1
 
 -- name: looked_finished
 -- As looked_unfinished.
 select number, message_seq, id
-  from (select message_seq, id, row_number() over (order by message_seq desc, id desc) as number
+  from (select message_seq, id, row_number() over () as number
           from ({finished_walk}) d) n
  order by number desc limit 1
 
 -- name: looked_dead
 -- As looked_unfinished.
 select number, message_seq, id
-  from (select message_seq, id, row_number() over (order by id desc) as number from ({dead_walk}) d) n
+  from (select message_seq, id, row_number() over () as number from ({dead_walk}) d) n
  order by number desc limit 1
 
 -- name: looked_fingerprint
 -- As looked_unfinished.
 select number, message_seq, id
-  from (select message_seq, id, row_number() over (order by id desc) as number from ({fingerprint_walk}) d) n
+  from (select message_seq, id, row_number() over () as number from ({fingerprint_walk}) d) n
  order by number desc limit 1
 
 -- name: looked_running
 -- As looked_unfinished.
 select number, message_seq, id
-  from (select message_seq, id, row_number() over (order by message_seq desc, id desc) as number
+  from (select message_seq, id, row_number() over () as number
           from ({running_walk}) d) n
  order by number desc limit 1
 
@@ -205,8 +205,7 @@ select distinct seq from (
     select message_seq from todoku_history not indexed where delivery_id in (select value from json_each(:ids))
     union all
     select seq from todoku_message where id in (select value from json_each(:message_ids)))
- where seq <= :before_seq and seq > :low
- order by seq desc limit :look
+ order by seq desc
 
 -- name: seqs_of_label
 -- Only reads: the newest messages with a label, by the primary key.

@@ -8,7 +8,7 @@ import msgspec
 
 from todoku.core.role import Role
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 @page("GET", "/account", access="read")
-def account(view: View) -> Answer:
+def account(view: View) -> PageAnswer:
     """Shows who is signed in, and how to sign out."""
     viewer = view.viewer
     return view.answer("account.html", Account(viewer.name, viewer.role, viewer.has_session, viewer.read_only))

@@ -13,7 +13,7 @@ from todoku.api.admin.acts import StartAct, get_act, list_acts, start_act, stop_
 from todoku.api.admin.parameters import ById, Reasoned
 from todoku.api.problem import Refused
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -60,7 +60,7 @@ def choose(view: View) -> Redirect:
 
 
 @page("GET", "/acts/new", access="operate")
-def preview(view: View) -> Answer:
+def preview(view: View) -> PageAnswer:
     """Counts what an act would change, and asks why."""
     body = _start(view.query, why="preview", dry_run=True)
     counted = start_act.run(view.context, body, view.viewer.name, view.viewer.scopes)
@@ -80,13 +80,13 @@ def start(view: View) -> Redirect:
 
 
 @page("GET", "/acts", access="read")
-def acts(view: View) -> Answer:
+def acts(view: View) -> PageAnswer:
     """Lists the acts that this process runs or remembers."""
     return view.answer("acts.html", list_acts.run(view.context), labels=LABELS, states=STATES)
 
 
 @page("GET", "/acts/{id}", access="read")
-def act(view: View) -> Answer:
+def act(view: View) -> PageAnswer:
     """Shows how far an act is."""
     found = get_act.run(view.context, ById(id=_id(view)))
     return view.answer("act.html", found, labels=LABELS, states=STATES)

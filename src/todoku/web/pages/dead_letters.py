@@ -10,10 +10,10 @@ from todoku.api.admin.deliveries import DeadGroups, DeadQuery, GroupQuery, list_
 from todoku.store.deliveries import Page as DeliveryPage
 from todoku.web.page import page
 from todoku.web.pages.acts import selection_of
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 
-class DeadLetters(msgspec.Struct, frozen=True):
+class DeadLetterList(msgspec.Struct, frozen=True):
     """Dead letters in groups (null if a filter is given), and one page of them."""
 
     groups: DeadGroups | None
@@ -21,14 +21,14 @@ class DeadLetters(msgspec.Struct, frozen=True):
 
 
 @page("GET", "/dead-letters", access="read")
-def dead_letters(view: View) -> Answer:
+def dead_letters(view: View) -> PageAnswer:
     """Shows groups by reason, destination and fingerprint, and the letters that the URL's filter selects."""
     query = selection_of(view.query, DeadQuery)
     chosen = {name: value for name, value in view.query.items() if name in FILTERS}
     groups = None if chosen else list_reasons.run(view.context, GroupQuery(by_fingerprint=True))
     letters = list_dead_letters.run(view.context, query)
     return view.answer(
-        "dead_letters.html", DeadLetters(groups, letters), chosen=chosen, fields=FIELDS, cursor=query.cursor
+        "dead_letters.html", DeadLetterList(groups, letters), chosen=chosen, fields=FIELDS, cursor=query.cursor
     )  # fmt: skip
 
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from todoku.api.admin.diagnostics import run_doctor
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 
 @page("GET", "/doctor", access="read")
-def doctor(view: View) -> Answer:
+def doctor(view: View) -> PageAnswer:
     """Examines the database and shows what was found."""
     return view.answer("doctor.html", run_doctor.run(view.context))
 

@@ -18,7 +18,7 @@ from todoku.core.errors import InvalidAct, InvalidMessage, NoSuchMessage
 from todoku.engine.edit import EDITABLE, EditResult, pretty_payload
 from todoku.store.deliveries import Delivery
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 class EditView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +34,13 @@ class EditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @page("GET", "/deliveries/{id:int}/edit", access="operate")
-def show_editor(view: View) -> Answer:
+def show_editor(view: View) -> PageAnswer:
     """Shows the editor of a delivery."""
     return view.answer("edit.html", _editor(view)[0])
 
 
 @page("POST", "/deliveries/{id:int}/edit", access="operate")
-def edit(view: View) -> Answer | Redirect:
+def edit(view: View) -> PageAnswer | Redirect:
     """Shows the difference, or runs the edited message."""
     editor, story = _editor(view)
     form = view.form

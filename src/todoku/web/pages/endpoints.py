@@ -19,11 +19,11 @@ from todoku.api.admin.parameters import Reasoned
 from todoku.api.problem import Refused
 from todoku.web.form import parse_form
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/endpoints", access="read")
-def endpoints(view: View) -> Answer:
+def endpoints(view: View) -> PageAnswer:
     """Shows destinations and URL groups."""
     search = view.query.get("search", "").strip()
     try:
@@ -53,7 +53,7 @@ def disable(view: View) -> Redirect:
 
 
 @page("POST", "/endpoints/rotate", access="admin")
-def rotate(view: View) -> Answer:
+def rotate(view: View) -> PageAnswer:
     """Rotates the signing keys, and shows them once."""
     keys = rotate_signing_keys.run(view.context, parse_form(view, Reasoned, "why"), view.viewer.name)
     return view.answer("signing_keys.html", keys)

@@ -8,11 +8,11 @@ from todoku.api.admin.operation import convert_parameters
 from todoku.api.admin.statistics import LedgerQuery, get_ledger_entry
 from todoku.core.errors import NotThere
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 
 @page("GET", "/ledger", access="read")
-def ledger(view: View) -> Answer:
+def ledger(view: View) -> PageAnswer:
     """Shows the entry of a key in a scope, once both are given."""
     given = {name: view.query.get(name, "").strip() for name in ("scope", "key")}
     if not any(given.values()):

@@ -26,7 +26,7 @@ from todoku.engine.diagnostics.snippets import Snippets
 from todoku.engine.diagnostics.timeline import Timeline, TimelineSpan
 from todoku.web.charts import Stretch, waterfall
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 _COLOURS: Final = {
     "attempt": "failed", "succeeded": "succeeded", "running": "sending", "dead": "dead", "published": "accent",
@@ -45,13 +45,13 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @page("GET", "/messages/{id}", access="read")
-def message(view: View) -> Answer:
-    """Shows a message; of its deliveries the one that needs a look most, or the one that the query names."""
+def message(view: View) -> PageAnswer:
+    """Shows a message; of its deliveries the one that needs a look most."""
     return _answer(view, _message_id(view), None)
 
 
 @page("GET", "/deliveries/{id:int}", access="read")
-def delivery(view: View) -> Answer:
+def delivery(view: View) -> PageAnswer:
     """Shows the message of a delivery, that delivery first."""
     number = view.number("id")
     story = get_delivery.run(view.context, ByNumber(id=number))
@@ -67,7 +67,7 @@ def _message_id(view: View) -> UUID:
         raise Refused(404, f"there is no message {view.path['id'][:64]!r}", hint="messages have ids") from None
 
 
-def _answer(view: View, id: UUID, chosen: DeliveryStory | None, **more: Any) -> Answer:
+def _answer(view: View, id: UUID, chosen: DeliveryStory | None, **more: Any) -> PageAnswer:
     context = view.context
     story: MessageStory = get_message.run(context, ByMessage(id=id))
     if chosen is None and (number := _most_needed(story)) is not None:
@@ -105,7 +105,7 @@ def _colour(span: TimelineSpan) -> str:
 
 
 @page("POST", "/messages/{id}/open", access="admin")
-def open_message(view: View) -> Answer:
+def open_message(view: View) -> PageAnswer:
     """Shows a message without masks, audited with the viewer's reason."""
     id, signed = _message_id(view), view.signed()
     opened = open_masked_message.run(view.context, ByMessage(id=id), Reasoned(why=signed.why), signed.by)

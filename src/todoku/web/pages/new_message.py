@@ -19,7 +19,7 @@ from todoku.api.problem import Refused
 from todoku.core.errors import InvalidMessage
 from todoku.engine.jobs.catalogue import Catalogue
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 FieldKind = Literal["string", "integer", "number", "boolean", "json"]
 _SCALARS: Final = ("string", "integer", "number", "boolean")
@@ -61,7 +61,7 @@ class NewMessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @page("GET", "/new", access="operate")
-def show_form(view: View) -> Answer:
+def show_form(view: View) -> PageAnswer:
     """Shows the form of a job or a topic."""
     catalogue: Catalogue = list_jobs.run(view.context)
     first = [*(f"job:{job.name}" for job in catalogue.jobs), *(f"topic:{event.topic}" for event in catalogue.events)]
@@ -70,7 +70,7 @@ def show_form(view: View) -> Answer:
 
 
 @page("POST", "/new", access="operate")
-def publish(view: View) -> Answer | Redirect:
+def publish(view: View) -> PageAnswer | Redirect:
     """Publishes the message, or shows what is wrong with it, at its field."""
     catalogue: Catalogue = list_jobs.run(view.context)
     form = _form(catalogue, view.form.get("of", "topic:"), view.form)

@@ -11,11 +11,11 @@ from todoku.api.problem import Refused
 from todoku.engine.diagnostics.overview import Overview
 from todoku.web.charts import Band
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 
 @page("GET", "/", access="read")
-def overview(view: View) -> Answer:
+def overview(view: View) -> PageAnswer:
     """Shows what arrives, ends, waits and fails."""
     try:
         query = msgspec.convert({"per": view.query.get("per", "minute")}, OverviewQuery)

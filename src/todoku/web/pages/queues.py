@@ -8,11 +8,11 @@ from todoku.api.admin.parameters import ByName, Reasoned
 from todoku.api.admin.queues import LimitBody, limit_queue, list_queues, pause_queue, resume_queue
 from todoku.web.form import parse_form
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/queues", access="read")
-def queues(view: View) -> Answer:
+def queues(view: View) -> PageAnswer:
     """Shows all queues."""
     return view.answer("queues.html", list_queues.run(view.context))
 

@@ -15,11 +15,11 @@ from todoku.api.admin.schedules import (
     run_schedule,
 )
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/schedules", access="read")
-def schedules(view: View) -> Answer:
+def schedules(view: View) -> PageAnswer:
     """Shows all schedules."""
     query = convert_parameters({"language": view.language}.items(), SchedulesQuery, "query")
     return view.answer("schedules.html", list_schedules.run(view.context, query))

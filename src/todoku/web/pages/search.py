@@ -7,11 +7,13 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from todoku.api.admin.operation import convert_parameters
 from todoku.api.admin.search import SearchQuery, SuggestionQuery, search, suggest
+from todoku.api.problem import Refused
 from todoku.core.errors import InvalidAct, InvalidMessage
 from todoku.core.search import STATUSES, Search, parse
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 _COUNTS_AGE: Final = 10.0
 _LIVE_UP_TO: Final = 1000
@@ -34,13 +36,13 @@ class StatusTab(msgspec.Struct, frozen=True):
 
 
 @page("GET", "/deliveries", access="read")
-def find_deliveries(view: View) -> Answer:
+def find_deliveries(view: View) -> PageAnswer:
     """Shows what a search finds, newest first."""
     asked = {name: text for name in ("q", "cursor", "limit") if (text := view.query.get(name))}
     try:
-        query = msgspec.convert(asked, SearchQuery, strict=False)
+        query = convert_parameters(asked.items(), SearchQuery, "query")
         found = search.run(view.context, query, view.viewer.scopes)
-    except (InvalidAct, InvalidMessage, msgspec.ValidationError) as error:
+    except (InvalidAct, InvalidMessage, Refused) as error:
         return view.answer(
             "search.html", SearchRefusal(str(error)), status=422, tabs=_tabs(view, Search()), older=None, live=False
         )  # fmt: skip
@@ -50,9 +52,9 @@ def find_deliveries(view: View) -> Answer:
 
 
 @page("GET", "/suggestions", access="read")
-def show_suggestions(view: View) -> Answer:
+def show_suggestions(view: View) -> PageAnswer:
     """Lists what may follow in a search; the search box reads it as JSON."""
-    query = msgspec.convert({"q": view.query.get("q", "")[-1000:]}, SuggestionQuery)
+    query = SuggestionQuery(q=view.query.get("q", "")[-1000:])
     return view.answer("suggestions.html", suggest.run(view.context, query))
 
 

@@ -10,7 +10,7 @@ from todoku.core.errors import InvalidAct
 from todoku.engine.event_tail import LONGEST, EventTail, event_filter
 from todoku.store.attempts import Event
 from todoku.web.page import page
-from todoku.web.view import Answer, View
+from todoku.web.view import PageAnswer, View
 
 _SHOWN: Final = 50
 
@@ -24,7 +24,7 @@ class RecentEvents(msgspec.Struct, frozen=True):
 
 
 @page("GET", "/tail", access="read")
-def tail(view: View) -> Answer:
+def tail(view: View) -> PageAnswer:
     """Shows the newest events; the page's script goes on from there."""
     try:
         matches = event_filter(view.query.get("q", ""))

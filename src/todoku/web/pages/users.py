@@ -9,11 +9,11 @@ import msgspec
 from todoku.api.admin import users as admin
 from todoku.api.problem import Refused
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/users", access="admin")
-def users(view: View) -> Answer:
+def users(view: View) -> PageAnswer:
     """Shows all users."""
     return view.answer("users.html", admin.list_users.run(view.context))
 

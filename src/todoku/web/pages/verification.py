@@ -6,11 +6,11 @@ from typing import Final
 
 from todoku.api.admin.diagnostics import get_verification, start_verification
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/verify", access="read")
-def verification(view: View) -> Answer:
+def verification(view: View) -> PageAnswer:
     """Shows the verification that runs, or the last one."""
     return view.answer("verify.html", get_verification.run(view.context))
 

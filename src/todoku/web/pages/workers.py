@@ -17,17 +17,17 @@ from todoku.api.admin.workers import (
 )
 from todoku.core.errors import NotThere
 from todoku.web.page import page
-from todoku.web.view import Answer, Redirect, View
+from todoku.web.view import PageAnswer, Redirect, View
 
 
 @page("GET", "/workers", access="read")
-def workers(view: View) -> Answer:
+def workers(view: View) -> PageAnswer:
     """Shows all workers, each with the deliveries that it has held longest."""
     return view.answer("workers.html", list_workers.run(view.context, WorkersQuery()))
 
 
 @page("GET", "/workers/{id}", access="read")
-def worker(view: View) -> Answer:
+def worker(view: View) -> PageAnswer:
     """Shows one worker with everything that it holds, and its last stacks."""
     where = _where(view)
     found = get_worker.run(view.context, where)
