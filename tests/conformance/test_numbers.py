@@ -127,6 +127,7 @@ def test_very_many_failures_are_estimated(world: World, monkeypatch: pytest.Monk
 
 def test_very_many_successes_are_sampled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "_COUNTED", 100)
+    monkeypatch.setattr(rates, "_PICKED", 200)
     start = datetime(2026, 1, 2, tzinfo=UTC)
     number = 20_000
     if world.backend == "sqlite":

@@ -130,7 +130,7 @@ def test_the_ledger_finds_a_key(browser_page: Page, world: World) -> None:
     browser_page.get_by_label("Scope").fill("publish:order.paid")
     browser_page.get_by_label("Key, or its hash").fill("o-1")
     browser_page.get_by_role("button", name="Look up").click()
-    expect(browser_page.locator("dl.facts")).to_contain_text(str(message.id))
+    expect(browser_page.locator("main dl.facts")).to_contain_text(str(message.id))
 
 
 def test_a_key_that_the_ledger_lacks_is_said_to_be_missing(served: Server) -> None:

@@ -101,14 +101,16 @@ def test_the_application_says_who_it_is(make: Make, auth: object) -> None:
     assert client.get("/in/todoku/sign-in", headers={"x-person": "ana"}).status_code == 404
 
 
-def test_every_link_and_redirect_has_the_prefix(make: Make) -> None:
+def test_every_link_and_redirect_has_the_prefix(make: Make, box: App) -> None:
     client = make()
     root = {"x-person": "root"}
-    for page in PAGES:
-        if page.method == "GET" and "{" not in page.path:
-            shown = client.get(f"/in/todoku{page.path}", headers=root)
-            assert shown.status_code == 200, (page.path, shown.text)
-            assert not prefixed(shown.text), page.path
+    box.route("**", to="warehouse")
+    message = box.publish("order.created", {"a": 1}, tx=None)
+    paths = [page.path for page in PAGES if page.method == "GET" and "{" not in page.path]
+    for path in (*paths, "/deliveries/1", f"/messages/{message.id}"):
+        shown = client.get(f"/in/todoku{path}", headers=root)
+        assert shown.status_code == (422 if path == "/acts/new" else 200), (path, shown.text)
+        assert path == "/suggestions" or not prefixed(shown.text), path
     text = client.get("/in/todoku/", headers=root).text
     style = next(part.split('"')[0] for part in text.split('href="')[1:] if ".css" in part)
     assert client.get(style).status_code == 200

@@ -16,8 +16,11 @@ from todoku.core.identity import uuid7
 from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
-_COUNTED: Final = 60_000
+_COUNTED: Final = 30_000
 """Up to this number the successes of a span are counted one by one; more are sampled."""
+
+_PICKED: Final = 15_000
+"""About so many of them are in a sample."""
 
 _SAMPLED: Final = 100_000
 """At most about so many rows are read for a sample: it is drawn from whole days, also for an hour."""
@@ -112,11 +115,11 @@ def _succeeded(
     tx: Tx, since: datetime, until: datetime, width: int, starts: Sequence[int]
 ) -> tuple[tuple[PlaceFlow, ...], bool]:
     ((of_days, about),) = tx.rows("ended_size", since=since, until=until)
-    step = max(1, round(about / _COUNTED))
-    if step == 1:
+    exact = about <= _COUNTED
+    if exact:
         found = tx.rows("ended", since=since, until=until, width=width)
     else:
-        step = max(step, round(of_days / _SAMPLED))
+        step = max(1, round(about / _PICKED), round(of_days / _SAMPLED))
         found = tx.rows("ended_sampled", since=since, until=until, width=width, step=step)
     numbers: dict[tuple[str, str], dict[int, int]] = {}
     for at, queue, destination, number in found:
@@ -124,7 +127,7 @@ def _succeeded(
     places = tuple(
         PlaceFlow(*place, tuple(by_start.get(at, 0) for at in starts)) for place, by_start in sorted(numbers.items())
     )
-    return places, step == 1
+    return places, exact
 
 
 def _failed(tx: Tx, starts: Sequence[int], width: int) -> dict[int, _Failed]:

@@ -40,7 +40,7 @@ class PasswordGate:
             RateBuckets(rate=rate, size=size, clock=clock) for rate, size in (PAIR, ADDRESS, USER)
         )
         self._known: LRUCache[tuple[str, str], bool] = LRUCache(_KNOWN)
-        # One hash takes 64 MiB and a core for 50 ms: at most two at once, one of them for addresses that are known.
+        # One hash takes a core and 46 MiB for a while: at most two at once, one of them for addresses that are known.
         self._for_known, self._for_others = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._waiting = 0
 

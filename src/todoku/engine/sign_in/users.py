@@ -69,7 +69,7 @@ def set_disabled(store: Store, signed: Signed, *, name: str, disabled: bool) -> 
 def verify_user(store: Store, name: str, password: str) -> Person | None:
     """Returns the person of this name and password. None: unknown, disabled or wrong, each in the same time.
 
-    It blocks, and takes some 50 ms and 64 MiB: the caller limits how many run at once.
+    It blocks, and takes a core and 46 MiB for a while: the caller limits how many run at once.
     """
     try:
         found = store.users.by_name(clean_name(name))

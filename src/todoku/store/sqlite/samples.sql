@@ -7,7 +7,7 @@ select 0, 4102444800, coalesce((select max(rowid) from todoku_history), 0) / 64 
 -- name: history_tail
 -- Only reads the last rows, and the message of each by its key.
 select h.finished_at / 1e6, m.created_at / 1e6, h.run_ms, h.queue, h.destination
-  from todoku_history h left join todoku_message m on m.seq = h.message_seq
+  from todoku_history h not indexed left join todoku_message m on m.seq = h.message_seq
  where h.rowid >= :after * 64 and h.finished_at >= :since and h.finished_at < :until
 
 -- name: stray_tail
