@@ -30,6 +30,7 @@ IMPORTED_AS = {
     "google-cloud-pubsub": "google.cloud",
     "jsonschema-rs": "jsonschema_rs",
     "nats-py": "nats",
+    "opensearch-py": "opensearchpy",
     "opentelemetry-api": "opentelemetry",
     "prometheus-client": "prometheus_client",
     "sentry-sdk": "sentry_sdk",
