@@ -26,7 +26,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-web show-web screenshots system-packages kafka opensearch node-clients brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-web show-web screenshots system-packages kafka opensearch node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -69,6 +69,7 @@ up: setup-runtime ## start todoku with a demonstration on the embedded default (
 
 example: setup ## run an example until Ctrl-C: NAME=users (PORT=8330; on SQLite, or where DATABASE_URL says)
 	@test -f "examples/$(NAME)/pyproject.toml" || { echo "make example NAME=…: there is $$(cd examples && ls -d */pyproject.toml | cut -d/ -f1 | tr '\n' ' ')" >&2; exit 1; }
+	@if [ "$(NAME)" = projections ]; then $(MAKE) --no-print-directory opensearch; fi
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable "examples/$(NAME)"
 	@cd "examples/$(NAME)" && ../../$(PY) -m $(NAME)_example
 
@@ -217,6 +218,16 @@ node-clients: ## fetch QStash's client for Node and Cloudflare's workerd, which 
 	    || echo "node-clients: could not be fetched; the tests from Node will be skipped"; \
 	else \
 	  echo "node-clients: needs node and npm; the tests from Node will be skipped"; \
+	fi
+
+helm: ## build Helm, which some tests of deploy/ ask, once, into .cache/bin (needs go)
+	@if command -v helm >/dev/null 2>&1 || [ -x .cache/bin/helm ]; then \
+	  echo "helm: present"; \
+	elif command -v go >/dev/null 2>&1; then \
+	  mkdir -p .cache/bin && GOBIN="$(CURDIR)/.cache/bin" GOFLAGS=-modcacherw go install helm.sh/helm/v3/cmd/helm@v3.22.0 \
+	    && echo "helm: built" || echo "helm: could not be built; the tests of the chart will be skipped"; \
+	else \
+	  echo "helm: needs go; the tests of the chart will be skipped"; \
 	fi
 
 brokers: setup kafka ## 10,000 messages through each broker while it and the relay are killed in turn

@@ -69,11 +69,13 @@ class Lab:
     """One lab, run from an empty folder on a database."""
 
     def __init__(
-        self, number: int, backend: str, url: str, home: Path, *, page: Path = RUNBOOK, **environ: str
-    ) -> None:
+        self, number: int, backend: str, url: str, home: Path, *, page: Path = RUNBOOK, seconds: float = SECONDS,
+        **environ: str,
+    ) -> None:  # fmt: skip
         self.blocks = [*blocks("setup", backend, page), *blocks(f"lab-{number}", backend, page)]
         self.folder = home / "todoku-labs"
         self._home = home
+        self._seconds = seconds
         kept = {name: os.environ[name] for name in ("HOME", "LD_LIBRARY_PATH") if name in os.environ}
         self._environ = kept | {
             "CHECKOUT": str(ROOT),
@@ -94,7 +96,7 @@ class Lab:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            printed, _ = process.communicate(timeout=SECONDS)
+            printed, _ = process.communicate(timeout=self._seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             printed, _ = process.communicate()

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from todoku.app import load_settings, open_database, printed_migrations
-from todoku.cli.options import database_option, json_option, open_app, refuse_missing_file
+from todoku.cli.options import database_option, json_option, open_app, open_named_app, refuse_missing_file
 from todoku.cli.output import print_document, print_json, progress, progress_bar, say, say_wrapped, show_rows
 from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import find_app_name, load_app
@@ -99,14 +99,18 @@ def _line_reporter() -> Callable[[CopyProgress], None]:
 
 @click.command()
 @database_option
+@click.option("--app", metavar="MODULE:ATTR", help="Your App (TODOKU_APP, or [tool.todoku] app).")
 @click.option("--print", "only_print", is_flag=True, help="Print the SQL instead of applying it.")
 @json_option
-def migrate(database: str | None, schema: str | None, only_print: bool, as_json: bool) -> None:
-    """Create or update todoku's tables."""
+def migrate(database: str | None, schema: str | None, app: str | None, only_print: bool, as_json: bool) -> None:
+    """Create or update todoku's tables.
+
+    With an App, its projections, schedules and hooks are recorded, too.
+    """
     if only_print:
         print_document(printed_migrations(database, schema))
         return
-    with open_app(database, schema, may_create=True) as box:
+    with open_named_app(app, database, schema, may_create=True) as box:
         done = box.migrate()
     if as_json:
         print_json(msgspec.to_builtins(done))

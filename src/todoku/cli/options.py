@@ -44,11 +44,13 @@ def open_app(database: str | None, schema: str | None, *, may_create: bool = Fal
 
 
 @contextmanager
-def open_named_app(app: str | None, database: str | None, schema: str | None) -> Iterator[App]:
+def open_named_app(
+    app: str | None, database: str | None, schema: str | None, *, may_create: bool = False
+) -> Iterator[App]:
     """Yields the named App with its routes and jobs, or a bare App on the database if none is named."""
     found = load_named_app(DaemonOptions(app=app, database=database, schema=schema))
     if found is None:
-        with open_app(database, schema) as bare:
+        with open_app(database, schema, may_create=may_create) as bare:
             yield bare
         return
     _, box = found
