@@ -52,7 +52,7 @@ STEPS = [
     (14, "labels"),
     (15, "run_times"),
     (16, "causes"),
-    (18, "projections"),
+    (17, "projections"),
 ]
 LATEST = STEPS[-1][0]
 ALL = tuple(version for version, _ in STEPS)

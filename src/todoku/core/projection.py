@@ -26,7 +26,7 @@ FIELD: Final = "todoku"
 SUPERSEDED: Final = Done('"superseded"')
 """The index already has a later change of this key."""
 
-Role = Literal["live", "building", "kept"]
+IndexRole = Literal["live", "building", "kept"]
 
 
 def version(generation: int, sequence: int) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidAct, NotThere
 from todoku.core.identity import lane_id
-from todoku.core.projection import Role
+from todoku.core.projection import IndexRole
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
@@ -32,7 +32,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     generation: int
-    role: Role
+    role: IndexRole
     written: bool
     phase: Phase
     position: str | None
@@ -56,7 +56,7 @@ class ProjectionRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     indexes: tuple[IndexRow, ...] = ()
 
-    def of(self, role: Role) -> IndexRow | None:
+    def of(self, role: IndexRole) -> IndexRow | None:
         """Returns the newest index with this role; None: there is none."""
         return next((index for index in reversed(self.indexes) if index.role == role), None)
 
