@@ -215,7 +215,7 @@ def test_r24_a_replayed_older_event_ends_superseded(library: Library) -> None:
     assert library.box.deliveries.replay(reason="SEARCH_REJECTED", **ACT).replayed == 1
     library.box.drain()
     library.agree()
-    assert library.sql("select result from todoku_result") == [('"superseded"',)]
+    assert library.sql("select cast(result as text) from todoku_result") == [('"superseded"',)]
 
 
 @pytest.mark.parametrize("deleted", [True, False])
