@@ -12,6 +12,8 @@ ONE_IMPLEMENTATION = {
     "HealthSource": "the daemon, which has it, is a layer above the API, which asks for it",
     "ReferencedSecret": "the engine, which has it, is a layer above core, which names it",
     "RequestDestination": "todoku.http has it, in a package beside the engine, which asks for it",
+    "SearchSession": "the clients of search servers have it, in a package beside the engine, which asks for it",
+    "DocumentSource": "the table of documents that a projection is kept equal to, which users bring",
     "ModelLike": "a model of pydantic, which users bring",
 }
 """Protocols that invert a dependency or describe users' own classes."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.errors import InvalidAct, NotThere
-from todoku.store.projections import Progress, ProjectionStore
+from todoku.store.projections import ProjectionStore, RebuildProgress
 
 NAME = "documents"
 
@@ -95,7 +95,7 @@ def test_the_position_of_a_rebuild_is_compared_and_set(store: ProjectionStore) -
     assert row is not None
     index = row.of("building")
     assert index is not None
-    progress = Progress(phase="filling", position="k9", copied=10, expected=50, rejected=2)
+    progress = RebuildProgress(phase="filling", position="k9", copied=10, expected=50, rejected=2)
     after = store.advance(NAME, index, progress)
     assert (after.phase, after.position, after.copied, after.expected, after.rejected) == ("filling", "k9", 10, 50, 2)
     with pytest.raises(InvalidAct, match="another process"):

@@ -20,6 +20,7 @@ from tests.plans.test_plans import SITUATIONS, arrange, drive, publishing
 from tests.support.world import SOMEBODY
 from todoku.app import new_id
 from todoku.core.message import Draft
+from todoku.core.search import Criteria
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
 from todoku.store.data_keys import DataKeyStore
@@ -33,7 +34,9 @@ from todoku.store.tokens import TokenStore
 pytestmark = pytest.mark.postgres
 
 # Read in transactions that leave the plan to the planner: lists of small tables, charts, copies, and `verify`.
-UNPINNED = {"api_keys", "data_key_days", "ended", "ended_sampled", "history_days", "known", "series", "workers"}
+UNPINNED = {
+    "api_keys", "data_key_days", "ended", "ended_sampled", "history_days", "known", "seqs_of_ids", "series", "workers",
+}  # fmt: skip
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 _STATEMENT = re.compile(r"\s*(select|with|insert|update|delete)\b")
 
@@ -109,6 +112,7 @@ def look(store: Store, database: ExplainingPostgres) -> None:
     store.statistics.counts()
     store.leases.held_by([worker.id for worker in store.leases.workers()], most=5)
     store.hooks()
+    store.search.find(Criteria(ids=(1,)))
     store.attempts.tail(since=0)
     DataKeyStore(database).days()
     TokenStore(database).rows()

@@ -233,7 +233,7 @@ def list_(
 def search(
     database: str | None, schema: str | None, text: tuple[str, ...], limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """Search deliveries by words, newest first, with why each waits.
+    """Search deliveries by words; say why each waits.
 
     TEXT is words such as status:failed topic:order.* payload.order_id:42 since:2h, or an id, a key, a label, a part of
     an error.

@@ -56,7 +56,7 @@ class Write(msgspec.Struct, frozen=True):
     at: float
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WriteAnswer(msgspec.Struct, frozen=True):
     """What the server answered about one write: an HTTP status and, if it failed, the kind of error and its text."""
 
     status: int
@@ -81,7 +81,7 @@ Fill = Callable[[str], Awaitable[str]]
 class SearchSession(Protocol):
     """A connection to a search server, in one event loop. Errors of the client library leave it as DeliveryError."""
 
-    async def write(self, writes: Sequence[Write]) -> list[Answer]:
+    async def write(self, writes: Sequence[Write]) -> list[WriteAnswer]:
         """Sends one `_bulk` request. Returns one answer per write."""
 
     async def read(self, index: str, keys: Sequence[str]) -> dict[str, Stored]:
@@ -179,7 +179,7 @@ TRANSIENT: Final = frozenset(
 """Reasons that are the server's fault and not the document's."""
 
 
-def judge(answer: Answer, index: str) -> Outcome:
+def judge(answer: WriteAnswer, index: str) -> Outcome:
     """Returns the outcome of one item of a `_bulk` answer. A conflict (409) is a success: see `SUPERSEDED`."""
     status, text = answer.status, f"{index}: {answer.text}"
     if 200 <= status < 300 or status == 409:

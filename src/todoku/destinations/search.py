@@ -11,7 +11,7 @@ import msgspec
 
 from todoku.core.errors import InvalidSetting
 from todoku.core.failure import DeliveryError
-from todoku.core.projection import FIELD, Answer, Document, Fill, SearchServer, Stored, Write
+from todoku.core.projection import FIELD, Document, Fill, SearchServer, Stored, Write, WriteAnswer
 from todoku.destinations.search_client import (
     Client,
     ElasticsearchClient,
@@ -39,7 +39,7 @@ _BYTES: Final = 8 << 20
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Search:
+class SearchServerTarget:
     """A search server and the alias under which readers find the documents of a projection."""
 
     def __init__(
@@ -91,7 +91,7 @@ def write_alias(index: str) -> str:
 class Session:
     """Requests of one event loop to a search server."""
 
-    def __init__(self, server: Search, fill: Fill) -> None:
+    def __init__(self, server: SearchServerTarget, fill: Fill) -> None:
         self._server = server
         self._secrets = SecretOptions()
         self._secrets.use(fill)
@@ -100,9 +100,9 @@ class Session:
 
     # ---------------------------------------------------------------------------------------- documents
 
-    async def write(self, writes: Sequence[Write]) -> list[Answer]:
+    async def write(self, writes: Sequence[Write]) -> list[WriteAnswer]:
         """Sends `_bulk` requests of a limited size, one after the other. Returns one answer per write."""
-        answers: list[Answer] = []
+        answers: list[WriteAnswer] = []
         lines: list[bytes] = []
         size = 0
         for write in writes:
@@ -114,7 +114,7 @@ class Session:
             size += len(item)
         return answers + (await self._bulk(lines) if lines else [])
 
-    async def _bulk(self, lines: Sequence[bytes]) -> list[Answer]:
+    async def _bulk(self, lines: Sequence[bytes]) -> list[WriteAnswer]:
         params = {"require_alias": "true", "filter_path": _FILTER}
         body = await self._request("POST", "/_bulk", params=params, body=b"".join(lines), lines=True)
         items = body.get("items") or []
@@ -253,11 +253,11 @@ def _lines(write: Write) -> bytes:
     return b"%s\n%s\n" % (_encode({"index": {**action, "version_type": "external"}}), _encode(document))
 
 
-def _answer(item: Mapping[str, Any]) -> Answer:
+def _answer(item: Mapping[str, Any]) -> WriteAnswer:
     error = item.get("error") or {}
     cause = error.get("caused_by") or {}
     text = str(error.get("reason", "")) + (f": {cause.get('reason')}" if cause.get("reason") else "")
-    return Answer(int(item["status"]), str(error.get("type", "")), text)
+    return WriteAnswer(int(item["status"]), str(error.get("type", "")), text)
 
 
 def _stored(hit: Mapping[str, Any]) -> Stored:
@@ -321,13 +321,13 @@ def _search(
     kind: type[OpenSearchClient] | type[ElasticsearchClient], alias: str, url: str | Sequence[str],
     client: Mapping[str, Any] | None, *, mappings: Document | None, settings: Document | None, batch: int,
     timeout: float,
-) -> Search:  # fmt: skip
+) -> SearchServerTarget:  # fmt: skip
     if type(batch) is not int or not 0 < batch <= 10_000:
         raise InvalidSetting(f"batch cannot be {batch!r}", hint="1 to 10000 documents in one request")
     if not timeout > 0:
         raise InvalidSetting(f"timeout cannot be {timeout!r}", hint="seconds, more than 0")
     hosts = (url,) if isinstance(url, str) else tuple(url)
-    return Search(
+    return SearchServerTarget(
         kind, alias, hosts, dict(client or {}), mappings=dict(mappings or {}), settings=dict(settings or {}),
         batch=batch, timeout=timeout,
     )  # fmt: skip

@@ -71,7 +71,7 @@ class ProjectionRow(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted((index for index in self.indexes if index.written), key=lambda one: order.index(one.role)))
 
 
-class Lag(msgspec.Struct, frozen=True):
+class ProjectionLag(msgspec.Struct, frozen=True):
     """How far a projection is behind: its unfinished events, the age of the oldest, and the lowest of their numbers."""
 
     events: int
@@ -88,7 +88,7 @@ class Dead(msgspec.Struct, frozen=True):
     delivery: int
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadEvent(msgspec.Struct, frozen=True):
     """A dead letter of a projection."""
 
     delivery: int
@@ -96,7 +96,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RebuildProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a back-fill is."""
 
     phase: Phase
@@ -224,7 +224,7 @@ class ProjectionStore:
 
         return self._database.write("begin_rebuild", work)
 
-    def advance(self, name: str, index: IndexRow, progress: Progress) -> IndexRow:
+    def advance(self, name: str, index: IndexRow, progress: RebuildProgress) -> IndexRow:
         """Stores how far a back-fill is. InvalidAct: another rebuild has gone on in the meantime."""
 
         def work(tx: Tx) -> IndexRow:
@@ -291,11 +291,11 @@ class ProjectionStore:
         """Returns the highest number that a message of this database ever had, pruned or not."""
         return int(self._database.read(lambda tx: tx.rows("newest_seq"))[0][0])
 
-    def lag(self, name: str, *, most: int = _LANES) -> Lag:
+    def lag(self, name: str, *, most: int = _LANES) -> ProjectionLag:
         """Returns how far a projection is behind; of more than `most` keys, a lower bound."""
         rows = self._database.read(lambda tx: tx.rows("projection_lag", name=name, most=most, deep=_DEEP))
         ((lanes, events, oldest, age),) = rows
-        return Lag(int(events), max(0.0, float(age)), oldest, lanes < most)
+        return ProjectionLag(int(events), max(0.0, float(age)), oldest, lanes < most)
 
     def unfinished(self, name: str, keys: Sequence[str]) -> frozenset[str]:
         """Returns those of these keys that have an unfinished delivery."""
@@ -303,10 +303,10 @@ class ProjectionStore:
         rows = self._database.read(lambda tx: tx.rows("unfinished_lanes", lanes=list(lanes))) if lanes else []
         return frozenset(lanes[lane] for (lane,) in rows)
 
-    def dead_letters(self, name: str, after: int, limit: int) -> tuple[DeadLetter, ...]:
+    def dead_letters(self, name: str, after: int, limit: int) -> tuple[DeadEvent, ...]:
         """Returns dead letters with a key by their number, those behind `after`."""
         rows = self._database.read(lambda tx: tx.rows("projection_dead_letters", name=name, after=after, most=limit))
-        return tuple(DeadLetter(*row) for row in rows)
+        return tuple(DeadEvent(*row) for row in rows)
 
     def dead(self, name: str, keys: Sequence[str]) -> dict[str, Dead]:
         """Returns the dead letters of these keys."""

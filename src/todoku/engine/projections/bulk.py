@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from todoku.core.failure import DeliveryError
-from todoku.core.projection import Answer, SearchSession, Write
+from todoku.core.projection import SearchSession, Write, WriteAnswer
 
 _PATIENCE: Final = 5
 """Busy answers in a row after which the rest is left to the back-off of its deliveries."""
@@ -32,12 +32,14 @@ class BulkSize:
         self.now = min(self.largest, self.now + max(1, self.now // 10))
 
 
-async def write_all(session: SearchSession, writes: Sequence[Write], size: BulkSize) -> list[Answer | DeliveryError]:
+async def write_all(
+    session: SearchSession, writes: Sequence[Write], size: BulkSize
+) -> list[WriteAnswer | DeliveryError]:
     """Writes documents, and returns what became of each: the server's answer, or why there is none.
 
     What the server is too busy for (429) is sent again in smaller requests, a few times.
     """
-    found: list[Answer | DeliveryError] = [Answer(429, "busy", "not sent")] * len(writes)
+    found: list[WriteAnswer | DeliveryError] = [WriteAnswer(429, "busy", "not sent")] * len(writes)
     left, busy = list(range(len(writes))), 0
     while left and busy < _PATIENCE:
         some, rest = left[: size.now], left[size.now :]
@@ -56,15 +58,15 @@ async def write_all(session: SearchSession, writes: Sequence[Write], size: BulkS
     return found
 
 
-async def _send(session: SearchSession, writes: Sequence[Write]) -> Sequence[Answer | DeliveryError]:
+async def _send(session: SearchSession, writes: Sequence[Write]) -> Sequence[WriteAnswer | DeliveryError]:
     try:
         return await session.write(writes)
     except DeliveryError as error:
         return [error] * len(writes)
 
 
-def _is_to_be_halved(answer: Answer | DeliveryError, number: int) -> bool:
+def _is_to_be_halved(answer: WriteAnswer | DeliveryError, number: int) -> bool:
     """Whether a smaller request may do: the server is busy, or the request was too large."""
-    if isinstance(answer, Answer):
+    if isinstance(answer, WriteAnswer):
         return answer.status == 429 and "block" not in answer.kind
     return answer.reason == "SEARCH_BUSY" or (answer.reason == "TOO_LARGE" and number > 1)

@@ -16,12 +16,12 @@ from todoku.core.failure import DeliveryError, classify
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze
 from todoku.core.projection import (
     SUPERSEDED,
-    Answer,
     Change,
     Document,
     DocumentOf,
     SearchSession,
     Write,
+    WriteAnswer,
     judge,
     version,
     worse,
@@ -106,7 +106,7 @@ class DocumentWriter:
             if isinstance(outcome, Abort) and index is not row.written[0]:
                 rejected[index.name] += 1
                 outcome = DONE
-            if isinstance(answer, Answer) and answer.status == 409:
+            if isinstance(answer, WriteAnswer) and answer.status == 409:
                 conflicts.append((index, write))
             found[write.key] = worse(found.get(write.key, DONE), outcome)
         for key, outcome in (await self._resolve(row, conflicts)).items():
@@ -205,8 +205,8 @@ def _writes(
     return writes, owners
 
 
-def _outcome(answer: Answer | DeliveryError, index: str) -> Outcome:
-    return judge(answer, index) if isinstance(answer, Answer) else classify(answer)
+def _outcome(answer: WriteAnswer | DeliveryError, index: str) -> Outcome:
+    return judge(answer, index) if isinstance(answer, WriteAnswer) else classify(answer)
 
 
 def _resolved(has: int, write: Write) -> Outcome:

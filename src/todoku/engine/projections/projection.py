@@ -23,7 +23,7 @@ from todoku.engine.projections.rebuild import RebuildOptions, Rebuilt
 from todoku.engine.projections.search_projection import SearchProjection
 from todoku.engine.registry import Target
 from todoku.engine.twins import asynchronous, blocking, in_thread
-from todoku.store.projections import IndexRow, Lag, ProjectionRow
+from todoku.store.projections import IndexRow, ProjectionLag, ProjectionRow
 from todoku.store.store import Store
 
 _ATTEMPTS: Final = 10_000
@@ -47,7 +47,7 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A projection and how far it is behind: unfinished events, and the age of the oldest in seconds."""
 
     row: ProjectionRow
-    lag: Lag
+    lag: ProjectionLag
 
 
 class Projection:
@@ -101,7 +101,7 @@ class Projection:
     aset_flag = asynchronous(set_flag)
 
     @blocking("projection")
-    async def lag(self) -> Lag:
+    async def lag(self) -> ProjectionLag:
         """Returns how many events are not applied yet, and the age of the oldest in seconds (its freshness)."""
         return await in_thread(self._store.projections.lag, self.name)
 

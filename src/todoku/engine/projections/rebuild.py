@@ -18,19 +18,19 @@ from todoku.core.failure import DeliveryError
 from todoku.core.outcome import Abort, Retry
 from todoku.core.projection import (
     BACKFILL,
-    Answer,
     Difference,
     Document,
     DocumentSource,
     SearchSession,
     Write,
+    WriteAnswer,
     judge,
     version,
 )
 from todoku.engine.projections.bulk import BulkSize, write_all
 from todoku.engine.projections.comparison import Comparison, normalize
 from todoku.store.audit import Signed
-from todoku.store.projections import IndexRow, Phase, Progress, ProjectionRow
+from todoku.store.projections import IndexRow, Phase, ProjectionRow, RebuildProgress
 from todoku.store.store import Store
 
 _POLL: Final = 0.1
@@ -204,7 +204,7 @@ class Rebuild:
         self, index: IndexRow, phase: Phase, *, position: str | None = None, copied: int | None = None,
         expected: int | None = None, rejected: int = 0,
     ) -> IndexRow:  # fmt: skip
-        progress = Progress(
+        progress = RebuildProgress(
             phase=phase, position=index.position if position is None else position,
             copied=index.copied if copied is None else copied,
             expected=index.expected if expected is None else expected, rejected=rejected,
@@ -226,8 +226,8 @@ def _plain(key: str, document: Document) -> Document:
         raise InvalidMessage(f"the document {key!r} of the source: {error}", hint="see page() of the source") from error
 
 
-def _judged(answer: Answer | DeliveryError, index: str) -> object:
-    if isinstance(answer, Answer):
+def _judged(answer: WriteAnswer | DeliveryError, index: str) -> object:
+    if isinstance(answer, WriteAnswer):
         return judge(answer, index)
     return (
         Retry(reason=answer.reason, detail=answer.detail) if answer.retryable else Abort(answer.reason, answer.detail)

@@ -23,7 +23,9 @@ select date_part('epoch', h.finished_at), date_part('epoch', m.created_at), h.ru
 -- As history_tail, of the rows outside every day (H27): usually there are none.
 select date_part('epoch', h.finished_at), date_part('epoch', m.created_at), h.run_ms, h.queue, h.destination
   from (select finished_at, message_seq, run_ms, queue, destination from todoku_history_default
-         where ctid >= format('(%s,0)', greatest(0, pg_relation_size('todoku_history_default'::regclass) / 8192 - :blocks))::tid
+         -- a subquery, because a volatile function is no bound of a scan by ctid
+         where ctid >= (select format('(%s,0)', greatest(0, pg_relation_size('todoku_history_default'::regclass) / 8192
+                                                            - :blocks))::tid)
         offset 0) h
   left join lateral (select created_at from todoku_message where seq = h.message_seq limit 1) m on true
 

@@ -2,7 +2,7 @@
 
 -- name: history_as_delivery
 -- A fragment: columns of the history under the names that a delivery has.
-select delivery_id as id, message_seq, destination, queue, null::bigint as lane, 0 as priority, 'succeeded' as status,
+delivery_id as id, message_seq, destination, queue, null::bigint as lane, 0 as priority, 'succeeded' as status,
        attempts, null::integer as max_attempts, 0 as lost, 0 as snoozes, replay_count, epoch, worker_id,
        false as cancel_requested, finished_at as next_run_at, null::timestamptz as claimed_at,
        finished_at as updated_at, null::text as reason, null::text as error, null::text as fingerprint
@@ -62,7 +62,7 @@ select * from todoku_delivery
 
 -- name: finished_walk
 -- A fragment: the newest deliveries that succeeded, by the index of messages.
-select * from ({history_as_delivery}
+select * from (select {history_as_delivery}
  where {search_span} and (message_seq, delivery_id) < (:before_seq::bigint, :before_id::bigint)
    and (message_seq, delivery_id) >= (:stop_seq::bigint, :stop_id::bigint)
  order by message_seq desc, delivery_id desc limit :look) h
@@ -183,7 +183,7 @@ select {search_columns}
                    reason, error, fingerprint
               from todoku_delivery where message_seq = s.seq
             union all
-            select * from ({history_as_delivery} where message_seq = s.seq) h offset 0) u) d {search_message}
+            select * from (select {history_as_delivery} where message_seq = s.seq) h offset 0) u) d {search_message}
  where {search_matching} and (d.message_seq, d.id) < (:before_seq::bigint, :before_id::bigint)
  order by d.message_seq desc, d.id desc limit :most
 

@@ -2,7 +2,7 @@
 
 -- name: history_as_delivery
 -- A fragment: columns of the history under the names that a delivery has.
-select delivery_id as id, message_seq, destination, queue, null as lane, 0 as priority, 'succeeded' as status,
+delivery_id as id, message_seq, destination, queue, null as lane, 0 as priority, 'succeeded' as status,
        attempts, null as max_attempts, 0 as lost, 0 as snoozes, replay_count, epoch, worker_id,
        0 as cancel_requested, finished_at as next_run_at, null as claimed_at,
        finished_at as updated_at, null as reason, null as error, null as fingerprint
@@ -74,7 +74,7 @@ select * from todoku_delivery indexed by todoku_delivery_message
 
 -- name: finished_walk
 -- A fragment: the newest deliveries that succeeded, by the index of messages.
-select * from ({history_as_delivery} indexed by todoku_history_message
+select * from (select {history_as_delivery} indexed by todoku_history_message
  where {search_span} and (message_seq, delivery_id) < (:before_seq, :before_id)
    and (message_seq, delivery_id) >= (:stop_seq, :stop_id)
  order by message_seq desc, delivery_id desc limit :look)
@@ -191,7 +191,7 @@ select {search_columns}
           from todoku_delivery indexed by todoku_delivery_message
          where message_seq in (select value from json_each(:seqs))
         union all
-        select * from ({history_as_delivery} indexed by todoku_history_message
+        select * from (select {history_as_delivery} indexed by todoku_history_message
          where message_seq in (select value from json_each(:seqs)))) d {search_message}
  where {search_matching} and (d.message_seq, d.id) < (:before_seq, :before_id)
  order by d.message_seq desc, d.id desc limit :most
