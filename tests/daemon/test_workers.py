@@ -50,7 +50,7 @@ def test_a_message_that_kills_its_workers_is_given_up_and_the_others_arrive(shop
 
 
 def test_a_blocked_event_loop_costs_neither_health_nor_readiness_and_is_named(shop: Shop) -> None:
-    daemon = shop.run("--workers", "1")
+    daemon = shop.run("--workers", "1", "--open")
     shop.enqueue("blocking")
     until(lambda: shop.noted("blocking begins"), "it to begin")
     verbose = until(
@@ -60,6 +60,7 @@ def test_a_blocked_event_loop_costs_neither_health_nor_readiness_and_is_named(sh
     assert verbose["ready"]
     assert daemon.ask("/healthz") == (200, {"live": True, "state": "running"})
     assert daemon.ask("/readyz") == (200, {"ready": True, "reasons": []})
+    assert "blocking blocks its worker" in daemon.ask("/")[1]
     shop.let_go()
     until(lambda: shop.counts()["succeeded"] == 1, "it to end: the lease was kept")
     until(lambda: not daemon.ask("/readyz?verbose")[1]["blocked"], "nobody to be blocked")

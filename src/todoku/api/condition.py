@@ -49,6 +49,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         """The reasons why the daemon is not ready; empty if it is."""
         return [check.reason for check in self.checks if not check.ok]
 
+    @property
+    def blocked(self) -> list[str]:
+        """The handlers that block the event loops of their workers."""
+        return sorted({worker.blocked for worker in self.workers if worker.blocked})
+
 
 class HealthSource(Protocol):
     """The data of the health endpoints. `condition` never blocks; the other methods may query the database."""

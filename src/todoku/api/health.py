@@ -114,12 +114,11 @@ def _open(path: str, endpoint: Endpoint) -> GuardedRoute:
 
 
 def _verbose(condition: Condition) -> dict[str, Any]:
-    blocked = [worker.blocked for worker in condition.workers if worker.blocked]
     return {
         "state": condition.state,
         "checks": condition.checks,
         "workers": condition.workers,
-        "blocked": sorted(set(blocked)),
+        "blocked": condition.blocked,
         "breakers": condition.breakers,
         "pings": condition.pings,
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from todoku.api.auth import Gate
+from todoku.api.condition import Condition
 from todoku.app import App
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.shared_numbers import SharedNumbers
@@ -23,6 +26,8 @@ class RequestContext(msgspec.Struct, frozen=True):
     group_commit: GroupCommit
     numbers: SharedNumbers
     verification: VerificationTask = msgspec.field(default_factory=VerificationTask)
+    condition: Callable[[], Condition] | None = None
+    """Returns the condition of the daemon that serves the request; None: another program serves it."""
 
     @property
     def store(self) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -79,7 +80,7 @@ def server_app(
     box: App, watched: HealthSource, *, local: bool = False, more: MoreRoutes = _no_routes
 ) -> ServedApp:  # fmt: skip
     """Returns the application of a daemon, for one event loop. `local`: only this machine can connect."""
-    context = context_of(box)
+    context = msgspec.structs.replace(context_of(box), condition=watched.condition)
     endpoint = ingest_endpoint(context)
     bounds = bounds_of(box.settings)
     routing: ASGIApp = Routing([*server_routes(context, endpoint, watched, local=local), *more(context)])

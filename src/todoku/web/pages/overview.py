@@ -22,7 +22,10 @@ def overview(view: View) -> PageAnswer:
     except msgspec.ValidationError:
         raise Refused(422, "`per` cannot be that", hint="?per=minute or ?per=hour") from None
     value = get_overview.run(view.context, query)
-    return view.answer("overview.html", value, bands=_bands(value), arrived=_arrived(value), titles=_titles(value))
+    condition = None if view.context.condition is None else view.context.condition()
+    return view.answer(
+        "overview.html", value, bands=_bands(value), arrived=_arrived(value), titles=_titles(value), condition=condition
+    )
 
 
 def _bands(value: Overview) -> tuple[Band, ...]:
