@@ -51,6 +51,8 @@ def test_a_destination_is_registered_once_and_sends_in_batches(box: todoku.App, 
         headers={"a": "b"},
         attempt=1,
         created_at=pytest.approx(message.created_at.timestamp()),
+        sequence=claim.message_seq,
+        worker=claim.worker,
     )
 
 

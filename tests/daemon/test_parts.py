@@ -337,7 +337,7 @@ def test_make_says_what_it_installs(tmp_path: Path) -> None:
     (tmp_path / ".stamp-venv").touch()
     said = make("setup-runtime", f"VENV={tmp_path}", "PIP_INSTALL=true")
     told, pins = " ".join(said.split()), (Path(__file__).parents[2] / "requirements/runtime.txt").read_text()
-    pinned = re.findall(r"^([a-z0-9-]+)==(\S+)", pins, re.MULTILINE)
+    pinned = re.findall(r"^([a-z0-9-]+(?:\[[^]]+\])?)==(\S+)", pins, re.MULTILINE)
     assert len(pinned) > 10
     assert told.startswith(f"installing {len(pinned)} packages into {tmp_path}, what todoku needs to run:")
     assert [one for one in pinned if " ".join(one) not in told] == []
@@ -349,6 +349,6 @@ def test_make_up_runs_the_demonstration_on_every_start_but_never_on_a_database_t
 ) -> None:
     for stamp in (".stamp-venv", ".stamp-runtime"):
         (tmp_path / stamp).touch()
-    assert make("-n", "up", f"VENV={tmp_path}").splitlines()[-1].endswith("-m todoku up --demo")
+    assert make("-n", "up", f"VENV={tmp_path}").splitlines()[-1].endswith("-m todoku up --open --demo")
     for name in ("TODOKU_APP", "TODOKU_DATABASE", "TODOKU_DATABASE_FILE", "DATABASE_URL"):
         assert "--demo" not in make("-n", "up", f"VENV={tmp_path}", **{name: "x"})

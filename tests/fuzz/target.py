@@ -17,6 +17,8 @@ from tests.support.serving import Watching
 from todoku.api.ingest import ingest_endpoint
 from todoku.api.server import context_of, server_routes
 from todoku.app import App
+from todoku.web.sign_in import SignInEntrance
+from todoku.web.site import web_routes
 
 APP = """
 import todoku
@@ -97,7 +99,10 @@ class Target:
 def edges(box: App) -> list[Edge]:
     """Every route of the daemon, from its own tables, and a few paths that are none."""
     context = context_of(box)
-    routes = server_routes(context, ingest_endpoint(context), Watching(box))
+    routes = [
+        *server_routes(context, ingest_endpoint(context), Watching(box)),
+        *web_routes(context, SignInEntrance(context)),
+    ]
     found = [(method, route.path) for route in routes for method in sorted(route.methods or ())]
     return [*dict.fromkeys(found), *NO_ROUTES]
 

@@ -24,6 +24,9 @@ CHECKED: dict[tuple[str, str], tuple[Any, Any, Any]] = {
     ("todoku_hook", "event"): ("succeeded", "aborted", "succeeded"),
     ("todoku_batch", "on"): ("finished", "succeeded", "finished"),
     ("todoku_schedule", "source"): ("code", "stored", "code"),
+    ("todoku_projection", "state"): ("running", "stopped", "running"),
+    ("todoku_projection_index", "role"): ("live", "building", "kept"),
+    ("todoku_projection_index", "phase"): ("", "filling", "ready"),
 }
 """Columns that do not take everything."""
 

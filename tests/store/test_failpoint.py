@@ -29,8 +29,10 @@ from todoku.store import failpoint
 from todoku.store.batches import begin
 from todoku.store.deliveries import Filter
 from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, stop
+from todoku.store.projections import RebuildProgress
 from todoku.store.publish import Publishing
 from todoku.store.schedules import Firing
+from todoku.store.sessions import Person
 from todoku.testing.armed import _ACTIONS, arm_from
 
 STORE = Path(todoku.__file__).parent / "store"
@@ -115,6 +117,36 @@ def keep_http(world: World) -> None:
     world.store.tokens.record_use(made.id, every=60)
 
 
+def keep_people(world: World) -> None:
+    """Each write about users, sessions and what operators ask of a worker once."""
+    world.store.users.add("ada", "hash", "admin", SOMEBODY)
+    person = Person(kind="user", subject="ada", name="ada", role="admin")
+    world.store.sessions.add("hash", person, "csrf", SOMEBODY, lasts=60, replaces=None)
+    leases, worker = world.store.leases, world.worker()
+    assert leases.request_drain(worker, SOMEBODY, drain=True)
+    asked = leases.request_stacks(worker, SOMEBODY)
+    assert asked is not None
+    leases.answer_stacks(worker, asked, "{}")
+    leases.clear_stacks(worker, asked)
+
+
+def keep_projections(world: World) -> None:
+    """Each write about projections once."""
+    kept, worker = world.store.projections, world.worker()
+    row = kept.declare("documents", "search", "docs-1")
+    kept.admit("documents", worker)
+    kept.acknowledge("documents", worker, row.revision)
+    kept.reject("documents", "docs-1", 1)
+    kept.set_readable("documents", SOMEBODY, readable=True)
+    rebuilt = kept.begin_rebuild("documents", lambda generation: f"docs-{generation}", SOMEBODY)
+    building = rebuilt.of("building")
+    assert building is not None
+    kept.advance("documents", building, RebuildProgress(phase="ready", position=None, copied=0, expected=0))
+    kept.switch("documents", building.name, SOMEBODY)
+    kept.stop("documents", "a test")
+    kept.remove("documents", SOMEBODY)
+
+
 def everything(world: World) -> None:
     """Each write of the store once."""
     store, worker = world.store, world.worker()
@@ -157,6 +189,8 @@ def everything(world: World) -> None:
     store.retention.prune(history_ttl=1)
     keep_schedules(world)
     keep_http(world)
+    keep_people(world)
+    keep_projections(world)
     (alert,) = store.alerts.take({"dead_letters": Raised("dead_letters", 2, 1)}, ["mail"], quiet=0, remind=60)
     store.alerts.record_sent(alert, remind=60)
     store.data_keys.rewrap("2026-11", lambda _: None, SOMEBODY)

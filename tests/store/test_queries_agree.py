@@ -28,6 +28,7 @@ def calls() -> Iterator[Call]:
             if not isinstance(node, ast.Call) or called(node) not in CALLS:
                 continue
             spelt = called(node) == "rows" and all(keyword.arg for keyword in node.keywords)
+            spelt = spelt and not isinstance(node.args[0], ast.Name)
             given = frozenset(str(keyword.arg) for keyword in node.keywords) if spelt else None
             for name in named(node.args[1] if called(node) == "_prune_in_rounds" else node.args[0], path):
                 yield path.relative_to(STORE), name, given
@@ -38,19 +39,38 @@ def called(node: ast.Call) -> str:
 
 
 def named(argument: ast.expr, path: Path) -> Iterator[str]:
-    """A query's name: a text, or an f-text over a tuple of texts that is called `names`, or in the loop around it."""
+    """A query's name: a text, one of two, or an f-text over texts: of a tuple that is called `names`, of a `Literal`
+    that is called as the value in it, or of the loop around it.
+    """
     if isinstance(argument, ast.Constant):
         yield str(argument.value)
+    elif isinstance(argument, ast.IfExp):
+        yield from (*named(argument.body, path), *named(argument.orelse, path))
     elif isinstance(argument, ast.JoinedStr):
         prefix = str(argument.values[0].value)  # type: ignore[attr-defined]
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             loop = node.iter if isinstance(node, ast.For) and ast.unparse(argument) in ast.unparse(node) else None
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "names":
                 loop = node.value
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).lower() == ast.unparse(value_of(argument)):
+                loop = node.value.slice if isinstance(node.value, ast.Subscript) else None
             if isinstance(loop, ast.Tuple):
                 yield from (prefix + ast.literal_eval(item) for item in loop.elts)
     else:
         assert isinstance(argument, ast.Name), ast.unparse(argument)  # handed on: its caller names it
+        for text in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if (
+                isinstance(text, ast.Constant)
+                and str(text.value) in QUERIES["sqlite"]
+                and re.search("_|projection", str(text.value))
+            ):
+                yield str(text.value)
+
+
+def value_of(text: ast.JoinedStr) -> ast.expr:
+    """The value that an f-text ends with."""
+    last = text.values[-1]
+    return last.value if isinstance(last, ast.FormattedValue) else last
 
 
 ALL = list(calls())

@@ -48,8 +48,9 @@ def open_named_app(
     app: str | None, database: str | None, schema: str | None, *, may_create: bool = False
 ) -> Iterator[App]:
     """Yields the named App with its routes and jobs, or a bare App on the database if none is named."""
-    found = load_named_app(DaemonOptions(app=app, database=database, schema=schema))
-    if found is None:
+    # Only an App is told of the database by the environment, which this process and all it starts would keep.
+    found = find_app_name(app) and load_named_app(DaemonOptions(app=app, database=database, schema=schema))
+    if not found:
         with open_app(database, schema, may_create=may_create) as bare:
             yield bare
         return

@@ -186,7 +186,8 @@ class _Page:
     def _rows(self, walk: Walk, stop: Position) -> list[tuple[Position, Delivery]]:
         """The newest rows that match. Looks at few first: a database may read all rows below a bound to sort them."""
         rows: list[Any] = []
-        for look in (*(share for share in _SHARES if share < self._look), self._look):
+        looks = (*(share for share in _SHARES if share < self._look), self._look)
+        for look in looks:
             span = {**self._span(stop), "look": look}
             rows = self._tx.rows(f"search_{walk}", **self._filters, **span, most=self._limit + 1)
             if len(rows) > self._limit:
