@@ -103,7 +103,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
     "status": ((),),
     "stats": ((),),
     "list": ((), ("--status", "aborted")),
-    "search": (("status:aborted",), (f"nonsense:{HOSTILE}",)),
+    "search": (("status:aborted",),),
     "reasons": ((),),
     "workers": ((),),
     "tail": (("--since", "1h", "--for", "0"),),
