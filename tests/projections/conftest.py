@@ -17,6 +17,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "search_service" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("opensearch"))
+            if "postgres" in getattr(getattr(item, "callspec", None), "params", {}).values():
+                item.add_marker(pytest.mark.slow)  # one node serves them all, one after another
 
 
 @pytest.fixture(scope="session")

@@ -53,3 +53,12 @@ def browser_page(looked_at: tuple[Page, Complaints]) -> Page:
 def complaints(looked_at: tuple[Page, Complaints]) -> Complaints:
     """What the browser complained of: a test that provokes a complaint names it in `expected`."""
     return looked_at[1]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser takes seconds: with it, `make test` looks at SQLite, and `make test-slow` at PostgreSQL."""
+    for item in items:
+        on_postgres = "postgres" in getattr(getattr(item, "callspec", None), "params", {}).values()
+        if "tests/web/" in item.nodeid and on_postgres and "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
