@@ -48,7 +48,7 @@ def open_named_app(
     app: str | None, database: str | None, schema: str | None, *, may_create: bool = False
 ) -> Iterator[App]:
     """Yields the named App with its routes and jobs, or a bare App on the database if none is named."""
-    # Only an App is told of the database by the environment, which this process and all it starts would keep.
+    # An App reads its database from the environment; without one, the environment of this process stays as it is.
     found = find_app_name(app) and load_named_app(DaemonOptions(app=app, database=database, schema=schema))
     if not found:
         with open_app(database, schema, may_create=may_create) as bare:

@@ -107,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     secrets_dir: str | None = None
     """The directory of the files of `Ref("file:…")`."""
     web_read_only: bool = False
-    """The dashboard shows everything and changes nothing, whoever signs in."""
+    """The dashboard shows everything and changes nothing, for every role."""
     web_idle_sec: float = 12 * 3600.0
     """How long a browser stays signed in without a request."""
     web_session_sec: float = 7 * DAY

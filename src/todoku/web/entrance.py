@@ -98,7 +98,7 @@ class GuestEntrance:
 
 
 def _local_name() -> str:
-    """The name in the audit of whoever sits at this machine."""
+    """The name in the audit of the person at this machine."""
     try:
         return os.environ.get("TODOKU_BY") or getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without a passwd entry; Windows without USERNAME

@@ -1,4 +1,4 @@
-"""Checks passwords a few at a time, and slows down guessing without locking anybody else out."""
+"""Checks passwords a few at a time, and slows down guessing without locking other people out."""
 
 from __future__ import annotations
 

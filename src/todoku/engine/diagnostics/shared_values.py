@@ -20,7 +20,7 @@ _SHARE: Final = 50.0
 """A value is kept for so many times the seconds it took, so that it takes at most a fiftieth of one core's time."""
 _LONGEST: Final = 10.0
 _SLOW: Final = 0.05
-"""Seconds. For a value that took longer nobody waits again, while viewers look at it: it is computed beside them."""
+"""Seconds. For a value that took longer no viewer waits again while it is looked at: it is computed beside them."""
 _STALE: Final = 10.0
 """Seconds for which a slow value may still be shown after its time, until the next one is there."""
 

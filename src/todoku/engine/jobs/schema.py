@@ -36,7 +36,7 @@ def _foreign_schema(kind: type) -> Json:
     if callable(schema := getattr(kind, "model_json_schema", None)):
         found: Json = schema()
         return found
-    raise NotImplementedError
+    raise NotImplementedError  # the answer of a schema hook that does not know the type
 
 
 def _adapted_schema(kind: Any) -> Json:
