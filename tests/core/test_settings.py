@@ -112,6 +112,7 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     optional: dict[str, type] = {"schema": str, "concurrency": int, "processes": int, "batch": int, "sqlite_wal": bool}
     optional["app"] = optional["secrets_dir"] = str
     optional["oidc_client_secret"] = ClientSecret
+    optional["oidc_issuer"] = optional["oidc_client_id"] = str
     said[ClientSecret] = ("s3cret", ClientSecret("s3cret"))
     optional["api_connections"] = optional["api_connections_per_address"] = int
     optional |= {"token": Secret, "signing_keys": SigningKeys}
@@ -120,7 +121,7 @@ def test_every_setting_has_its_own_name_in_the_environment(name: str) -> None:
     said[SigningKeys] = (f"{'a' * 16},{'b' * 16}", SigningKeys(current="a" * 16, next="b" * 16))
     chosen = {"encrypt": "all", "trace_url": "https://jaeger.example/{trace_id}"}
     kind = optional.get(name) or type(getattr(Settings(), name))
-    text, value = (chosen[name], chosen[name]) if name in chosen else said.get(kind, ("", None))
+    text, value = (chosen[name], chosen[name]) if name in chosen else said[kind]
     environ = {}
     match name:
         case "oidc_issuer":
