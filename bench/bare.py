@@ -15,32 +15,38 @@ import psycopg
 
 PAYLOAD = '{"order": "' + "x" * 180 + '"}'
 
+PG_PLANS = (
+    "set enable_seqscan = off; set enable_bitmapscan = off; set plan_cache_mode = force_generic_plan; set jit = off"
+)
+"""The index that serves the claim, whatever the statistics of a table that fills and empties say."""
+
 PG_CLAIM = """
 with due as materialized (
-    select id from todoku_delivery
+    select ctid as place from todoku_delivery
      where queue = 'bench' and destination = 'bench' and priority = 0 and status in ('pending', 'failed')
-       and lane is null and lost = 0 and next_run_at <= statement_timestamp()
+       and lane is null and lost = 0 and gate is null and next_run_at <= statement_timestamp()
        and (next_run_at, id) > (%(at)s, %(id)s)
      order by next_run_at, id limit 500 for update skip locked
 ), taken as (
     update todoku_delivery set status = 'sending', worker_id = %(worker)s, claimed_at = statement_timestamp(),
            updated_at = statement_timestamp(), attempts = attempts + 1, epoch = epoch + 1
-     where id = any (array(select id from due)) returning id, epoch, message_seq, next_run_at
+     where ctid = any (array(select place from due)) returning id, epoch, message_seq, next_run_at
 )
 select t.id, t.epoch, t.next_run_at, m.id, m.topic, m.payload::text
-  from taken t join todoku_message m on m.seq = t.message_seq order by t.next_run_at, t.id"""
+  from (select * from taken order by next_run_at, id) t join todoku_message m on m.seq = t.message_seq
+ order by t.next_run_at, t.id"""
 
 PG_SETTLE = """
-with held as materialized (
-    select d.* from unnest(%(ids)s::bigint[], %(epochs)s::bigint[]) as s(id, epoch)
-     cross join lateral (select id, epoch, message_seq, destination, queue, attempts, replay_count
-                           from todoku_delivery
-                          where id = s.id and epoch = s.epoch and worker_id = %(worker)s limit 1 for update) d
-), gone as (delete from todoku_delivery where id = any (array(select id from held)))
+with gone as (
+    delete from todoku_delivery
+     where id = any (%(ids)s::bigint[]) and worker_id = %(worker)s
+       and epoch = (%(epochs)s::bigint[])[width_bucket(id, %(ids)s::bigint[])]
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
+)
 insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
                             replay_count, worker_id)
 select statement_timestamp(), id, epoch, message_seq, destination, queue, attempts, replay_count, %(worker)s
-  from held returning delivery_id"""
+  from gone returning delivery_id"""
 
 PG_PUBLISH = """
 with message as (
@@ -56,13 +62,15 @@ def drain_postgres(url: str) -> int:
     """Claim 500 and settle them, until nothing is left."""
     worker, done, at, last = uuid4(), 0, "-infinity", 0
     with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(PG_PLANS)
         while True:
             claim = {"worker": worker, "at": at, "id": last}
             rows = connection.execute(PG_CLAIM, claim, binary=True).fetchall()
             if not rows:
                 return done
             last, at = rows[-1][0], rows[-1][2]
-            ids, epochs = "{" + ",".join(str(r[0]) for r in rows) + "}", "{" + ",".join(str(r[1]) for r in rows) + "}"
+            tokens = sorted((row[0], row[1]) for row in rows)  # `width_bucket` wants them so
+            ids, epochs = (f"{{{','.join(map(str, column))}}}" for column in zip(*tokens, strict=True))
             settle = {"worker": worker, "ids": ids, "epochs": epochs}
             done += len(connection.execute(PG_SETTLE, settle).fetchall())
 
@@ -77,14 +85,15 @@ def publish_postgres(url: str, number: int, batch: int) -> int:
 
 LITE_DUE = """select id from todoku_delivery
  where queue = 'bench' and destination = 'bench' and priority = 0 and status in ('pending', 'failed')
-   and lane is null and lost = 0 and next_run_at <= :now and next_run_at >= :at
+   and lane is null and lost = 0 and gate is null and next_run_at <= :now and next_run_at >= :at
    and (next_run_at > :at or id > :id)
  order by next_run_at, id limit 500"""
 LITE_ROWS = f"""select d.id, d.epoch + 1, d.next_run_at, m.id, m.topic, m.payload
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq where d.id in ({LITE_DUE})
  order by d.next_run_at, d.id"""
-LITE_TAKE = f"""update todoku_delivery set status = 'sending', worker_id = :worker, claimed_at = :now,
-       updated_at = :now, attempts = attempts + 1, epoch = epoch + 1 where id in ({LITE_DUE})"""
+LITE_TAKE = """update todoku_delivery set status = 'sending', worker_id = :worker, claimed_at = :now,
+       updated_at = :now, attempts = attempts + 1, epoch = epoch + 1
+ where id in (select value from json_each(:ids))"""
 LITE_HISTORY = """insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue,
                             attempts, replay_count, worker_id)
 select :now, d.id, d.epoch, d.message_seq, d.destination, d.queue, d.attempts, d.replay_count, :worker
@@ -104,7 +113,7 @@ def drain_sqlite(path: str, now: int) -> int:
     while True:
         connection.execute("begin immediate")
         rows = connection.execute(LITE_ROWS, bound).fetchall()
-        connection.execute(LITE_TAKE, bound)
+        connection.execute(LITE_TAKE, {**bound, "ids": json.dumps([row[0] for row in rows])})
         connection.execute("commit")
         if not rows:
             connection.close()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -24,11 +24,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from bench import bare
 from bench.bars import Bar, compared
 from bench.running import run
+from bench.server import ServerMeter, pgbench_rate
 from tests.support.postgres import fresh_database
 from todoku.app import App
 from todoku.store.deliveries import Filter
 from todoku.store.sqlite.database import file_path
 
+T = TypeVar("T")
 TEXT = "x" * 180
 SLOTS = 64
 
@@ -90,21 +92,53 @@ def drained(url: str, number: int, work: Callable[..., None], processes: int) ->
         children = [context.Process(target=work, args=(url, ready, True)) for _ in range(processes)]
         for child in children:
             child.start()
-        ready.wait()
-        began = time.perf_counter()
-        ready.wait()
-        took = time.perf_counter() - began
+        took = say_paid(url, number, lambda: timed(ready))
         for child in children:
             child.join()
-        box, _ = app(url)
-        left = box.store.deliveries.find(Filter(), limit=1).items
-        box.store.retention.prune(history_ttl=0.001)
-        box.close()
-        if left:
-            raise RuntimeError(f"{left[0]} was left behind")
+        check_empty(url)
         return number / took
 
     return measure
+
+
+def timed(ready: Barrier) -> float:
+    """Seconds from the moment all processes are ready until the last of them is done."""
+    ready.wait()
+    began = time.perf_counter()
+    ready.wait()
+    return time.perf_counter() - began
+
+
+def say_paid(url: str, number: int, work: Callable[[], T]) -> T:
+    """Print what the server paid for each job of this work; of SQLite there is no server."""
+    if url.startswith("sqlite"):
+        return work()
+    meter = ServerMeter(url)
+    paid, result = meter.paid(work)
+    meter.close()
+    print(f"    {paid.a_job(number)}", flush=True)
+    return result
+
+
+def check_empty(url: str) -> None:
+    """Nothing was left behind; then the history is dropped."""
+    box, _ = app(url)
+    left = box.store.deliveries.find(Filter(), limit=1).items
+    box.store.retention.prune(history_ttl=0.001)
+    box.close()
+    if left:
+        raise RuntimeError(f"{left[0]} was left behind")
+
+
+def server_limit(url: str, number: int) -> None:
+    """Print how fast the server is by itself: pgbench with the product's own statements, two clients."""
+    fill(url, number)
+    rate = say_paid(url, number, lambda: pgbench_rate(url, number, 2))
+    if rate is None:
+        bare.drain_postgres(url)
+    else:
+        print(f"  PostgreSQL, pgbench with our statements, two clients: {rate:,.0f}/s", flush=True)
+    check_empty(url)
 
 
 # ------------------------------------------------------------------------------------------------------- latency
@@ -226,8 +260,10 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
         )  # fmt: skip
         bars += [
             Bar("postgres_engine_drain_vs_bare", ours / loop, 0.75),
+            Bar("postgres_engine_drain_beyond_bare", ours / loop, 1.0, at_most=True),  # more: the bare loop is at fault
             Bar("postgres_engine_drain_per_second", ours, 40_000, "/s"),
         ]
+        server_limit(url, number)
     with fresh_database(dsn) as url:
         migrate(url)
         on, off = compared(

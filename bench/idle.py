@@ -94,11 +94,13 @@ def bare_loop(url: str, number: int) -> list[float]:
     def listen() -> None:
         place = 0
         with psycopg.connect(url, autocommit=True) as notices, psycopg.connect(url, autocommit=True) as line:
+            line.execute(bare.PG_PLANS)
             notices.execute("listen bench")
             listening.set()
             while not over.is_set():
                 for _ in notices.notifies(timeout=0.5, stop_after=1):
                     claims = line.execute(bare.PG_CLAIM, {"worker": worker, "at": "-infinity", "id": 0}).fetchall()
+                    claims.sort()  # by their ids, as the settle wants them
                     for _claim in claims:
                         heard.start(place)
                         place += 1

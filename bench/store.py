@@ -85,12 +85,13 @@ class Bench:
 
     # ----------------------------------------------------------------------------------------- measures
 
-    def drained(self, drain: Callable[[], int], *, keys: int = 0) -> Callable[[], float]:
+    def drained(self, drain: Callable[[], int], *, keys: int = 0, number: int = 0) -> Callable[[], float]:
         """A measure: fill, then time how fast it is drained."""
+        number = number or self.number
 
         def measure() -> float:
-            self.fill(self.number, keys=keys)
-            return rate(self.number, drain)
+            self.fill(number, keys=keys)
+            return rate(number, drain)
 
         return measure
 
@@ -134,8 +135,14 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
         )  # fmt: skip
         bars += [
             Bar("postgres_drain_vs_bare", ours / bare_rate, 0.8),
+            Bar("postgres_drain_beyond_bare", ours / bare_rate, 1.0, at_most=True),  # more: the bare loop is at fault
             Bar("postgres_drain_per_second", ours, 40_000, "/s"),
         ]
+        few, many = compared(
+            rounds, "PostgreSQL bare loop", (f"{number // 10:,}", bench.drained(bench.drain_bare, number=number // 10)),
+            (f"{number:,}", bench.drained(bench.drain_bare)),
+        )  # fmt: skip
+        bars.append(Bar("postgres_bare_many_vs_few", many / few, 0.9))
         unordered, ordered = compared(
             rounds, "PostgreSQL lanes", ("unordered", bench.drained(bench.drain)),
             ("1,000 keys", bench.drained(lambda: bench.drain(lanes=True), keys=1000)),

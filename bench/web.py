@@ -3,9 +3,9 @@
 PostgreSQL is filled with 10,000,000 rows of history and 100,000 dead letters, SQLite with a tenth of both. A daemon
 serves them in a process of its own. Each page and search is asked for 30 times, in turns and slowly enough that what
 all viewers share has to be computed again; the 95th percentile of the time until the whole answer is there counts.
-Then two worker processes drain jobs through the public API, in turns alone and beside ten viewers, each with its event
-stream, who fetch the overview at every tick as a browser does. `--quick` is a tenth of the work; BENCH_HISTORY=n
-sets the rows.
+Then worker processes drain one long backlog, in windows of a few seconds, in turns alone and beside ten viewers, each
+with its event stream, who fetch the overview at every tick as a browser does; each window is compared with its
+neighbour. `--quick` is a tenth of the rows; BENCH_HISTORY=n sets the rows.
 """
 
 from __future__ import annotations
@@ -20,26 +20,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 
-from bench.bars import Bar, compared
-from bench.engine import drain_worker, fill, migrate
+from bench.bars import Bar
+from bench.engine import SLOTS, migrate
 from bench.running import run
-from bench.web_filling import fill_postgres, fill_sqlite
+from bench.web_filling import fill_postgres, fill_sqlite, multiply_postgres, multiply_sqlite
 from tests.support.postgres import fresh_database
 from todoku.app import App
-from todoku.store.deliveries import Filter
 
 HISTORY: Final = 10_000_000
 DEAD: Final = 100_000
 REQUESTS: Final = 30
 VIEWERS: Final = 10
+PAIRS: Final = 5
+WINDOW_SEC: Final = 8.0
+"""Four ticks of the dashboards."""
+SETTLE_SEC: Final = 2.0
+"""What viewers see first is read at once: they stay open for longer than that."""
+JOBS: Final = 4_000_000
+"""More than can be drained in all windows."""
 SLOWEST_MS: Final = 150.0
 TOKEN: Final = "a-token-of-this-benchmark-0123456789"
 PAGES: Final = (
@@ -147,29 +154,45 @@ def p95(times: list[float]) -> float:
 # -------------------------------------------------------------------------------------------------------- viewers
 
 
-def watch(address: str, number: int) -> None:
-    """So many open dashboards, in a process of their own, until it is ended."""
-    asyncio.run(_watch(urlsplit(address).port or 80, number))
+def watch(address: str, number: int, opened: Event) -> None:
+    """So many dashboards that are open while `opened` is set, in a process of their own, until it is ended."""
+    asyncio.run(_watch(urlsplit(address).port or 80, number, opened))
 
 
-async def _watch(port: int, number: int) -> None:
-    await asyncio.gather(*(_view(port) for _ in range(number)))
+async def _watch(port: int, number: int, opened: Event) -> None:
+    while True:
+        await asyncio.to_thread(opened.wait)
+        viewers = [asyncio.create_task(_view(port)) for _ in range(number)]
+        while opened.is_set():
+            await asyncio.sleep(0.05)
+            for viewer in viewers:
+                if viewer.done():
+                    viewer.result()
+                    raise RuntimeError("the server has ended the stream of a viewer")
+        for viewer in viewers:
+            viewer.cancel()
+        await asyncio.gather(*viewers, return_exceptions=True)
 
 
 async def _view(port: int) -> None:
     """One open page: its stream says when, one request brings the page."""
     stream, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(_request("/live", "text/event-stream"))
-    while line := await stream.readline():
-        if line.startswith(b"event: tick"):
-            await _fetch(port)
+    try:
+        writer.write(_request("/live", "text/event-stream"))
+        while line := await stream.readline():
+            if line.startswith(b"event: tick"):
+                await _fetch(port)
+    finally:
+        writer.close()
 
 
 async def _fetch(port: int) -> None:
     page, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(_request("/", "text/html", "Connection: close\r\nX-Todoku-Live: 1\r\n"))
-    body = await page.read(-1)
-    writer.close()
+    try:
+        writer.write(_request("/", "text/html", "Connection: close\r\nX-Todoku-Live: 1\r\n"))
+        body = await page.read(-1)
+    finally:
+        writer.close()
     if not body.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(body[:200].decode(errors="replace"))
 
@@ -180,53 +203,67 @@ def _request(path: str, accept: str, more: str = "") -> bytes:
     ).encode()
 
 
-def drained(url: str, number: int, address: str, viewers: int, processes: int) -> Callable[[], float]:
-    """A measure: how fast workers drain jobs, beside so many viewers."""
+def work(url: str, place: int, counts: Sequence[int]) -> None:
+    """A worker process that counts what it ran in memory that is shared, until it is ended."""
+    os.environ["TODOKU_CONCURRENCY"] = str(SLOTS)
+    box = App(url)
 
-    def measure() -> float:
-        fill(url, number)
-        context = multiprocessing.get_context("spawn")
-        ready = context.Barrier(processes + 1)
-        children = [context.Process(target=drain_worker, args=(url, ready, True)) for _ in range(processes)]
-        watching = context.Process(target=watch, args=(address, viewers), daemon=True)
-        if viewers:
-            watching.start()
-            time.sleep(3)  # all of them have seen a page
-        for child in children:
-            child.start()
-        ready.wait()
-        began = time.perf_counter()
-        ready.wait()
-        took = time.perf_counter() - began
-        for child in children:
-            child.join()
-        if viewers:
-            if not watching.is_alive():
-                raise RuntimeError("the viewers have left")
-            watching.terminate()
-            watching.join()
-        with closing(App(url)) as box:
-            if left := box.store.deliveries.find(Filter(queue="bench"), limit=1).items:
-                raise RuntimeError(f"{left[0]} was left behind")
-        return number / took
+    @box.job(queue="bench")
+    async def bench(order: str) -> None:  # noqa: ARG001 - the name is part of the stored call
+        counts[place] += 1  # type: ignore[index]
 
-    return measure
+    asyncio.run(box.worker().run())
 
 
-def rate_bar(name: str, url: str, number: int, rounds: int, processes: int) -> Bar:
-    """What ten open dashboards leave of the engine's rate."""
+def rate_bar(name: str, url: str, processes: int) -> Bar:
+    """What ten open dashboards leave of the engine's rate: one long drain, in which they are open every other window.
+
+    The speed of a machine changes from minute to minute, so each window is compared with its neighbour.
+    """
+    context = multiprocessing.get_context("spawn")
+    counts, opened = context.RawArray("q", processes), context.Event()
     with daemon(url) as address:
-        alone, watched = compared(
-            rounds, f"{name}, {processes} processes", ("alone", drained(url, number, address, 0, processes)),
-            (f"{VIEWERS} dashboards", drained(url, number, address, VIEWERS, processes)),
-        )  # fmt: skip
-    return Bar(f"{name}_rate_beside_ten_dashboards", watched / alone, 0.97)
+        workers = [context.Process(target=work, args=(url, place, counts), daemon=True) for place in range(processes)]
+        watching = context.Process(target=watch, args=(address, VIEWERS, opened), daemon=True)
+        for child in (*workers, watching):
+            child.start()
+        _wait_until(lambda: all(counts), "the workers run nothing")
+        ratios = list(_ratios(name, counts, opened))
+        if not watching.is_alive():
+            raise RuntimeError("the viewers have left")
+        for child in (*workers, watching):
+            child.kill()
+            child.join()
+    return Bar(f"{name}_rate_beside_ten_dashboards", statistics.median(ratios), 0.97)
+
+
+def _wait_until(holds: Callable[[], bool], otherwise: str) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise RuntimeError(otherwise)
+
+
+def _ratios(name: str, counts: Sequence[int], opened: Event) -> Iterator[float]:
+    for pair in range(PAIRS):
+        rates = {}
+        for is_open in (False, True) if pair % 2 else (True, False):
+            (opened.set if is_open else opened.clear)()
+            time.sleep(SETTLE_SEC)
+            before, began = sum(counts), time.perf_counter()
+            time.sleep(WINDOW_SEC)
+            rates[is_open] = (sum(counts) - before) / (time.perf_counter() - began)
+        if min(rates.values()) < 100:
+            raise RuntimeError("the backlog was too small: nothing is left to drain")
+        print(f"  {name}: alone {rates[False]:,.0f}/s, beside {VIEWERS} dashboards {rates[True]:,.0f}/s", flush=True)
+        yield rates[True] / rates[False]
 
 
 # ----------------------------------------------------------------------------------------------------------- bars
 
 
-def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar]:
+def bars_of_postgres(dsn: str, _number: int, _rounds: int, scale: int) -> list[Bar]:
     history = int(os.environ.get("BENCH_HISTORY", HISTORY // scale))
     with fresh_database(dsn) as url:
         migrate(url)
@@ -234,17 +271,20 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
         fill_postgres(url, history, DEAD * history // HISTORY)
         print(f"  PostgreSQL: {history:,} rows of history in {time.perf_counter() - began:.0f} s", flush=True)
         bars = page_bars("postgres", url)
-        return [*bars, rate_bar("postgres", url, 2 * number, rounds + 2, 2)]
+        multiply_postgres(url, JOBS)
+        return [*bars, rate_bar("postgres", url, 2)]
 
 
-def bars_of_sqlite(number: int, rounds: int) -> list[Bar]:
+def bars_of_sqlite(number: int, _rounds: int) -> list[Bar]:
     history = int(os.environ.get("BENCH_HISTORY", HISTORY * number // 100_000)) // 10
     with tempfile.TemporaryDirectory(prefix="todoku-bench-", dir="/tmp") as folder:
         url = f"sqlite:///{folder}/bench.db"
         migrate(url)
         fill_sqlite(url, history, DEAD * history // HISTORY)
         print(f"  SQLite: {history:,} rows of history", flush=True)
-        return [*page_bars("sqlite", url), rate_bar("sqlite", url, number, rounds + 2, 1)]
+        bars = page_bars("sqlite", url)
+        multiply_sqlite(url, JOBS)
+        return [*bars, rate_bar("sqlite", url, 1)]
 
 
 if __name__ == "__main__":

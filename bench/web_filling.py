@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
+from bench.engine import TEXT, app
 from todoku.store.sqlite.database import file_path
 
 DAYS: Final = 7
@@ -43,6 +44,20 @@ select n, 0, 3, 5, {at}, {ended},
        'the warehouse did not take order ' || n || ': shelf ' || (n % 50) || ' is full', '{gone}'{uuid}, n,
        'print-' || (n % 40), n % 900, {true} from {numbers}
 """
+_COPIED_MESSAGE: Final = """
+insert into todoku_message (seq, id, topic, type, payload, content_type, created_at)
+select n, {id}, m.topic, m.type, m.payload, m.content_type, {at} from {numbers}, todoku_message m where m.seq = {one}
+"""
+_COPIED_DELIVERY: Final = """
+insert into todoku_delivery (id, message_seq, destination, queue, priority, status, max_attempts, next_run_at,
+                             updated_at)
+select n, n, d.destination, d.queue, d.priority, 'pending', d.max_attempts, d.next_run_at, d.updated_at
+  from {numbers}, todoku_delivery d where d.id = {one}
+"""
+_POSTGRES_NUMBERS: Final = "generate_series({0}, {1}) n"
+_SQLITE_NUMBERS: Final = """
+(with recursive s(n) as (select {0} union all select n + 1 from s where n < {1}) select n from s)
+"""
 _NOTE: Final = "a parcel like any other, with a note of usual length"
 
 
@@ -56,11 +71,8 @@ def fill_postgres(url: str, history: int, dead: int) -> None:
             bounds = f"from ('{day} 00:00Z') to ('{day + timedelta(days=1)} 00:00Z')"
             partition = f"todoku_history_{day:%Y%m%d} partition of todoku_history for values {bounds}"
             connection.execute(f"create table if not exists {partition}")  # type: ignore[arg-type]
-        _fill(connection, history, dead, _postgres_words(now, history + dead), "generate_series({0}, {1}) n")
-        for table, column in (("message", "seq"), ("delivery", "id")):
-            connection.execute(
-                f"select setval(pg_get_serial_sequence('todoku_{table}', '{column}'), {history + dead})"  # type: ignore[arg-type]
-            )
+        _fill(connection, history, dead, _postgres_words(now, history + dead), _POSTGRES_NUMBERS)
+        _advance(connection, history + dead)
         connection.execute("vacuum analyze")
 
 
@@ -68,13 +80,52 @@ def fill_sqlite(url: str, history: int, dead: int) -> None:
     """So many succeeded deliveries and dead letters of the last week."""
     connection = sqlite3.connect(file_path(url), isolation_level=None)
     connection.execute("pragma synchronous = off")
-    numbers = (
-        "(with recursive numbers(n) as (select {0} union all select n + 1 from numbers where n < {1}) select n"
-        " from numbers)"
-    )
-    _fill(connection, history, dead, _sqlite_words(datetime.now(UTC), history + dead), numbers)
+    _fill(connection, history, dead, _sqlite_words(datetime.now(UTC), history + dead), _SQLITE_NUMBERS)
     connection.execute("analyze")
     connection.close()
+
+
+def multiply_postgres(url: str, number: int) -> None:
+    """Enqueues one job, as everyone does, and copies it so often."""
+    last = _enqueue_one(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("set synchronous_commit = off")
+        _multiply(connection, last, number, _postgres_words(datetime.now(UTC), last + number), _POSTGRES_NUMBERS)
+        _advance(connection, last + number)
+        connection.execute("vacuum analyze todoku_delivery, todoku_message")
+
+
+def multiply_sqlite(url: str, number: int) -> None:
+    """Enqueues one job, as everyone does, and copies it so often."""
+    last = _enqueue_one(url)
+    connection = sqlite3.connect(file_path(url), isolation_level=None)
+    connection.execute("pragma synchronous = off")
+    _multiply(connection, last, number, _sqlite_words(datetime.now(UTC), last + number), _SQLITE_NUMBERS)
+    connection.close()
+
+
+def _enqueue_one(url: str) -> int:
+    """Returns the number of the delivery, which is also that of its message: the filled tables are as long."""
+    box, job = app(url)
+    job.enqueue(TEXT)
+    (found,) = box.deliveries.find(queue="bench", limit=1).items
+    box.close()
+    return int(found.id)
+
+
+def _multiply(connection: Any, last: int, number: int, words: dict[str, str], numbers: str) -> None:
+    for first in range(last + 1, last + number + 1, CHUNK):
+        of = numbers.format(first, min(first + CHUNK - 1, last + number))
+        for statement in (_COPIED_MESSAGE, _COPIED_DELIVERY):
+            connection.execute(statement.format(**words, numbers=of, one=last))
+
+
+def _advance(connection: psycopg.Connection[Any], last: int) -> None:
+    """Moves the sequences on, behind the rows that were written with their numbers."""
+    for table, column in (("message", "seq"), ("delivery", "id")):
+        connection.execute(
+            f"select setval(pg_get_serial_sequence('todoku_{table}', '{column}'), {last})"  # type: ignore[arg-type]
+        )
 
 
 def _fill(connection: Any, history: int, dead: int, words: dict[str, str], numbers: str) -> None:

@@ -1,6 +1,7 @@
 """`make bench-http`: ingest and delivery, on both databases.
 
-`--quick`: a few seconds each; `--only`: one database; `--part`: one of the two.
+Ingest is measured twice: beside the framework's empty endpoint, and beside the endpoint that a user would write.
+`--quick`: a few seconds each; `--only`: one database; `--part`: one of the three.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bench.bars import Bar, report
-from bench.http import delivery, ingest
+from bench.http import beside, delivery, ingest
 from bench.running import ROUNDS, SERVER
 from tests.support.postgres import fresh_database, server_dsn, stop_server
 
@@ -20,9 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
-    parser.add_argument("--part", choices=("ingest", "delivery"), help="one of the two")
+    parser.add_argument("--part", choices=("ingest", "beside", "delivery"), help="one of the three")
     options = parser.parse_args()
-    parts = [part for part in (ingest, delivery) if options.part in (None, part.__name__.rpartition(".")[2])]
+    parts = [part for part in (ingest, beside, delivery) if options.part in (None, part.__name__.rpartition(".")[2])]
     work = (
         {"seconds": 3.0, "number": 4_000, "rounds": 1}
         if options.quick

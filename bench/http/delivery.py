@@ -30,7 +30,7 @@ from todoku.core.signature import SigningKeys
 from todoku.destinations.http_sender import headers_of
 from todoku.engine.http.request_draft import Posting, request_draft
 
-REQUIRED = 0.5
+REQUIRED = 0.6
 SLOWER = 1.10
 AT_ONCE = 64
 HOSTS = 100
@@ -118,7 +118,7 @@ class Receiving:
         came, first, last = self._pipe.recv()
         if came != number:
             raise RuntimeError(f"{came} instead of {number} arrived")
-        return (number - 1) / (last - first)
+        return float((number - 1) / (last - first))
 
     def number(self) -> int:
         self._pipe.send("counts")
@@ -200,15 +200,27 @@ def _draft(url: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------- the bars
 
 
-def bars(url: str, kind: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
-    """Delivery beside a bare client, and beside itself with a receiver that never answers."""
+@contextmanager
+def settings() -> Iterator[None]:
+    """The environment of a worker that may ask this machine, as much at once as the bare client."""
     given = {
         "TODOKU_HTTP_LOOPBACK": "1", "TODOKU_HTTP_PER_HOST": "16", "TODOKU_DRAIN_GRACE_SEC": "0",
         "TODOKU_HTTP_CONCURRENCY": str(AT_ONCE),
     }  # fmt: skip
-    with receiving() as receiver, mock.patch.dict(os.environ, given), tempfile.TemporaryDirectory() as folder:
-        hosts = [f"http://127.0.1.{place + 1}:{receiver.port}/" for place in range(HOSTS)]
-        urls = [hosts[place % HOSTS] for place in range(number)]
+    with mock.patch.dict(os.environ, given):
+        yield
+
+
+def spread(receiver: Receiving, number: int) -> list[str]:
+    """So many URLs, over a hundred hosts in turn."""
+    hosts = [f"http://127.0.1.{place + 1}:{receiver.port}/" for place in range(HOSTS)]
+    return [hosts[place % HOSTS] for place in range(number)]
+
+
+def bars(url: str, kind: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
+    """Delivery beside a bare client, and beside itself with a receiver that never answers."""
+    with receiving() as receiver, settings(), tempfile.TemporaryDirectory() as folder:
+        urls = spread(receiver, number)
         numbers = iter(range(1000))
 
         def database() -> str:

@@ -22,7 +22,8 @@ import msgspec
 import todoku
 from bench.bars import Bar, compared
 from bench.http.load import Order, Result
-from tests.daemon.running import Daemon, free_port, until
+from tests.daemon.running import Daemon, until
+from tests.support.ports import free_port
 from tests.support.services import ROOT
 
 SECRET = "whsec_of_the_benchmark"
@@ -81,9 +82,9 @@ def _request(id: str, type: str, at: int) -> bytes:
     return head.encode() + body
 
 
-def sent(port: int, wanted: list[bytes], rate: float | None = None) -> Result:
+def sent(port: int, wanted: list[bytes], rate: float | None = None, *, connections: int = CONNECTIONS) -> Result:
     """What a load generator of its own measured."""
-    order = Order(port, wanted, CONNECTIONS, 204, rate)
+    order = Order(port, wanted, connections, 204, rate)
     done = subprocess.run(
         [sys.executable, "-m", "bench.http.load"],
         input=msgspec.msgpack.encode(order), stdout=subprocess.PIPE, check=True, cwd=ROOT, timeout=300,
@@ -95,15 +96,15 @@ def sent(port: int, wanted: list[bytes], rate: float | None = None) -> Result:
 
 
 @contextmanager
-def serving(url: str) -> Iterator[Daemon]:
-    """A daemon with the App above."""
+def serving(url: str, **more: str) -> Iterator[Daemon]:
+    """A daemon with the App above. `more` is for its environment."""
     with tempfile.TemporaryDirectory(prefix="todoku-bench-") as home:
         (Path(home) / "hooks.py").write_text(HOOKS)
         environ = {"TODOKU_DATABASE": url or f"sqlite:///{home}/bench.db"}
         box = todoku.App(environ["TODOKU_DATABASE"])
         box.migrate()
         box.close()
-        daemon = Daemon(("run", "--app", "hooks:box", "--workers", "1"), Path(home), environ)
+        daemon = Daemon(("run", "--app", "hooks:box", "--workers", "1"), Path(home), environ | more)
         try:
             daemon.until_ready()
             yield daemon

@@ -1,0 +1,218 @@
+"""`make bench`: todoku beside its peers, in turns, with the same payload, durability and counting.
+
+Each peer is a program (bench/peers/program.py has the contract), installed in an environment of its own below
+bench/.envs. Every measurement has a fresh database; in a round every peer has its turn, and the median of the rounds
+counts. What is missing is named with the reason and passed over. The run ends with bench/RESULTS.md and its plots.
+
+`--only pgqueuer,river` chooses peers (by the beginning of their names), `--rows drain,bulk` rows, `--rounds 1` fewer
+rounds; `--quick` is a fifth of the work, in one round, with fewer peers. `--postgres 18` takes the server from PyPI
+instead of Debian's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.bars import Bar
+from bench.drains import QUICK, Figures, Sizes, Stage
+from bench.http import delivery, ingest
+from bench.judging import Run
+from bench.killing import killed_together
+from bench.peers.catalogue import chosen
+from bench.peers.installing import install
+from bench.peers.peer import Installed, NotInstalled, Peer, Row, Server
+from bench.programs import Failed
+from bench.results import machine, write
+from bench.rows import MEASURES, PRELOADED
+from bench.servers import NotHere, Running, started
+
+ROUNDS = 3
+TARGET = Path(__file__).resolve().parent
+
+
+@dataclass
+class Bench:
+    """One run: what is here, what was found, what was passed over."""
+
+    sizes: Sizes
+    rounds: int
+    version: str
+    more_options: str
+    installed: dict[str, Installed] = field(default_factory=dict)
+    servers: dict[Server, Running] = field(default_factory=dict)
+    found: dict[tuple[Row, str], list[Figures]] = field(default_factory=dict)
+    more: list[Bar] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Of a peer or a server (or of a peer in one row): why it was passed over."""
+
+    def install(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Have them here; those that can be had."""
+        for peer in peers:
+            print(f"  {peer.name}: ", end="", flush=True)
+            try:
+                self.installed[peer.name] = install(peer)
+            except NotInstalled as error:
+                self.missing[peer.title] = str(error)
+                print(f"passed over: {error}", flush=True)
+            else:
+                print(", ".join(self.installed[peer.name].versions) or "here", flush=True)
+        return [peer for peer in peers if peer.name in self.installed]
+
+    def start(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Start the servers that they need; the peers whose server runs."""
+        for kind in dict.fromkeys(peer.server for peer in peers):
+            try:
+                self.servers[kind] = started(kind, self.version, self.more_options)
+            except NotHere as error:
+                self.missing[f"the server {kind}"] = str(error)
+                print(f"  {kind}: passed over: {error}", flush=True)
+            else:
+                print(f"  {self.servers[kind].about}", flush=True)
+        return [peer for peer in peers if peer.server in self.servers]
+
+    def stop(self) -> None:
+        for server in self.servers.values():
+            server.stop()
+
+    def row(self, row: Row, peers: Sequence[Peer]) -> None:
+        """All rounds of one row."""
+        began = time.monotonic()
+        stages = [
+            Stage(peer, self.installed[peer.name], self.servers[peer.server], self.sizes)
+            for peer in peers
+            if row in peer.rows
+        ]
+        if row is Row.KILL and stages:
+            killed_together(stages, lambda one, it: self.note(row, one, it), lambda one, it: self.skip(row, one, it))
+        else:
+            for stage in stages if row in PRELOADED else stages * self.rounds:
+                if row in PRELOADED and stage.peer.jobs < self.sizes.after:
+                    self.skip(row, stage, Failed("too slow for what would have to be run before"))
+                elif f"{stage.peer.title}, {row}" not in self.missing:
+                    self.turn(row, stage)
+        print(f"  ({row}: {time.monotonic() - began:.0f} s)", flush=True)
+
+    def over_http(self, *, quick: bool) -> None:
+        """Ingest and delivery, by the benchmark that knows them, on both databases."""
+        began, seconds, number = time.monotonic(), 3.0, 4_000
+        if not quick:
+            seconds, number = 5.0, 10_000
+        for kind in (Server.SQLITE, Server.POSTGRES):
+            for part in (ingest, delivery):
+                name = f"HTTP, {part.__name__.rpartition('.')[2]} on {kind}"
+                try:
+                    with self._fresh(kind) as url:
+                        self.more += part.bars(url, str(kind), seconds=seconds, number=number, rounds=self.rounds)
+                except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError, NotHere) as error:
+                    self.missing[name] = str(error)
+                    print(f"  {name}: passed over: {error}", flush=True)
+        print(f"  (http: {time.monotonic() - began:.0f} s)", flush=True)
+
+    @contextmanager
+    def _fresh(self, kind: Server) -> Iterator[str]:
+        """An address for `bench.http`: empty for SQLite, where it makes a file of its own."""
+        if kind is Server.SQLITE:
+            yield ""
+            return
+        if kind not in self.servers:
+            self.servers[kind] = started(kind, self.version, self.more_options)
+        with self.servers[kind].fresh() as url:
+            yield url
+
+    def turn(self, row: Row, stage: Stage) -> None:
+        try:
+            found = PRELOADED[row](stage, self.rounds) if row in PRELOADED else [MEASURES[row](stage, row)]
+        except Failed as error:
+            self.skip(row, stage, error)
+        else:
+            for figures in found:
+                self.note(row, stage, figures)
+
+    def note(self, row: Row, stage: Stage, figures: Figures) -> None:
+        rounds = self.found.setdefault((row, stage.peer.name), [])
+        rounds.append(figures)
+        print(f"  {row}, round {len(rounds)} of {self.rounds}: {stage.peer.name} {said(figures)}", flush=True)
+
+    def skip(self, row: Row, stage: Stage, error: Failed) -> None:
+        self.missing[f"{stage.peer.title}, {row}"] = str(error)
+        print(f"  {row}: {stage.peer.name} passed over: {error}", flush=True)
+
+
+def said(figures: Figures) -> str:
+    """One line of what was found."""
+    parts = [f"{name} {value:,.0f}" if value >= 10 else f"{name} {value:.2f}" for name, value in figures.values.items()]
+    if figures.samples:
+        ordered = sorted(figures.samples)
+        parts.append(f"p50 {ordered[len(ordered) // 2]:.2f} ms, p99 {ordered[len(ordered) * 99 // 100]:.2f} ms")
+    return ", ".join([*parts, *figures.notes])
+
+
+def rows_of(names: str | None) -> list[Row]:
+    if names is None:
+        return list(Row)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in set(Row)]
+    if unknown:
+        raise ValueError(f"--rows {', '.join(unknown)}: there is no such row; there is {', '.join(Row)}")
+    return [Row(name) for name in wanted]
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="these peers, by the beginning of their names, separated by commas")
+    parser.add_argument("--rows", help=f"these rows: {', '.join(Row)}")
+    parser.add_argument("--rounds", type=int, help=f"each so often, in turn; the median counts ({ROUNDS}; --quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the work, in one round")
+    parser.add_argument("--postgres", choices=("debian", "18", "16"), default="debian", help="which server (debian)")
+    parser.add_argument("--options", default="", help="more options of the server: --options='-c jit=off'")
+    parser.add_argument("--to", type=Path, default=TARGET, help="where RESULTS.md is written (bench)")
+    options = parser.parse_args(arguments)
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else ROUNDS
+    if options.rounds < 1:
+        parser.error("--rounds is at least 1")
+    try:
+        options.peers, options.chosen = chosen(options.only), rows_of(options.rows)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.quick and options.only is None:
+        options.peers = tuple(peer for peer in options.peers if peer.quick)
+    if Row.DRAIN in options.chosen and Row.BULK in options.chosen:
+        options.chosen.remove(Row.BULK)  # the fills of the drains are measured
+    return options
+
+
+def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
+    """Install, start, measure, write."""
+    options = options_of(arguments)
+    began = time.monotonic()
+    bench = Bench(QUICK if options.quick else Sizes(), options.rounds, options.postgres, options.options)
+    wanted = [peer for peer in options.peers if peer.rows & set(options.chosen)]
+    try:
+        peers = bench.start(bench.install(wanted))
+        for row in options.chosen:
+            if row is not Row.HTTP:
+                bench.row(row, peers)
+        if Row.HTTP in options.chosen and (options.only is None or options.rows is not None):
+            bench.over_http(quick=options.quick)
+    finally:
+        bench.stop()
+    run = Run(
+        machine=machine(), servers=tuple(server.about for server in bench.servers.values()), peers=tuple(peers),
+        versions={name: installed.versions for name, installed in bench.installed.items()}, sizes=bench.sizes,
+        rounds=options.rounds, found=bench.found, missing=bench.missing, seconds=time.monotonic() - began,
+        more=tuple(bench.more),
+    )  # fmt: skip
+    print(f"  wrote {write(run, options.to)} after {run.seconds / 60:.1f} minutes", flush=True)
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""Ingest beside the hand-written endpoint, as bars: 64 connections, the same payload, each answer after a commit."""
+
+from __future__ import annotations
+
+from bench.bars import Bar
+from bench.http.figures import TODOKU, WITH_WAL, ingest_rates
+
+REQUIRED = 2.0
+
+
+def bars(url: str, name: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
+    """How many times the requests of each hand-written endpoint todoku takes; `url` is empty for a SQLite file."""
+    figures = ingest_rates(url, number=number, rounds=rounds)
+    for figure in figures:
+        print(f"  {name}: {figure}", flush=True)
+    others = [figure for figure in figures if figure.name not in (TODOKU, WITH_WAL)]
+    return [Bar(f"ingest/{name}/beside {other.name}", figures[0].rate / other.rate, REQUIRED, "x") for other in others]

@@ -1,0 +1,170 @@
+"""What the server pays for a job, and what it could do without any client: its processor time, its log, and pgbench.
+
+pgbench runs the statements of the product, from its .sql files. It comes with Debian's package of PostgreSQL; where it
+is missing, it is named and passed over. Processor time is read from /proc, so only of a server on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import psycopg
+
+from bench.bare import PG_PLANS
+from tests.support.postgres import debian_binaries
+from todoku.core.message import Claimed
+from todoku.store.sql import load
+
+T = TypeVar("T")
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+_BATCH: Final = 500
+_TOKEN_SHIFT: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What the server paid: seconds of processor time (None: it is not on this machine), and bytes of its log."""
+
+    seconds: float | None
+    wal_bytes: int
+
+    def a_job(self, number: int) -> str:
+        """The same for each of so many jobs, in words."""
+        cpu = "" if self.seconds is None else f"server {self.seconds / number * 1e6:.1f} µs, "
+        return f"{cpu}WAL {self.wal_bytes / number:,.0f} B a job"
+
+
+class ServerMeter:
+    """Reads what the server has paid so far, all of its processes and those that ended."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._server = _local_server(self._connection.info.backend_pid)
+
+    def paid(self, work: Callable[[], T]) -> tuple[Paid, T]:
+        """What the server pays while `work` runs, and what it returns."""
+        seconds, wal = self._seconds(), self._wal()
+        result = work()
+        later = self._seconds()
+        spent = None if seconds is None or later is None else later - seconds
+        return Paid(spent, self._wal() - wal), result
+
+    def close(self) -> None:
+        """Closes its connection."""
+        self._connection.close()
+
+    def _wal(self) -> int:
+        ((bytes_,),) = self._connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchall()
+        return int(bytes_)
+
+    def _seconds(self) -> float | None:
+        if self._server is None:
+            return None
+        while True:
+            server = _times(self._server)
+            total = sum(server[1:]) + sum(_seconds_below(self._server))
+            if _times(self._server)[3:] == server[3:]:  # else one of them ended meanwhile, and was counted nowhere
+                return total
+
+
+def _seconds_below(server: int) -> Iterator[float]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent, user, system, *_ = _times(int(entry.name))
+        except OSError:  # it has ended, and its parent has its time
+            continue
+        if parent == server:
+            yield user + system
+
+
+def _times(pid: int) -> tuple[int, float, float, float, float]:
+    """Of a process: its parent; user and system time; the same of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    user, system, ended_user, ended_system = (int(field) / _TICK for field in fields[11:15])
+    return int(fields[1]), user, system, ended_user, ended_system
+
+
+def _local_server(backend: int) -> int | None:
+    """The server that this backend belongs to; None: no process of this machine is a backend with that number."""
+    try:
+        server = _times(backend)[0]
+        names = {Path(f"/proc/{pid}/comm").read_text("utf-8").strip() for pid in (backend, server)}
+    except OSError:
+        return None
+    return server if names == {"postgres"} else None
+
+
+# ------------------------------------------------------------------------------------------------------- pgbench
+
+
+def pgbench_rate(url: str, number: int, processes: int) -> float | None:
+    """How many jobs a second the server claims and settles for so many clients that do nothing else.
+
+    `number` jobs wait in the queue and for the destination `bench`. None: there is no pgbench.
+    """
+    binaries = debian_binaries()
+    if binaries is None or not (binaries / "pgbench").exists():
+        print("  pgbench: not installed (Debian's package postgresql has it), passed over", flush=True)
+        return None
+    workers = [str(uuid4()) for _ in range(processes)]
+    with psycopg.connect(url, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "drain.sql"
+        script.write_text(_script(), "utf-8")
+        for worker in workers:
+            connection.execute(
+                "insert into todoku_worker (id, name, started_at, expires_at)"
+                " values (%s, 'pgbench', now(), 'infinity')",
+                (worker,),
+            )
+        ((before,),) = connection.execute("select count(*) from todoku_history").fetchall()
+        times = number // _BATCH // processes
+        command = [str(binaries / "pgbench"), "-n", "-M", "prepared", "-f", str(script), "-t", str(times)]
+        began = time.perf_counter()
+        running = [_started([*command, *_variables(worker), url]) for worker in workers]
+        said = [process.communicate()[0] for process in running]
+        took = time.perf_counter() - began
+        ((after,),) = connection.execute("select count(*) from todoku_history").fetchall()
+        connection.execute("delete from todoku_worker where name = 'pgbench'")
+    if any(process.returncode for process in running) or after - before != number:
+        raise RuntimeError(f"pgbench settled {after - before} of {number}: {said}")
+    return number / took
+
+
+def _started(command: list[str]) -> subprocess.Popen[str]:
+    plans = " ".join(f"-c {setting}" for setting in re.findall(r"set (\w+ = \w+)", PG_PLANS)).replace(" = ", "=")
+    environment = {**os.environ, "PGOPTIONS": plans}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _variables(worker: str) -> list[str]:
+    given = {
+        "worker": worker, "queues": "{bench}", "destinations": "{bench}", "priorities": "{0}",
+        "after_ats": "{0}", "after_ids": "{0}", "mosts": f"{{{_BATCH}}}", "most": str(_BATCH),
+    }  # fmt: skip
+    return [word for name, value in given.items() for word in ("-D", f"{name}={value}")]
+
+
+def _script() -> str:
+    """The product's claim, whose rows stay in the server but for tokens and position, and its settle."""
+    queries = load("todoku.store.postgres")
+    claim, _, columns = queries["claim"].rpartition("\nselect t.id,")
+    names = ", ".join(f"c{place}" for place in range(Claimed.__struct_fields__.index("worker")))
+    at = f"c{Claimed.__struct_fields__.index('next_run_at')}"
+    kept = f"""
+select '{{{{' || string_agg(c0::text, ',' order by c0) || '}},{{'
+       || string_agg((c1 << {_TOKEN_SHIFT})::text, ',' order by c0) || '}}}}' as tokens,
+       '{{' || max({at}) || '}}' as after_ats,
+       '{{' || (array_agg(c0 order by {at} desc, c0 desc))[1] || '}}' as after_ids, count(*) as number
+  from claimed"""
+    return (
+        f"{claim}, claimed({names}) as materialized (select t.id,{columns}){kept} \\gset\n{queries['settle_done']};\n"
+    )
