@@ -66,10 +66,21 @@ def _normalize(value: Json) -> Json:
 
 def uuid7(unix_ms: int, randomness: bytes) -> UUID:
     """Returns a version 7 UUID: 48 bits of time, then 74 bits of the 10 random bytes."""
+    return UUID(int=_uuid7_number(unix_ms, randomness))
+
+
+def uuids7(unix_ms: int, randomness: bytes) -> list[UUID]:
+    """Returns a version 7 UUID of each 10 random bytes, in ascending order."""
+    places = range(0, len(randomness), 10)
+    # Sorted as numbers: UUID compares in Python, which costs more than all the rest.
+    numbers = sorted([_uuid7_number(unix_ms, randomness[place : place + 10]) for place in places])
+    return [UUID(int=number) for number in numbers]
+
+
+def _uuid7_number(unix_ms: int, randomness: bytes) -> int:
     value = (unix_ms & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(randomness[:10])
     value = value & ~(0xF000 << 64) | 0x7000 << 64
-    value = value & ~(0xC000 << 48) | 0x8000 << 48
-    return UUID(int=value)
+    return value & ~(0xC000 << 48) | 0x8000 << 48
 
 
 def base62(randomness: bytes) -> str:

@@ -40,7 +40,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reason (NO_ROUTE) if the delivery is stored as a dead letter from the start."""
 
 
-class Idempotency(msgspec.Struct, frozen=True):
+class Idempotency(msgspec.Struct, frozen=True, gc=False):
     """The ledger entry that publishing a draft creates: (scope, hash of the key) → digest."""
 
     scope: str
@@ -56,7 +56,7 @@ class Idempotency(msgspec.Struct, frozen=True):
     """Other digests of the same body: those of an encrypted body under the other master keys."""
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A validated message that is not stored yet, with its deliveries."""
 
     id: UUID
@@ -77,7 +77,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """The data key that seals the payload, stored with the message unless it exists already; None: not sealed."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored message, as its publisher sees it. `duplicate`: it existed already, and nothing was queued."""
 
     id: UUID

@@ -38,6 +38,10 @@ _SHARING_PLACES: Final = 32
 _REMEMBERED: Final = 60.0
 """Seconds for which a place that had work is still tried, so that its next message does not wait for a scan."""
 
+_LANE_SHARE_MOST: Final = 8
+"""A claim takes at most so many times the lanes asked for, and at most half as many as it may take rows. Each lane that
+ends empty costs a settle one lock of PostgreSQL's small lock table."""
+
 T = TypeVar("T")
 Place = tuple[str, str, int]
 
@@ -105,6 +109,8 @@ class ClaimCursor:
         self._next_scan = self._next_idle_scan = 0.0
         self._noticed = False
         self._turn = self._round = 0
+        self._lane_share = 1
+        """By how much more lanes are claimed at once than asked for, because the last ones were short."""
 
     @property
     def has_suspects(self) -> bool:
@@ -164,19 +170,30 @@ class ClaimCursor:
         return Gated(queue, destination, limit.concurrency, limit.rate)
 
     def claim_lanes(self, *, lanes: int, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
-        """Claims up to `limit` deliveries of up to `lanes` lanes; each lane's rows in order."""
+        """Claims up to `limit` deliveries of about `lanes` lanes, more if they are short; each lane's rows in order."""
         if not self._waiting.lanes:
             self._read_waiting()
         groups = self._by_room(self._waiting.lanes)
         for places, room in groups:
-            found = self._store.claims.take_lanes(
-                self.worker, places, lanes=min(lanes, room), limit=min(limit, room), counted=counted
-            )
+            most = min(limit, room)
+            wanted = min(max(lanes, min(lanes * self._lane_share, most // 2)), room)
+            found = self._store.claims.take_lanes(self.worker, places, lanes=wanted, limit=most, counted=counted)
             if found:
+                self._learn_lanes(len({claim.lane for claim in found}), len(found), wanted, most)
                 return found
         if groups:
             self._read_waiting()
         return []
+
+    def _learn_lanes(self, found: int, rows: int, wanted: int, most: int) -> None:
+        """Widens the next claim if these lanes were too short to fill half of it, and narrows it after a full one.
+
+        At least two rows of each lane are asked for, so that a claim shows whether lanes have more than one.
+        """
+        if found == wanted and rows < most // 2:
+            self._lane_share = min(self._lane_share * 2, _LANE_SHARE_MOST)
+        elif rows > most - found:
+            self._lane_share = max(self._lane_share // 2, 1)
 
     def claim_suspect(self, *, counted: Counted = UNCOUNTED) -> list[Claimed]:
         """Claims one suspect. If there is none, reads again what waits."""

@@ -91,7 +91,7 @@ class GroupCommit:
     def _queue_of(self, loop: asyncio.AbstractEventLoop, drafts: list[Draft]) -> _CommitQueue:
         # PostgreSQL locks a lane until its publisher commits. A caller's long transaction blocks its lane, and every
         # caller in one batch with a draft for that lane: so drafts with lanes and without have separate queues.
-        ordered = any(leg.lane is not None for draft in drafts for leg in draft.legs)
+        ordered = _has_lane(drafts)
         queues = self._queues.get(loop)
         if queues is not None and ordered in queues:
             return queues[ordered]
@@ -131,6 +131,8 @@ class _CommitQueue:
             while batch := self._take():
                 for caller, answer in await loop.run_in_executor(self._thread, self._commit, batch):
                     caller.on_result(answer)
+                batch = []
+                await asyncio.sleep(0)  # requests that have arrived by now are read, and join the next batch
         except BaseException:
             # The loop ends, or no thread can be started: the callers must not wait for ever.
             for caller in (*batch, *self._waiting):
@@ -197,5 +199,19 @@ def _never_gone() -> bool:
     return False
 
 
+# Loops and not generators: both run for every request, nearly always with one draft.
+
+
+def _has_lane(drafts: Sequence[Draft]) -> bool:
+    for draft in drafts:
+        for leg in draft.legs:
+            if leg.lane is not None:
+                return True
+    return False
+
+
 def _size(drafts: Sequence[Draft]) -> int:
-    return sum(len(draft.payload or "") + len(draft.payload_bytes or b"") for draft in drafts)
+    size = 0
+    for draft in drafts:
+        size += len(draft.payload or "") + len(draft.payload_bytes or b"")
+    return size

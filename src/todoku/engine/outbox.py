@@ -15,7 +15,7 @@ import msgspec
 from todoku.core.ending import Following, NewBatch
 from todoku.core.ending import following_drafts as later_drafts
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
-from todoku.core.identity import uuid7
+from todoku.core.identity import uuid7, uuids7
 from todoku.core.message import Draft, Message
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
@@ -26,7 +26,8 @@ from todoku.engine.jobs.decoders import Schemas
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.publish import Encoded, MessageOptions, draft, encode
+from todoku.engine.publish import Encoded, MessageOptions, PreparedDraft, encode, fill, prepare
+from todoku.engine.random_bytes import random_16
 from todoku.engine.searched_fields import SearchedFields
 from todoku.engine.twins import Awaited, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
@@ -86,20 +87,25 @@ class Outbox:
 
     def draft(self, topic: str, payload: object, options: MessageOptions, routes: Sequence[Route]) -> Draft:
         """Returns a checked draft that carries the current trace, or raises InvalidMessage."""
+        return self.fill(self.prepare(topic, options, routes), new_id(), payload)
+
+    def prepare(self, topic: str, options: MessageOptions, routes: Sequence[Route]) -> PreparedDraft:
+        """Checks how messages are to be published: they carry the current trace. InvalidMessage."""
         headers = inject(options.headers)
-        if not isinstance(payload, bytes | Encoded):
-            with self.secrets.near():
-                payload = Encoded(encode(payload))
-        made = draft(
-            new_id(),
+        return prepare(
             topic,
-            payload,
             options if headers is options.headers else msgspec.structs.replace(options, headers=headers),
             routes,
             max_payload_bytes=self.settings.max_payload_bytes,
             no_route=self._policy.no_route,
         )
-        return self.finished(made)
+
+    def fill(self, prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
+        """Returns the checked draft of one message, or raises InvalidMessage."""
+        if not isinstance(payload, bytes | Encoded):
+            with self.secrets.near():
+                payload = Encoded(encode(payload))
+        return self.finished(fill(prepared, id, payload))
 
     def finished(self, made: Draft) -> Draft:
         """Returns the draft with the labels of its topic, encrypted if its topic is.
@@ -233,7 +239,12 @@ def _with_later(drafts: list[Draft], batch: NewBatch | None) -> list[Draft]:
 
 def new_id() -> UUID:
     """Returns a new public message id: the time, then unguessable bits."""
-    return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
+    return uuid7(time.time_ns() // 1_000_000, random_16())
+
+
+def new_ids(number: int) -> list[UUID]:
+    """Returns new public message ids in ascending order: the rows of a batch go to the end of the index."""
+    return uuids7(time.time_ns() // 1_000_000, os.urandom(10 * number))
 
 
 def _nothing() -> None:

@@ -12,11 +12,12 @@ from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from uuid import UUID
 
 import msgspec
 from cachetools import TTLCache
+from msgspec.structs import replace
 
 from todoku.core.ending import BATCH
 from todoku.core.errors import InvalidMessage, NoRoute
@@ -37,9 +38,9 @@ def directed(
         target = registry.get(to)
         plain = Route(pattern="**", destination=to, queue=target.queue if target else to, max_attempts=usual)
         known = next((route for route in routes if route.destination == to), plain)
-        routes = [msgspec.structs.replace(known, pattern="**")]
+        routes = [replace(known, pattern="**")]
     if max_attempts is not None:
-        return [msgspec.structs.replace(route, max_attempts=max_attempts) for route in routes]
+        return [replace(route, max_attempts=max_attempts) for route in routes]
     return list(routes)
 
 
@@ -65,10 +66,75 @@ class MessageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds during which an equal payload is a duplicate; an idempotency key goes before it."""
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class Encoded(msgspec.Struct, frozen=True, gc=False):
     """A payload that went through `encode` already."""
 
     text: str
+
+
+class PreparedDraft(msgspec.Struct, frozen=True):
+    """Everything of a publish but its payload, checked: for all messages of a batch that differ in nothing else."""
+
+    draft: Draft
+    """What the messages have in common; its id and payload are those of none."""
+    options: MessageOptions
+    routes: Sequence[Route]
+    wanting: Route | None
+    """A projection that takes the key from the payload, because the publisher gives none."""
+    max_payload_bytes: int
+    no_route: Literal["error", "dead_letter"]
+
+
+def prepare(
+    topic: str,
+    options: MessageOptions,
+    routes: Sequence[Route],
+    *,
+    max_payload_bytes: int,
+    no_route: Literal["error", "dead_letter"] = "error",
+) -> PreparedDraft:
+    """Checks how messages are to be published, and resolves their routes, or raises InvalidMessage."""
+    check_text(topic, "topic", MAX_TOPIC_LENGTH)
+    check_topic(topic)
+    taken = resolve(routes, topic)
+    wanting = next((route for route in taken if route.key is not None), None) if options.key is None else None
+    if options.key is not None:
+        check_text(options.key, "key", MAX_KEY_LENGTH)
+    draft = Draft(
+        id=_NO_ID,
+        topic=topic,
+        type=topic,
+        key=options.key,
+        headers=_headers(options.headers),
+        labels=encode(list(options.labels)) if options.labels else None,
+        legs=_legs(topic, options, taken, no_route),
+        at=_moment(options.at),
+        delay=_delay(options),
+        expires=None if options.expires is None else _limited(options.expires, "expires", zero=False),
+    )
+    return PreparedDraft(draft, options, taken, wanting, max_payload_bytes, no_route)
+
+
+_NO_ID: Final = UUID(int=0)
+
+
+def fill(prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
+    """Returns the checked draft of one message, or raises InvalidMessage."""
+    common = prepared.draft
+    if prepared.wanting is not None:
+        common = _keyed(prepared, encode(payload) if not isinstance(payload, bytes) else None)
+    if isinstance(payload, bytes):
+        _check_size(common.topic, len(payload), prepared.max_payload_bytes)
+        draft = replace(common, id=id, payload_bytes=payload, content_type="application/octet-stream")
+    else:
+        text = encode(payload)
+        size = len(text) if text.isascii() else len(text.encode())
+        _check_size(common.topic, size, prepared.max_payload_bytes)
+        draft = replace(common, id=id, payload=text)
+    options = prepared.options
+    if options.idempotency_key is None and options.unique_for is None:
+        return draft
+    return replace(draft, idempotency=_idempotency(draft, options))
 
 
 def draft(
@@ -82,35 +148,18 @@ def draft(
     no_route: Literal["error", "dead_letter"] = "error",
 ) -> Draft:
     """A checked draft with its deliveries, or InvalidMessage."""
-    check_text(topic, "topic", MAX_TOPIC_LENGTH)
-    check_topic(topic)
-    text, raw = (None, payload) if isinstance(payload, bytes) else (encode(payload), None)
-    taken = resolve(routes, topic)
-    options = _keyed(topic, text, options, taken)
-    size = len(raw) if raw is not None else len((text or "").encode())
-    if size > max_payload_bytes:
+    prepared = prepare(topic, options, routes, max_payload_bytes=max_payload_bytes, no_route=no_route)
+    return fill(prepared, id, payload)
+
+
+def _check_size(topic: str, size: int, most: int) -> None:
+    if size > most:
         raise InvalidMessage(
-            f"the payload has {size} bytes, {max_payload_bytes} are allowed",
+            f"the payload has {size} bytes, {most} are allowed",
             hint="store it elsewhere and send a reference, or raise TODOKU_MAX_PAYLOAD_BYTES",
         )
     if size > LARGE_PAYLOAD:
         _warn_of_size(topic, size)
-    return Draft(
-        id=id,
-        topic=topic,
-        type=topic,
-        key=options.key,
-        payload=text,
-        payload_bytes=raw,
-        content_type="application/json" if raw is None else "application/octet-stream",
-        headers=_headers(options.headers),
-        labels=encode(list(options.labels)) if options.labels else None,
-        idempotency=_idempotency(topic, options, text, raw),
-        legs=_legs(topic, options, taken, no_route),
-        at=_moment(options.at),
-        delay=_delay(options),
-        expires=None if options.expires is None else _limited(options.expires, "expires", zero=False),
-    )
 
 
 _warned: Final[TTLCache[str, None]] = TTLCache(maxsize=1024, ttl=3600)
@@ -129,7 +178,7 @@ def encode(payload: object) -> str:
     if isinstance(payload, Encoded):
         return payload.text
     try:
-        text = _ENCODER.encode(payload)
+        text = _flat_json(payload) or _ENCODER.encode(payload)
     except RecursionError:
         raise _too_deep() from None
     except InvalidMessage:
@@ -191,6 +240,22 @@ def _record(value: Any) -> Any:
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+"""Types whose JSON by msgspec is that of `_ENCODER`, byte by byte. Not float: msgspec makes null of NaN."""
+
+
+def _flat_json(payload: object) -> str | None:
+    """A flat object of scalars as JSON text, which most payloads are, at an eighth of the cost; None: it is another."""
+    if type(payload) is not dict:
+        return None
+    for name, value in payload.items():
+        if type(name) is not str or type(value) not in _SCALARS:
+            return None
+    try:
+        return msgspec.json.encode(payload).decode()
+    except (ValueError, OverflowError):  # half a surrogate pair, or a larger number: the error is the encoder's below
+        return None
+
 
 def _depth(text: str) -> int:
     """How deep JSON text is nested. A scan, not a parse: a parser would recurse."""
@@ -234,6 +299,8 @@ def check_text(text: object, what: str, longest: int, *, empty: bool = False) ->
 
 
 def _check_surrogates(text: str, what: str) -> None:
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -256,24 +323,22 @@ def _headers(headers: Mapping[str, str] | None) -> str | None:
     return encode(dict(headers)) if headers else None
 
 
-def _idempotency(topic: str, options: MessageOptions, text: str | None, raw: bytes | None) -> Idempotency | None:
-    key = options.idempotency_key
-    if key is None and options.unique_for is None:
-        return None
-    body = digest(json.loads(text)) if text is not None else digest_bytes(raw or b"")
+def _idempotency(draft: Draft, options: MessageOptions) -> Idempotency:
+    key, text, topic = options.idempotency_key, draft.payload, draft.topic
+    body = digest(json.loads(text)) if text is not None else digest_bytes(draft.payload_bytes or b"")
     if key is None:
         return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=options.unique_for)
     check_text(key, "idempotency key", MAX_KEY_LENGTH)
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 
 
-def _keyed(topic: str, text: str | None, options: MessageOptions, taken: Sequence[Route]) -> MessageOptions:
-    """Returns the options with a checked key: the publisher's, or that of the payload, where a projection needs it."""
-    if options.key is None and (wanting := next((route for route in taken if route.key is not None), None)):
-        options = msgspec.structs.replace(options, key=_payload_key(topic, text, wanting))
-    if options.key is not None:
-        check_text(options.key, "key", MAX_KEY_LENGTH)
-    return options
+def _keyed(prepared: PreparedDraft, text: str | None) -> Draft:
+    """Returns what a message has in common with others, with the key of its payload, which a projection needs."""
+    topic, wanting = prepared.draft.topic, cast("Route", prepared.wanting)
+    options = replace(prepared.options, key=_payload_key(topic, text, wanting))
+    check_text(options.key, "key", MAX_KEY_LENGTH)
+    legs = _legs(topic, options, prepared.routes, prepared.no_route)
+    return replace(prepared.draft, key=options.key, legs=legs)
 
 
 def _payload_key(topic: str, text: str | None, route: Route) -> str:
@@ -297,17 +362,20 @@ def _legs(topic: str, options: MessageOptions, taken: Sequence[Route], no_route:
         if no_route == "dead_letter":
             return (Leg(destination="none", dead="NO_ROUTE"),)
         raise NoRoute(f"no route takes {topic!r}", hint=f"declare one: box.route({topic!r}, to=…)")
-    return tuple(
-        Leg(
-            destination=route.destination,
-            queue=route.queue,
-            lane=lane_id(route.destination, options.key) if route.ordered and options.key is not None else None,
-            gate=gate_id(route.destination, options.key) if route.per_key and options.key is not None else None,
-            priority=options.priority,
-            max_attempts=route.max_attempts,
-            timeout=route.timeout,
-        )
-        for route in taken
+    return tuple(leg_of(route, options.key, priority=options.priority) for route in taken)
+
+
+def leg_of(route: Route, key: str | None, *, priority: int = 0, dead: str | None = None) -> Leg:
+    """The delivery of a message with this key by one route; `dead`: why it is a dead letter from the start."""
+    return Leg(
+        destination=route.destination,
+        queue=route.queue,
+        lane=lane_id(route.destination, key) if route.ordered and key is not None else None,
+        gate=gate_id(route.destination, key) if route.per_key and key is not None else None,
+        priority=priority,
+        max_attempts=route.max_attempts,
+        timeout=route.timeout,
+        dead=dead,
     )
 
 

@@ -6,7 +6,8 @@ ends by looking at the head of the lane again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,6 +22,7 @@ REMOVED: Final = frozenset({"CANCELLED", "EXPIRED", "BY_HAND", "UNKNOWN_DESTINAT
 """Reasons of dead letters that do not block their lane: an operator or their expiry has removed them."""
 
 _LANE: Final = Claimed.__struct_fields__.index("lane")
+_IN_LANE: Final = itemgetter(_LANE, 0)
 _NOTHING: Final = [0]
 """An empty array has no type in PostgreSQL; lane 0 stands for none, being one hash in 2^64."""
 
@@ -29,7 +31,7 @@ def claim(
     tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int, *, heads_only: bool = False
 ) -> list[Any]:
     """Takes lanes, then the first rows of each, or only its head. Lanes with nothing to run are given back at once."""
-    taken = dict(tx.rows("take_lanes", worker=worker, places=place_documents(places), lanes=min(lanes, limit)))
+    taken = dict(sorted(tx.rows("take_lanes", worker=worker, places=place_documents(places), lanes=min(lanes, limit))))
     if not taken:
         return []
     each = 1 if heads_only else max(1, limit // len(taken))
@@ -37,26 +39,37 @@ def claim(
     rows = tx.rows("claim_lane_rows", worker=worker, mosts=mosts, most=each)
     if idle := taken.keys() - {row[_LANE] for row in rows}:
         settle(tx, worker, sorted(idle), ())
-    return sorted(rows, key=lambda row: (row[_LANE], row[0]))
+    return sorted(rows, key=_IN_LANE)
 
 
 def settle(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[tuple[Claimed, Settlement]]) -> None:
-    """Gives back the lanes with nothing in flight, and drops the empty ones (unless a publisher is writing to them)."""
-    by_status: dict[Status, set[int]] = {status: set() for status in Status}
-    for claimed, settlement in settled:
-        if claimed.lane is not None and not (settlement.status is Status.ABORTED and settlement.reason in REMOVED):
-            by_status[settlement.status].add(claimed.lane)
-    rows = tx.rows(
-        "settle_lanes",
-        worker=worker,
-        lanes=lanes,
-        failing=sorted(by_status[Status.FAILED]) or _NOTHING,
-        succeeding=sorted(by_status[Status.SUCCEEDED]) or _NOTHING,
-        aborting=sorted(by_status[Status.ABORTED]) or _NOTHING,
-    )
-    empty = {str(lane): str(destination_lock(destination)) for lane, destination, is_empty in rows if is_empty}
-    if empty and (locked := [row[0] for row in tx.rows("try_lock_lanes", locks=empty)]):
-        tx.rows("drop_empty_lanes", lanes=locked)
+    """Gives back the lanes with nothing in flight. Drops the empty ones instead, unless a publisher is writing to them.
+
+    The caller has locked the rows of the lanes, so no step in between is ever seen.
+    """
+    values = {
+        "failing": _lanes_of(settled, Status.FAILED),
+        "succeeding": _lanes_of(settled, Status.SUCCEEDED),
+        "aborting": _lanes_of([pair for pair in settled if pair[1].reason not in REMOVED], Status.ABORTED),
+    }
+    empty = dict(tx.rows("settle_lanes", worker=worker, lanes=lanes, drop=True, **values))
+    if kept := sorted(empty.keys() - _drop(tx, worker, empty)):
+        tx.rows("settle_lanes", worker=worker, lanes=kept, drop=False, **values)
+
+
+def _lanes_of(settled: Sequence[tuple[Claimed, Settlement]], status: Status) -> list[int]:
+    lanes = {claim.lane for claim, settlement in settled if settlement.status is status}
+    return sorted(lane for lane in lanes if lane is not None) or _NOTHING
+
+
+def _drop(tx: Tx, worker: UUID, empty: Mapping[int, str]) -> set[int]:
+    """Drops empty lanes, given with their destinations, unless a publisher is writing to them. Returns the dropped."""
+    if not empty:
+        return set()
+    locks = {name: str(destination_lock(name)) for name in set(empty.values())}
+    wanted = {str(lane): locks[name] for lane, name in empty.items()}
+    locked = [row[0] for row in tx.rows("try_lock_lanes", locks=wanted)]
+    return {row[0] for row in tx.rows("drop_empty_lanes", worker=worker, lanes=locked)} if locked else set()
 
 
 def lock(tx: Tx, lanes: Iterable[int | None]) -> list[int]:

@@ -7,7 +7,6 @@ Order: lock the lanes, reserve the ledger keys, insert the rows.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
@@ -20,6 +19,7 @@ from todoku.core.identity import destination_lock, differing_fields
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.store.columns import EPOCH, moment
 from todoku.store.database import DialectName
+from todoku.store.publish_parameters import array_literal, batch_parameters, json_text, single_document, stored_key
 from todoku.store.sql import Statement, Steps, Value
 
 LANE_LOCKS: Final = 256
@@ -48,12 +48,12 @@ class Publishing(msgspec.Struct, frozen=True):
         return Statement(self.queries[query], rows)
 
 
-def publish(to: Publishing, drafts: Sequence[Draft]) -> Steps[list[Message]]:
+def publish(to: Publishing, drafts: Sequence[Draft], *, locked: bool = False) -> Steps[list[Message]]:
     """Stores drafts with their deliveries. A draft whose key is taken yields the message that has the key.
 
-    Returns the messages in the order of the drafts.
+    Returns the messages in the order of the drafts. `locked`: `lock_destinations` ran in this transaction.
     """
-    if to.dialect == "postgresql":
+    if to.dialect == "postgresql" and not locked:
         yield from _lock_lanes(to, drafts)
     earlier = yield from _reserve(to, drafts)
     fresh = [draft for draft in drafts if _is_fresh(draft, earlier)]
@@ -129,7 +129,7 @@ def _reserve(to: Publishing, drafts: Sequence[Draft]) -> Steps[dict[_Key, _Earli
 def _unreserve(to: Publishing, keyed: Sequence[Draft]) -> Steps[None]:
     entries = [{"scope": _key(draft).scope, "key_hash": _key(draft).key_hash, "id": str(draft.id)} for draft in keyed]
     if to.dialect == "postgresql":
-        yield to.one("publish_unreserve", entries=_json(entries))
+        yield to.one("publish_unreserve", entries=json_text(entries))
     else:
         yield to.many("publish_unreserve", entries)
 
@@ -147,15 +147,15 @@ def _reserve_entries(to: Publishing, entries: list[dict[str, Value]]) -> Steps[S
     passing = [entry for entry in entries if "lasts" in entry]
     if to.dialect == "postgresql":
         if lasting:
-            yield to.one("publish_reserve", entries=_json(lasting))
+            yield to.one("publish_reserve", entries=json_text(lasting))
         if passing:
-            yield to.one("publish_reserve_for", entries=_json(passing))
+            yield to.one("publish_reserve_for", entries=json_text(passing))
     else:
         if lasting:
             yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
         if passing:
             yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
-    rows = yield to.one("publish_reserved", entries=_json(entries))
+    rows = yield to.one("publish_reserved", entries=json_text(entries))
     if to.dialect == "postgresql":
         return rows
     found: list[list[Any]] = msgspec.json.decode(cast("str", rows[0][0]))
@@ -200,18 +200,24 @@ def _reopen(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
 # ------------------------------------------------------------------------------------------------- lanes
 
 
+def lock_destinations(to: Publishing, locks: Sequence[int]) -> Steps[None]:
+    """Locks whole destinations, by sorted numbers, for a transaction that publishes to many lanes in several steps."""
+    if to.dialect == "postgresql" and locks:
+        yield to.one("publish_lock_destinations_whole", locks=array_literal(locks))
+
+
 def _lock_lanes(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
     """Locks lanes in sorted order, before ids are assigned, so that the ids of a lane follow commit order (I10)."""
     ordered = [leg for draft in drafts for leg in draft.legs if leg.lane is not None]
     if not ordered:
         return
     lanes = sorted({leg.lane for leg in ordered if leg.lane is not None})
-    destinations = _array(sorted({destination_lock(leg.destination) for leg in ordered}))
+    destinations = sorted({destination_lock(leg.destination) for leg in ordered})
     if len(lanes) > LANE_LOCKS:
-        yield to.one("publish_lock_destinations_whole", locks=destinations)
+        yield from lock_destinations(to, destinations)
     else:
-        yield to.one("publish_lock_destinations", locks=destinations)
-        yield to.one("publish_lock_lanes", locks=_array(lanes))
+        yield to.one("publish_lock_destinations", locks=array_literal(destinations))
+        yield to.one("publish_lock_lanes", locks=array_literal(lanes))
 
 
 def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
@@ -228,33 +234,25 @@ def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
         if leg.gate is not None and leg.dead is None
     }
     if rows and to.dialect == "postgresql":
-        yield to.one("publish_gate_calls", gates=_json(list(rows.values())))
+        yield to.one("publish_gate_calls", gates=json_text(list(rows.values())))
     elif rows:
         yield to.many("publish_gate_calls", list(rows.values()))
-
-
-def _array(numbers: Sequence[int]) -> str:
-    """An array literal as text, which every driver accepts; the query casts it."""
-    return "{" + ",".join(map(str, numbers)) + "}"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 # ------------------------------------------------------------------------------------------------- rows
 
 
 def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
-    """Inserts all messages and deliveries by one statement with two JSON documents.
+    """Inserts all messages and deliveries by one statement, with parameters that are texts for every driver.
 
-    Faster than arrays, which Python drivers build item by item, and identical for every driver.
+    What messages have in common, of a batch usually all but the payload, is sent and parsed once (decision 43).
     """
     if lanes := _lane_rows(drafts):
-        yield to.one("publish_lanes", lanes=_json(lanes))
-    messages = [_message_document(place, draft) for place, draft in enumerate(drafts)]
-    deliveries = [_delivery_document(place, draft, leg) for place, draft in enumerate(drafts) for leg in draft.legs]
-    rows = yield to.one("publish", messages=_json(messages), deliveries=_json(deliveries), notify=to.notify)
+        yield to.one("publish_lanes", lanes=json_text(lanes))
+    if len(drafts) == 1 and len(drafts[0].legs) == 1:
+        rows = yield to.one("publish_one", draft=json_text(single_document(drafts[0])), notify=to.notify)
+        return moment(cast("float", rows[0][0]))
+    rows = yield to.one("publish", **batch_parameters(drafts), notify=to.notify)
     return moment(cast("float", rows[0][0]))
 
 
@@ -274,52 +272,9 @@ def store_data_keys(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
         for id, key in sorted(keys.items())
     ]
     if rows and to.dialect == "postgresql":
-        yield to.one("publish_data_keys", keys=_json(rows))
+        yield to.one("publish_data_keys", keys=json_text(rows))
     elif rows:
         yield to.many("publish_data_keys", [row | {"now": to.now} for row in rows])
-
-
-def _message_document(place: int, draft: Draft) -> dict[str, object]:
-    document: dict[str, object] = {
-        "n": place,
-        "id": str(draft.id),
-        "topic": draft.topic,
-        "type": draft.type,
-        "content_type": draft.content_type,
-    }
-    if draft.payload is not None:
-        document["payload"] = msgspec.Raw(draft.payload.encode())
-    if draft.payload_bytes is not None:
-        document["payload_bytes"] = base64.b64encode(draft.payload_bytes).decode()
-    if draft.key is not None:
-        document["key"] = draft.key
-    if draft.headers is not None:
-        document["headers"] = msgspec.Raw(draft.headers.encode())
-    if draft.labels is not None:
-        document["labels"] = msgspec.Raw(draft.labels.encode())
-    if _stored_key(draft) is not None:
-        document |= {name: getattr(draft.idempotency, name) for name in ("scope", "key_hash", "digest")}
-    return document
-
-
-def _stored_key(draft: Draft) -> Idempotency | None:
-    """The key to store with the message. None for a key with a limited lifetime: it must not skip a later effect."""
-    return draft.idempotency if draft.idempotency is not None and draft.idempotency.lasts is None else None
-
-
-def _delivery_document(place: int, draft: Draft, leg: Leg) -> dict[str, object]:
-    document: dict[str, object] = {
-        "n": place,
-        "destination": leg.destination,
-        "queue": leg.queue,
-        "priority": leg.priority,
-        "max_attempts": leg.max_attempts,
-        "delay": draft.delay,
-    }
-    optional: dict[str, object] = {"lane": leg.lane, "gate": leg.gate, "timeout": leg.timeout}
-    optional |= {"expires": draft.expires, "dead": leg.dead}
-    optional["at"] = None if draft.at is None else draft.at.timestamp()
-    return document | {name: value for name, value in optional.items() if value is not None}
 
 
 def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
@@ -332,7 +287,7 @@ def _insert_sqlite(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]:
 
 
 def _message_row(draft: Draft, now: int) -> dict[str, Value]:
-    key = _stored_key(draft)
+    key = stored_key(draft)
     return {
         "id": str(draft.id),
         "topic": draft.topic,

@@ -29,7 +29,7 @@ from todoku.engine.jobs.decoders import describe
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import LEVELS, IngestedLine, Level, Log, log_lines, lowest_level
 from todoku.engine.observability.telemetry import Telemetry
-from todoku.engine.observability.tracing import inject, trace_headers
+from todoku.engine.observability.tracing import TRACE_HEADERS, inject
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.publish import Encoded, MessageOptions, check_json
 
@@ -290,11 +290,11 @@ class Ingest:
 
     def _headers(self, source: Source, arrived: ReceivedRequest, identity: Identity, visit: Visit) -> dict[str, str]:
         """Returns the headers of the message: the trace, the verifier's headers, and the id of this request."""
-        headers = trace_headers(arrived.headers)
-        visit.trace_id = _trace_id(headers.get("traceparent", ""))
-        for name in source.verifier.kept:
+        headers: dict[str, str] = {}
+        for name in (*TRACE_HEADERS, *source.verifier.kept):
             if value := _storable_header(arrived.headers.get(name)):
                 headers[name] = value
+        visit.trace_id = _trace_id(headers.get("traceparent", ""))
         headers[CORRELATION] = visit.request_id
         headers[EVENT_ID] = identity.id
         headers[SOURCE] = source.name
@@ -343,4 +343,4 @@ def _trace_id(traceparent: str) -> str | None:
 
 
 def _storable_header(value: str | None) -> str | None:
-    return value if value is not None and value.isprintable() and len(value) <= _MAX_HEADER else None
+    return value if value and value.isprintable() and len(value) <= _MAX_HEADER else None

@@ -12,7 +12,8 @@ from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_draf
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft
 from todoku.engine.jobs.handle import Handle
-from todoku.engine.jobs.job import Call
+from todoku.engine.jobs.job import Call, drafts
+from todoku.engine.jobs.options import CallOptions
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.twins import asynchronous, blocking, in_thread
 from todoku.store.batches import BatchStatus
@@ -73,16 +74,20 @@ async def insert_chain(outbox: Outbox, calls: Sequence[Call[Any]], tx: Any) -> l
 async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> list[Handle[R]]:
     """Stores many calls; the contract is that of `App.enqueue_many`."""
     checked = without_tx(calls)
-    messages = await outbox.insert([call.draft() for call in checked], tx)
+    messages = await outbox.insert(drafts(checked), tx)
     return [call.handle(message) for call, message in zip(checked, messages, strict=True)]
 
 
 def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:
     """Returns calls to be stored together. InvalidMessage: one has a transaction of its own, or is no call."""
     calls = list(calls)
+    options: CallOptions | None = None
     for call in calls:
         if not isinstance(call, Call):
             raise InvalidMessage(f"{call!r} is no call", hint="job.call(…), not job or job.enqueue(…)")
+        if call.options is options:  # those of the call before
+            continue
+        options = call.options
         if call.options.get("tx") is not None or call.options.get("best_effort"):
             raise InvalidMessage(
                 "a call of many has no tx and no best_effort of its own", hint="enqueue_many(calls, tx=…)"
@@ -112,27 +117,28 @@ def _planned(calls: Iterable[Call[Any]], then: Call[Any] | None, on: On) -> _Pla
     if on not in get_args(On):
         raise InvalidMessage(f"on cannot be {on!r}", hint='"finished" or "succeeded"')
     members, id = without_tx(calls), new_id()
-    drafts = [add_to_batch(_draft(call), id) for call in members]
-    last = [_draft(call) for call in without_tx([] if then is None else [then])]
-    next = Following(tuple(last)) if last and drafts else None
-    return _Plan(members, drafts or last, NewBatch(id=id, total=len(drafts), on=on, next=next))
+    made = [add_to_batch(draft, id) for draft in _drafts(members)]
+    last = _drafts(without_tx([] if then is None else [then]))
+    next = Following(tuple(last)) if last and made else None
+    return _Plan(members, made or last, NewBatch(id=id, total=len(made), on=on, next=next))
 
 
 def _linked(calls: Sequence[Call[Any]]) -> _Links:
     if not 0 < len(calls) <= LONGEST_CHAIN:
         raise InvalidMessage(f"a chain has 1 to {LONGEST_CHAIN} calls, not {len(calls)}", hint="box.chain(a.call(), …)")
     links = without_tx(calls)
-    drafts = [_draft(call) for call in links]
-    handles = [call.handle_of(draft) for call, draft in zip(links, drafts, strict=True)]
-    return _Links(chain_drafts(drafts, [new_id() for _ in drafts[1:]]), handles)
+    made = _drafts(links)
+    handles = [call.handle_of(draft) for call, draft in zip(links, made, strict=True)]
+    return _Links(chain_drafts(made, [new_id() for _ in made[1:]]), handles)
 
 
-def _draft(call: Call[Any]) -> Draft:
-    """The draft of a member. It has no key: a duplicate would be counted in the batch of its first publish, if any."""
-    draft = call.draft()
-    if draft.idempotency is not None:
-        raise InvalidMessage(
-            f"{draft.topic}: a call in a batch or chain has no idempotency_key, and its job no unique_for",
-            hint="a duplicate belongs to no batch; store the whole batch once instead, with your own rows",
-        )
-    return draft
+def _drafts(calls: Sequence[Call[Any]]) -> list[Draft]:
+    """The drafts of members. None has a key: a duplicate would be counted in the batch of its first publish, if any."""
+    made = drafts(calls)
+    for draft in made:
+        if draft.idempotency is not None:
+            raise InvalidMessage(
+                f"{draft.topic}: a call in a batch or chain has no idempotency_key, and its job no unique_for",
+                hint="a duplicate belongs to no batch; store the whole batch once instead, with your own rows",
+            )
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
@@ -16,8 +16,8 @@ from todoku.engine.deliveries import parse_message_id
 from todoku.engine.jobs.handle import Handle, ResultReader
 from todoku.engine.jobs.options import CallOptions, checked_attempts, checked_duration, checked_queue
 from todoku.engine.jobs.signature import Signature
-from todoku.engine.outbox import Outbox, new_id
-from todoku.engine.publish import Encoded, MessageOptions
+from todoku.engine.outbox import Outbox, new_id, new_ids
+from todoku.engine.publish import Encoded, MessageOptions, PreparedDraft
 from todoku.engine.registry import Target
 from todoku.engine.twins import asynchronous, blocking
 from todoku.store.columns import EPOCH
@@ -147,6 +147,9 @@ class Call(Generic[R]):
 
     def draft(self) -> Draft:
         """Returns a checked draft of its message, with a new id."""
+        return self._outbox.fill(self._prepared(), new_id(), self.payload)
+
+    def _prepared(self) -> PreparedDraft:
         handler, given = self._handler, self.options
         options = MessageOptions(
             key=given.get("key"),
@@ -159,7 +162,7 @@ class Call(Generic[R]):
             labels=given.get("labels", ()),
             unique_for=handler.unique_for,
         )
-        return self._outbox.draft(handler.topic, self.payload, options, [routed(handler.route, given)])
+        return self._outbox.prepare(handler.topic, options, [routed(handler.route, given)])
 
     def handle(self, message: Message) -> Handle[R]:
         """Returns the handle of the stored call."""
@@ -174,6 +177,18 @@ class Call(Generic[R]):
         if messages is not None:
             return self.handle(messages[0])
         return handle_of(self._outbox, self._handler, draft.id, stored=False)
+
+
+def drafts(calls: Sequence[Call[Any]]) -> list[Draft]:
+    """Returns a checked draft of each call. What calls of one job have in common is checked once."""
+    prepared: dict[tuple[int, int], PreparedDraft] = {}
+    made: list[Draft] = []
+    for call, new in zip(calls, new_ids(len(calls)), strict=True):
+        common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
+        if (before := prepared.get(common)) is None:
+            before = prepared[common] = call._prepared()
+        made.append(call._outbox.fill(before, new, call.payload))
+    return made
 
 
 def routed(route: Route, given: CallOptions) -> Route:

@@ -24,6 +24,8 @@ from todoku.engine.publish import Encoded, encode
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 
 class Signature(Protocol):
     """How arguments are stored, and how a handler is called with them."""
@@ -54,6 +56,8 @@ class Arguments:
         self._extra = kinds.get(inspect.Parameter.VAR_KEYWORD)
         self._named = [each for each in hints.parameters if each is not self._extra]
         self._positional = [each.name for each in hints.parameters if each.kind in _POSITIONAL]
+        self._required = frozenset(each.name for each in self._named if each.default is each.empty)
+        self._is_plain = all(each.kind in _BY_NAME for each in hints.parameters)
         self._adapted: dict[str, Callable[[Any], Any]] = {}
         self._decode = decoder(self._record(), hints.name, hints.secrets)
         extra = self._extra
@@ -61,6 +65,27 @@ class Arguments:
 
     def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
         """As Signature.encoded."""
+        text = _encoded(self._document(args, kwargs), self._hints.name)
+        try:
+            if self._adapted or self._extra is not None:
+                self._arguments(text)
+            else:
+                self._decode(text)
+        except msgspec.ValidationError as error:
+            raise InvalidMessage(
+                f"{self._hints.name}: {describe(error)}", hint=f"it takes {self._hints.shape}"
+            ) from None
+        return Encoded(text)
+
+    def _document(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments by name, in the order of the parameters."""
+        if self._is_plain and len(args) <= len(self._positional):  # what `bind` returns, at a fifth of its cost
+            document = dict(zip(self._positional, args, strict=False))
+            for each in self._named[len(args) :] if kwargs else ():
+                if each.name in kwargs:
+                    document[each.name] = kwargs[each.name]
+            if len(document) == len(args) + len(kwargs) and self._required <= document.keys():
+                return document
         try:
             bound = self._hints.shape.bind(*args, **kwargs)
         except TypeError as error:
@@ -68,14 +93,7 @@ class Arguments:
         document = dict(bound.arguments)
         if self._extra is not None:
             document |= document.pop(self._extra.name, {})
-        text = _encoded(document, self._hints.name)
-        try:
-            self._arguments(text)
-        except msgspec.ValidationError as error:
-            raise InvalidMessage(
-                f"{self._hints.name}: {describe(error)}", hint=f"it takes {self._hints.shape}"
-            ) from None
-        return Encoded(text)
+        return document
 
     def caller(self, function: Callable[..., Any]) -> Callable[[Context], Any]:
         """As Signature.caller. Common shapes take a shorter way, because every attempt takes it."""

@@ -30,16 +30,20 @@ returning id, failures
 -- rest (I10). A row that another transaction is changing counts as such: it is neither overtaken nor waited for,
 -- because its cancellation may be waiting for this lane (H11). A row whose owner died is claimed alone, once it is the
 -- oldest (H6).
-with head as materialized (
-    select s.lane, d.id, h.lost, h.next_run_at, coalesce(h.runs, false) as runs
-      from json_each_text(:mosts::json) as s(lane, most)
+with first as materialized (
+    select s.lane, d.id
+      from (select lane::bigint, most::int from json_each_text(:mosts::json) as m(lane, most)) s
      cross join lateral (
         select id from todoku_delivery
-         where lane = s.lane::bigint and status <> 'aborted' order by id limit s.most::int) d
-      left join lateral (
-        select lost, next_run_at,
-               status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
-          from todoku_delivery where id = d.id and status <> 'aborted' limit 1 for update skip locked) h on true
+         where lane = s.lane and status <> 'aborted' order by id limit s.most) d
+), held as materialized (
+    select id, lost, next_run_at,
+           status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
+      from todoku_delivery
+     where id = any (array(select id from first)) and status <> 'aborted' for update skip locked
+), head as materialized (
+    select f.lane, f.id, h.lost, h.next_run_at, coalesce(h.runs, false) as runs
+      from first f left join held h on h.id = f.id
 ), next as materialized (
     select id, lost, next_run_at from (
         select *, bool_and(runs) over w and (row_number() over w = 1 or max(lost) over w = 0) as able
@@ -58,27 +62,38 @@ select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 
 -- name: settle_lanes
 -- The worker owns the lanes until this statement releases them, which it does once none of their deliveries is in
--- flight. A lane is due when its next row is; without one it is checked again in 20 ms, or dropped by the next
--- statement. Deliveries in flight are read once, from the small index of owned rows: a lane may have a hundred
--- thousand followers.
+-- flight. A lane is due when its next row is; without one it is checked again in 20 ms. With `drop`, lanes that end
+-- empty are left as they are and returned, for drop_empty_lanes in this transaction: one write less than a release
+-- before it. Their rows are locked. Deliveries in flight are read once, from the small index of owned rows: a lane may
+-- have a hundred thousand followers. They are not read at all if no head has been touched before (epoch 0): rows are
+-- claimed in order, so nothing behind such a head is in flight. The update finds lanes by their ids and takes no join,
+-- which could walk over all lanes; ids are sorted and unique, so the time of an id has the same place in its array.
 with flying as materialized (
     select distinct lane from (
         select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0) owned
      where lane = any (:lanes::bigint[])
+), seen as materialized (
+    select l.id, l.destination, b.busy, p.parks, :drop and head.next_run_at is null and not p.parks as ends,
+           coalesce(head.next_run_at, todoku_now() + interval '20 milliseconds') as ready_at
+      from todoku_lane l
+      left join lateral (select next_run_at, epoch from todoku_delivery d
+                          where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1) head on true
+     cross join lateral (select coalesce(head.epoch, 0) > 0 and l.id = any (array(select lane from flying)) as busy) b
+     cross join lateral (select l.parked or (l.id = any (:aborting::bigint[]) and not {skips}) as parks) p
+     where l.id = any (:lanes::bigint[]) and l.worker_id = :worker
+), kept as materialized (
+    select id, busy, parks, ready_at from seen where not ends order by id
+), released as (
+    update todoku_lane l
+       set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
+                           when l.id = any (:succeeding::bigint[]) then 0 else l.failures end,
+           parked = l.id = any (array(select id from kept where parks)),
+           worker_id = case when l.id = any (array(select id from kept where busy)) then l.worker_id end,
+           epoch = l.epoch + (l.id <> all (array(select id from kept where busy)))::int,
+           ready_at = (array(select ready_at from kept))[width_bucket(l.id, array(select id from kept))]
+     where l.id = any (array(select id from kept))
 )
-update todoku_lane l
-   set failures = case when l.id = any (:failing::bigint[]) then l.failures + 1
-                       when l.id = any (:succeeding::bigint[]) then 0 else l.failures end,
-       parked = l.parked or (l.id = any (:aborting::bigint[]) and not {skips}),
-       worker_id = case when busy then l.worker_id end,
-       epoch = l.epoch + (not busy)::int,
-       ready_at = coalesce(head.next_run_at, todoku_now() + interval '20 milliseconds')
-  from unnest(:lanes::bigint[]) as s(lane)
-  left join lateral (select next_run_at from todoku_delivery d
-                      where d.lane = s.lane and d.status <> 'aborted' order by d.id limit 1) head on true
- cross join lateral (select s.lane = any (array(select lane from flying)) as busy) b
- where l.id = s.lane and l.id = any (:lanes::bigint[]) and l.worker_id = :worker
-returning l.id, l.destination, head.next_run_at is null and not l.parked and not busy
+select id, destination from seen where ends
 
 -- name: try_lock_lanes
 -- Tries, never waits: if a publisher holds the lock, the lane stays.
@@ -87,14 +102,12 @@ select lane::bigint from json_each_text(:locks::json) as s(lane, destination_loc
    and pg_try_advisory_xact_lock(lane::bigint)
 
 -- name: drop_empty_lanes
--- The lanes' locks are held and this statement's snapshot is younger than they are: no row can be added meanwhile.
-with empty as materialized (
-    select l.id from unnest(:lanes::bigint[]) as s(lane)
-     cross join lateral (select id, worker_id, parked from todoku_lane where id = s.lane limit 1 for update) l
-     where l.worker_id is null and not l.parked
-       and not exists (select from todoku_delivery d where d.lane = s.lane and d.status <> 'aborted')
-)
-delete from todoku_lane where id = any (array(select id from empty))
+-- The lanes' locks and their rows' are held, and this statement's snapshot is younger than the locks: no delivery can
+-- be added meanwhile. Fenced by the owner; `is not distinct from` keeps the planner from the index of owners.
+delete from todoku_lane l
+ where l.id = any (:lanes::bigint[]) and l.worker_id is not distinct from :worker::uuid and not l.parked
+   and not exists (select from todoku_delivery d where d.lane = l.id and d.status <> 'aborted' offset 0)
+returning l.id
 
 -- name: refresh_lanes
 -- The next row of the lanes, and so their due time, may have changed. If a worker owns the lane, its settle computes

@@ -29,12 +29,56 @@ select queue, destination, gate, key
 
 -- name: publish
 -- One statement: a message without its deliveries cannot exist (I1). Times are the statement's (H19). NOTIFY takes a
--- lock of the whole server at commit, so it is sent only while a worker is recorded as idle.
+-- lock of the whole server at commit, so it is sent only while a worker is recorded as idle. What messages have in
+-- common is sent once, as a kind; of an array that no message needs, there are no rows, and its column is null.
 with draft as materialized (
-    select s.*, nextval('todoku_message_seq_seq') as seq
-      from json_to_recordset(cast(cast(:messages as text) as json))
-           as s(n int, id uuid, topic text, type text, key text, payload json, payload_bytes text,
-                content_type text, headers json, labels json, scope text, key_hash text, digest text)
+    select nextval('todoku_message_seq_seq') as seq, s.*
+      from rows from (unnest(cast(cast(:ids as text) as uuid[])), unnest(cast(cast(:kinds as text) as int[])),
+                      json_array_elements(cast(cast(:payloads as text) as json)),
+                      json_array_elements_text(cast(cast(:payloads_bytes as text) as json)),
+                      json_array_elements_text(cast(cast(:key_hashes as text) as json)),
+                      json_array_elements_text(cast(cast(:digests as text) as json)))
+           as s(id, kind, payload, payload_bytes, key_hash, digest)
+), message as (
+    insert into todoku_message (seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
+                                scope, key_hash, digest, created_at)
+    select draft.seq, draft.id, s.topic, s.type, s.key, case when draft.payload_bytes is null then draft.payload end,
+           decode(draft.payload_bytes, 'base64'), s.content_type, s.headers, s.labels, s.scope, draft.key_hash,
+           draft.digest, todoku_now()
+      from draft
+      join json_to_recordset(cast(cast(:common as text) as json))
+           as s(kind int, topic text, type text, key text, content_type text, headers json, labels json, scope text)
+           using (kind)
+), delivery as (
+    insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
+                                 next_run_at, expires_at, updated_at, reason)
+    select draft.seq, s.destination, s.queue, s.lane, s.gate, s.priority,
+           case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
+           coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
+           coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
+      from draft
+      join json_to_recordset(cast(cast(:legs as text) as json))
+           as s(kind int, destination text, queue text, lane bigint, gate bigint, priority int, max_attempts int,
+                timeout float8, delay float8, at float8, expires float8, dead text)
+           using (kind)
+     order by draft.seq
+)
+-- NOTIFY takes a lock of the whole server at commit, so notice is given only while a worker says that it sleeps.
+-- The flag is a sub-select: a plan made for `false` would be so cheap that every execution was planned anew.
+select date_part('epoch', todoku_now()),
+       (select count(pg_notify('todoku', ''))
+          from (select from todoku_worker
+                 where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
+
+-- name: publish_one
+-- As `publish`, for one message with one delivery: a record is read for a quarter less than arrays and kinds.
+with draft as materialized (
+    select nextval('todoku_message_seq_seq') as seq, s.*
+      from json_to_record(cast(cast(:draft as text) as json))
+           as s(id uuid, topic text, type text, key text, payload json, payload_bytes text, content_type text,
+                headers json, labels json, scope text, key_hash text, digest text, destination text, queue text,
+                lane bigint, gate bigint, priority int, max_attempts int, timeout float8, delay float8, at float8,
+                expires float8, dead text)
 ), message as (
     insert into todoku_message (seq, id, topic, type, key, payload, payload_bytes, content_type, headers, labels,
                                 scope, key_hash, digest, created_at)
@@ -44,21 +88,17 @@ with draft as materialized (
 ), delivery as (
     insert into todoku_delivery (message_seq, destination, queue, lane, gate, priority, status, max_attempts, timeout,
                                  next_run_at, expires_at, updated_at, reason)
-    select draft.seq, s.destination, s.queue, s.lane, s.gate, s.priority,
-           case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
-           coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
-           coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
-      from json_to_recordset(cast(cast(:deliveries as text) as json))
-           as s(n int, destination text, queue text, lane bigint, gate bigint, priority int, max_attempts int,
-                timeout float8, delay float8, at float8, expires float8, dead text)
-      join draft using (n)
-     order by n
+    select seq, destination, queue, lane, gate, priority, case when dead is null then 'pending' else 'aborted' end,
+           max_attempts, timeout, coalesce(to_timestamp(at), todoku_now()) + make_interval(secs => delay),
+           coalesce(todoku_now() + make_interval(secs => expires), 'infinity'), todoku_now(), dead
+      from draft
 )
 -- NOTIFY takes a lock of the whole server at commit, so notice is given only while a worker says that it sleeps.
+-- The flag is a sub-select: a plan made for `false` would be so cheap that every execution was planned anew.
 select date_part('epoch', todoku_now()),
        (select count(pg_notify('todoku', ''))
           from (select from todoku_worker
-                 where cast(:notify as boolean) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
+                 where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
 
 -- name: publish_labels
 -- Only appends, in the transaction that stored the messages, so no other transaction has rows of theirs. What is too long

@@ -56,21 +56,23 @@ select l.* from (
 -- are sorted and unique, so the epoch of an id has the same place in its array. A timed token is the epoch and, in its
 -- lower 31 bits, the milliseconds of the run (all set: unknown). Returns the tokens the worker does not own.
 with token as materialized (
-    select id::bigint, timed::bigint >> 31 as epoch, timed::bigint & 2147483647 as run
-      from json_each_text(:tokens::json) as s(id, timed) order by 1
+    select array(select unnest((:tokens::bigint[])[1:1])) as ids,
+           array(select unnest((:tokens::bigint[])[2:2])) as timed
 ), gone as (
     delete from todoku_delivery
-     where id = any (array(select id from token)) and worker_id = :worker
-       and epoch = (array(select epoch from token))[width_bucket(id, array(select id from token))]
+     where id = any ((select ids from token)::bigint[]) and worker_id = :worker
+       and epoch = ((select timed from token)::bigint[])[width_bucket(id, (select ids from token))] >> 31
     returning id, epoch, message_seq, destination, queue, attempts, replay_count
 ), done as (
     insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
                                 replay_count, worker_id, run_ms)
     select todoku_now(), id, epoch, message_seq, destination, queue, attempts, replay_count, :worker,
-           nullif((array(select run from token))[width_bucket(id, array(select id from token))], 2147483647)
+           nullif(((select timed from token)::bigint[])[width_bucket(id, (select ids from token))] & 2147483647,
+                  2147483647)
       from gone
 )
-select id from token where (select count(*) from gone) < :number and id <> all (array(select id from gone))
+select id from unnest((select ids from token)) as s(id)
+ where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
 -- name: settle_rest
 -- Fenced as settle_done. The failed attempt is written with its epoch in the same statement (H4), and with the
@@ -131,10 +133,11 @@ select a.delivery_id, a.epoch from unnest(:ids::bigint[]) as s(id)
 -- name: release
 -- Fenced; the attempt never started, so it is not counted (I4). A token works once: a repetition changes nothing.
 with held as materialized (
-    select d.id from json_each_text(:tokens::json) as s(id, epoch)
+    select d.id from unnest(array(select unnest((:tokens::bigint[])[1:1])),
+                            array(select unnest((:tokens::bigint[])[2:2]))) as s(id, epoch)
      cross join lateral (
         select id from todoku_delivery
-         where id = s.id::bigint and epoch = s.epoch::bigint and worker_id = :worker limit 1 for update) d
+         where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
 )
 update todoku_delivery d
    set status = case when cancel_requested then 'aborted' else 'pending' end,

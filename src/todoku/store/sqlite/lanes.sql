@@ -49,10 +49,10 @@ select id from next
 select 0
 
 -- name: settle_lanes
--- As PostgreSQL: the worker owns the lanes until none of their deliveries is in flight.
-select l.id, l.destination, not ({busy}) and not ({parks}) and not exists (
-           select 1 from todoku_delivery d where d.lane = l.id and d.lane is not null and d.status <> 'aborted')
-  from todoku_lane l where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker;
+-- As PostgreSQL: the worker owns the lanes until none of their deliveries is in flight, and with `drop` those that end
+-- empty are left for drop_empty_lanes.
+select l.id, l.destination from todoku_lane l
+ where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker and {ends};
 update todoku_lane as l
    set failures = case when l.id in (select value from json_each(:failing)) then l.failures + 1
                        when l.id in (select value from json_each(:succeeding)) then 0 else l.failures end,
@@ -62,7 +62,12 @@ update todoku_lane as l
        ready_at = coalesce((select d.next_run_at from todoku_delivery d indexed by todoku_delivery_lane
                              where d.lane = l.id and d.lane is not null and d.status <> 'aborted'
                              order by d.id limit 1), :now + 20000)
- where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker
+ where l.id in (select value from json_each(:lanes)) and l.worker_id = :worker and not ({ends})
+
+-- name: ends
+-- A fragment: the lane is to be dropped: nothing of it waits, is in flight, or blocks it.
+:drop and not ({busy}) and not ({parks}) and not exists (
+    select 1 from todoku_delivery d where d.lane = l.id and d.lane is not null and d.status <> 'aborted')
 
 -- name: busy
 -- A fragment: a delivery of the lane is in flight.
@@ -78,11 +83,13 @@ l.id in (select d.lane from todoku_delivery d indexed by todoku_delivery_owner
 select cast(key as integer) from json_each(:locks)
 
 -- name: drop_empty_lanes
--- In the transaction that emptied the lane, so no publisher can have added a row meanwhile.
+-- In the transaction that emptied the lane, so no publisher can have added a row meanwhile. Fenced by the owner;
+-- `+` keeps the planner from the index of owners.
 delete from todoku_lane
- where id in (select value from json_each(:lanes)) and worker_id is null and parked = 0
+ where id in (select value from json_each(:lanes)) and +worker_id = :worker and parked = 0
    and not exists (select 1 from todoku_delivery d
                     where d.lane = todoku_lane.id and d.lane is not null and d.status <> 'aborted')
+returning id
 
 -- name: refresh_lanes
 -- The next row of the lanes, and so their due time, may have changed. If a worker owns the lane, its settle computes
