@@ -9,8 +9,8 @@ KILLS ?= 50
 PAYMENTS ?= 200
 MESSAGES ?= 10000
 POSTGRES ?= debian
-# What another server could change: the store, its plans, locks and notices, transactions of callers, kills, settings.
-ON_POSTGRES ?= tests/conformance tests/plans tests/postgres tests/transactions tests/crash tests/engine/test_wakeup.py tests/engine/test_transactional.py
+# What another server could change: the store, its plans, locks and notices, transactions of callers, kills, settings, its log.
+ON_POSTGRES ?= tests/conformance tests/plans tests/postgres tests/transactions tests/crash tests/engine/test_wakeup.py tests/engine/test_transactional.py tests/capture/test_stream.py tests/capture/test_losses.py tests/capture/test_versions.py
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -26,7 +26,7 @@ RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash example example-users-chaos example-orders-chaos example-payments-show bench-store bench-engine bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-web show-web screenshots system-packages kafka opensearch node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -146,11 +146,25 @@ fuzz: setup ## hostile requests to every route, hostile answers of receivers, fo
 crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
 	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash
 
+capture-kills: setup ## TRANSACTIONS=20000 of a source while workers, daemon and servers are killed KILLS=100 times: lost, doubled, out of order?
+	TODOKU_TEST_CAPTURE_TRANSACTIONS=$(or $(TRANSACTIONS),20000) TODOKU_TEST_CAPTURE_KILLS=$(if $(filter command line environment,$(origin KILLS)),$(KILLS),100) \
+	  $(PY) -m $(RUNNER) -p no:xdist -s tests/capture/test_kills.py -k once_and_in_order
+
+projection-kills: setup opensearch ## DOCUMENTS=5000 change while workers, search server and database are killed KILLS=12 times: lost, doubled?
+	TODOKU_TEST_DOCUMENTS=$(or $(DOCUMENTS),5000) TODOKU_TEST_DOCUMENT_KILLS=$(if $(filter command line environment,$(origin KILLS)),$(KILLS),12) \
+	  $(PYTEST) tests/projections/test_kills.py
+
+bench: setup ## todoku beside its peers, in turns, into bench/RESULTS.md: ARGS="--quick", "--only pgqueuer,river", "--rows drain,bulk", "--rounds 1"
+	$(PY) -m bench.compare $(ARGS)
+
 bench-store: setup ## the store beside a bare SQL loop, one line per bar
 	$(PY) -m bench.store
 
 bench-engine: setup ## workers through the public API beside a bare SQL loop, one line per bar
 	$(PY) -m bench.engine
+
+bench-growth: setup ## what a message costs at 10,000 to 10,000,000 rows of history and backlog (GROWTH=--quick: up to 100,000)
+	$(PY) -m bench.growth $(GROWTH)
 
 bench-idle: setup ## an idle worker beside a bare NOTIFY loop, and what an idle daemon costs (BENCH_POSTGRES=dsn: your server)
 	$(PY) -m bench.idle
@@ -180,8 +194,11 @@ screenshots: setup ## take the pictures of the dashboard again, into docs/images
 bench-projection: setup opensearch ## events to OpenSearch through the daemon beside a bare `_bulk` loop, one line per bar
 	$(PY) -m bench.projection
 
+bench-capture: setup ## changes of a source into todoku beside a bare pgoutput reader; the source's own commits; lag beside polling
+	$(PY) -m bench.capture
+
 system-packages: ## as root on Debian: install what some tests want; elsewhere say what will be skipped
-	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql curl prometheus default-jre-headless maven nodejs npm chromium
+	@sh tests/support/packages.sh pgbouncer rabbitmq-server postgresql redis-server curl prometheus default-jre-headless maven nodejs npm chromium
 
 kafka: ## fetch the jars of a Kafka server for the tests, once, into .cache (needs java and mvn)
 	@if ls .cache/kafka/kafka_2.13-*.jar >/dev/null 2>&1; then \
@@ -205,6 +222,18 @@ opensearch: ## fetch the jars of an OpenSearch server for the tests, once, into 
 	    || echo "opensearch: could not be fetched; the tests on OpenSearch will be skipped"; \
 	else \
 	  echo "opensearch: needs java and mvn; the tests on OpenSearch will be skipped"; \
+	fi
+
+debezium: ## fetch the jars of Kafka Connect and Debezium for the tests, once, into .cache (needs java and mvn)
+	@if ls .cache/debezium/debezium-connector-postgres-*.jar >/dev/null 2>&1; then \
+	  echo "debezium: present"; \
+	elif command -v mvn >/dev/null 2>&1 && command -v java >/dev/null 2>&1; then \
+	  rm -rf .cache/debezium .cache/debezium.part; mkdir -p .cache; \
+	  mvn -B -q -f tests/support/debezium/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.cache/debezium.part" \
+	    && mv .cache/debezium.part .cache/debezium && echo "debezium: fetched" \
+	    || echo "debezium: could not be fetched; the test on Debezium will be skipped"; \
+	else \
+	  echo "debezium: needs java and mvn; the test on Debezium will be skipped"; \
 	fi
 
 node-clients: ## fetch QStash's client for Node and Cloudflare's workerd, which some tests drive, once, into .cache (needs node and npm)
@@ -244,5 +273,5 @@ lock: ## pin the requirements again, with hashes (needs uv: pip install uv)
 	$(UV_COMPILE) --upgrade --extra postgres --extra server --extra oidc --extra otel --extra encryption --extra jsonschema --extra sqlalchemy --extra django --extra flask --extra kafka --extra rabbitmq --extra nats --extra redis --extra sqs --extra pubsub --extra opensearch --extra elasticsearch --extra aws --extra gcp --extra vault --extra sentry -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml requirements/dev.in
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) $(FLOORS) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
+	rm -rf $(VENV) $(FLOORS) bench/.envs .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .fuzz .coverage htmlcov build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -49,6 +49,13 @@ def pytest_report_header() -> str:
     return f"seed: {SEED} (repeat with TODOKU_TEST_SEED={SEED})"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit of a slow test is for hangs, too: on a busy machine some take longer than what others are allowed."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))
+
+
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> None:
     random.seed(f"{SEED} {request.node.nodeid.partition('@')[0]}")

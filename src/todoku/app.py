@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
 from todoku.backend import open_database, printed_migrations
+from todoku.capture.captures import Capture, CaptureOptions, Captures
 from todoku.core.destination import Destination
 from todoku.core.ending import Event as End
 from todoku.core.ending import On
@@ -39,7 +40,7 @@ from todoku.engine.jobs.declarations import Declarations, Declare, DeclaredSched
 from todoku.engine.jobs.event import E, Event
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.hooks import EndingOptions, HookOptions
-from todoku.engine.jobs.job import Call, Job
+from todoku.engine.jobs.job import Call, Job, P, R
 from todoku.engine.jobs.options import EventOptions, JobOptions, PublishOptions, RouteOptions
 from todoku.engine.ledger import Answer, Block, Inbox, Ledger
 from todoku.engine.observability.sentry import wrap_handlers
@@ -60,9 +61,6 @@ from todoku.store.database import Migrated
 from todoku.store.store import Store
 
 __all__ = ["App", "PublishOptions", "load_settings", "new_id", "open_database", "printed_migrations"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class App:
@@ -90,9 +88,10 @@ class App:
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
         self.projections = Projections(declared)
+        self.captures = Captures(declared)
         self.sources = Sources(self.outbox)
-        self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.queues = Queues(self.store)
+        self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
             sender = Requests(settings, KeyRing(self.store, settings).keys)
@@ -114,6 +113,7 @@ class App:
         declare(self.store, self.plans)
         self.store.announce_hooks(self.registry.hooks)
         self.projections.announce()
+        self.captures.announce()
         return done
 
     def connect(self, database: str, *, schema: str | None = None) -> None:
@@ -163,8 +163,6 @@ class App:
         """Runs everything that is due and returns the number of settled attempts: for tests and scripts (async)."""
         return await self.worker(limit=limit).run(until_idle=True)
 
-    # -------------------------------------------------------------------------------- publish and enqueue
-
     @blocking("box")
     async def publish(
         self, event: str | Event, payload: object = None, *, tx: Any, **options: Unpack[PublishOptions]
@@ -175,8 +173,7 @@ class App:
         idempotency key returns the earlier message with `duplicate=True`; the same key with another payload raises
         IdempotencyConflict. `delay`, `at`: later. `expires`: seconds after which it is not sent. `priority`: 0 to 15.
         """
-        (message,) = await self.outbox.insert([self.declarations.draft(event, payload, options)], tx)
-        return message
+        return (await self.outbox.insert([self.declarations.draft(event, payload, options)], tx))[0]
 
     apublish = asynchronous(publish)
 
@@ -235,8 +232,6 @@ class App:
         return await in_thread(self.declarations.handle, id, destination)
 
     ahandle = asynchronous(handle)
-
-    # ------------------------------------------------------------------------------------ declarations
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Job[P, R]: ...
@@ -315,6 +310,10 @@ class App:
         `key`: the field of payloads that is the key of messages without one. The options are in ProjectionOptions.
         """
         return self.projections.declare(name, topics, key, to, options)
+
+    def capture(self, table: str, *, topic: str, key: str | Sequence[str], **how: Unpack[CaptureOptions]) -> Capture:
+        """Publishes the changes of a PostgreSQL table, ordered by `key`; `topic` may have {op}, {table}, {schema}."""
+        return self.captures.declare(table, topic, key, how)
 
     def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[TimedOptions]) -> Declare:
         """Calls a function by a cron expression on the clocks of `tz`: `@box.cron("0 9 * * *", tz="Asia/Tokyo")`.

@@ -22,7 +22,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     ("core",),
     ("store",),
-    ("engine", "destinations", "sources", "relay"),
+    ("engine", "destinations", "sources"),
+    ("capture",),
     ("shells",),
     ("backend",),
     ("app",),

@@ -15,21 +15,25 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.cli.program import Shop, rows, said
 from tests.daemon.running import KEPT
-from tests.support.world import SOMEBODY
+from tests.support.world import SOMEBODY, World
 from todoku.app import App
+from todoku.core.capture import table_rule
 from todoku.core.decision import Settlement
 from todoku.core.status import Status
 from todoku.daemon.banner import program
 from todoku.daemon.terminal import takes_colour
 from todoku.engine.http import api_tokens
+from todoku.store.capture_portions import Portion, TableProgress
 
 WIDTHS = (80, 100, 140)
 SCREENS = Path(__file__).parent / "screens"
@@ -43,7 +47,7 @@ REFUSED = (
 SHOWN = (
     "stats", "list", "list --status aborted", "list --status pending", "reasons", "workers", "show 2", "show 3",
     "show 4", "explain 1", "limits", "hooks", "tail --since 1d --for 0", "list --utc --limit 2",
-    "schedules", "tokens list", "--help",
+    "schedules", "tokens list", "capture list", "capture show main", "capture show billing", "--help",
 )  # fmt: skip
 
 
@@ -71,6 +75,7 @@ def fill(shop: Shop) -> None:
         world.store, SOMEBODY, name="the dashboard of the team", scopes=("operate",), lasts=90 * 24 * HOUR
     )
     world.store.limits.set("mail", SOMEBODY, of="queue", concurrency=2, rate=None, lasts=None)
+    capture(world, worker)
     world.reset_clock()
     box = App(world.url)
     later = datetime.now(UTC) + timedelta(hours=50.5)  # far enough, so that a slow machine does not change the screen
@@ -81,6 +86,28 @@ def fill(shop: Shop) -> None:
         )
     box.schedules.pause("nightly-report", by="ada", why="a test")
     box.close()
+
+
+def capture(world: World, worker: UUID) -> None:
+    """A capture that a worker reads, in the middle of a snapshot, and one that is stopped."""
+    kept = world.store.captures
+    rules = [table_rule("orders", "orders.{op}", "id"), table_rule("order_lines", "order_lines.{op}", ("id", "n"))]
+    fences = []
+    for place, name in enumerate(("main", "billing")):
+        kept.declare(name, rules if name == "main" else rules[:1], snapshot=True)
+        row = kept.take(name, worker)
+        assert row is not None
+        fences.append(fence := row.fence)
+        page = TableProgress(table="public.orders", position='["4711"]', copied=4711, expected=12000, phase="reading")
+        committed = time.time() - (4.1 + place) * HOUR
+        kept.store(fence, Portion(lsn=0x16B3748, committed_at=committed, page=page), notify=False)
+        kept.measure(fence, behind=1536 << 20 * place, retained=16 << 20 + 10 * place)
+        kept.set_state(name, "snapshot", fence=fence)
+    _, fence = fences
+    kept.warn(fence, ["the source has max_slot_wal_keep_size = -1: a reader that is away can fill its disk"])
+    why = "the slot lost its log (wal_status is lost): read the tables anew by `todoku capture snapshot billing`"
+    kept.set_state("billing", "stopped", reason="SLOT_LOST", why=why, fence=fence)
+    kept.release(fence)
 
 
 def _ended(status: Status, reason: str, error: str, delay: float = 0.0) -> Settlement:
@@ -115,7 +142,7 @@ def plain(text: str) -> str:
 def settled(text: str) -> str:
     """With the same ids and times in every run, each as long as it was."""
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "01234567-89ab-7cde-8f01-23456789abcd", text)
-    text = re.sub(r"todoku_[0-9a-f]{8}", "todoku_01234567", text)
+    text = re.sub(r"todoku_((?:main_|billing_)?)[0-9a-f]{8}", r"todoku_\g<1>01234567", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-01-31 12:00:00Z", text)
     return re.sub(r"^\d\d:\d\d:\d\d ", "12:00:00 ", text, flags=re.MULTILINE)
 

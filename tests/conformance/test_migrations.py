@@ -53,6 +53,7 @@ STEPS = [
     (15, "run_times"),
     (16, "causes"),
     (17, "projections"),
+    (18, "captures"),
 ]
 LATEST = STEPS[-1][0]
 ALL = tuple(version for version, _ in STEPS)

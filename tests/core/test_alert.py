@@ -35,7 +35,7 @@ from todoku.core.settings import read_settings
 DEFAULTS = {
     "dead_letters": 0, "dead_letter_age": 24 * 3600, "dead_letter_inflow": 0, "publish_failure_ratio": 0.01,
     "handler_error_ratio": 0.005, "retry_ratio": 0.01, "oldest_age": 60, "lag": 10_000, "stuck": 0, "e2e_p95": 10,
-    "queue_fallback": 0,
+    "queue_fallback": 0, "projection_stopped": 0, "capture_stopped": 0,
 }  # fmt: skip
 QUIET, REMIND = 60.0, 3600.0
 DEAD = Raised("dead_letters", 2.0, 0.0)

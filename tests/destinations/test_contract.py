@@ -182,7 +182,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_comes_back(kind: Kind, a
 async def test_what_takes_too_long_is_a_timeout(kind: Kind, address: str) -> None:
     """A broker that is stopped, not gone: it takes connections and says nothing."""
     await kind.declare(address)
-    destination: Any = kind.destination(address, send_timeout_ms=300)
+    destination: Any = kind.destination(address, send_timeout_ms=2_000)
     try:
         await arrives(destination, outgoing(1))
         with kind.service.stopped():

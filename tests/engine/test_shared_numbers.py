@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from todoku.engine.diagnostics.shared_numbers import join_flows, rate_of
+from tests.support.world import World
+from todoku.core.settings import Settings
+from todoku.engine.diagnostics.shared_numbers import SharedNumbers, join_flows, rate_of, without_last
+from todoku.engine.diagnostics.shared_values import SharedValues
 from todoku.store.rates import FlowPoint, Flows, PlaceFlow
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -28,6 +31,42 @@ def test_spans_are_joined_and_cut_to_the_last_ones() -> None:
         "both": (1, 1, 5, 6), "new": (0, 0, 7, 8), "old": (2, 3, 0, 0),
     }  # fmt: skip
     assert not found.exact
+
+
+def test_the_last_stretches_are_left_out() -> None:
+    found = without_last(flows(0, 3, PlaceFlow("q", "old", (1, 2, 3))), 2)
+    assert [point.at.minute for point in found.points] == [0]
+    assert found.places == (PlaceFlow("q", "old", (1,)),)
+
+
+def test_stretches_that_were_over_some_time_ago_are_not_read_again(world: World) -> None:
+    """A drain makes millions of rows in an hour: they are read once, not at every look."""
+    values = SharedValues()
+    numbers = SharedNumbers(world.store, Settings(), values)
+    ended = "update todoku_history set finished_at = finished_at - " + (
+        "interval '10 minutes'" if world.backend == "postgres" else "600000000"
+    )
+
+    def seen() -> list[int]:
+        values.clear()
+        return [point.succeeded for point in numbers.flows("minute").points]
+
+    settle(world, 3)
+    world.sql(ended)
+    before = seen()
+    assert sum(before) == 3
+    world.sql("delete from todoku_history")
+    settle(world, 2)
+    after = seen()
+    assert sum(after) == 5, "the old ones are remembered, the new ones are seen"
+    assert len(after) == 60
+    numbers.forget()
+    assert sum(seen()) == 2
+
+
+def settle(world: World, number: int) -> None:
+    world.publish(number)
+    world.settle(world.claim(world.worker(), number))
 
 
 @pytest.mark.parametrize(

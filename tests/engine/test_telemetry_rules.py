@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from todoku.core.alert import HOLDS, Thresholds
-from todoku.engine.observability.exposition import GAUGES, PROJECTION_GAUGES
+from todoku.engine.observability.exposition import CAPTURE_CHANGES, CAPTURE_GAUGES, GAUGES, PROJECTION_GAUGES
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "todoku.rules.yml"
@@ -64,7 +64,7 @@ def rules() -> list[Rule]:
 
 RECORDED = {rule.record: rule for rule in rules() if rule.record}
 ALERTS = {rule.labels["threshold"]: rule for rule in rules() if "threshold" in rule.labels}
-OF_PROJECTIONS = {rule.alert: rule for rule in rules() if rule.alert and "threshold" not in rule.labels}
+OF_ONE = {rule.alert: rule for rule in rules() if rule.alert and "threshold" not in rule.labels}
 
 
 def test_every_threshold_of_the_design_has_an_alert_with_its_default() -> None:
@@ -83,7 +83,7 @@ def test_the_daemon_and_prometheus_wait_equally_long_before_they_tell() -> None:
 
 
 def test_every_alert_says_what_happened_and_what_to_do() -> None:
-    for rule in (*ALERTS.values(), *OF_PROJECTIONS.values()):
+    for rule in (*ALERTS.values(), *OF_ONE.values()):
         assert rule.alert.startswith("Todoku"), rule
         assert rule.annotations.keys() == {"summary", "action"}, rule
         assert rule.labels["severity"] in ("warning", "critical"), rule
@@ -92,10 +92,12 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 def test_projections_have_the_same_thresholds_each_for_itself() -> None:
     """S2-26, S2-27, S2-34: lag and age by projection; the alerts of everything do not count them twice."""
     alerts = Thresholds()
-    assert f"> {alerts.lag:.0f} " in OF_PROJECTIONS["TodokuProjectionLag"].expr
-    assert f"> {alerts.oldest_age:.0f} " in OF_PROJECTIONS["TodokuProjectionBehind"].expr
-    for rule in OF_PROJECTIONS.values():
-        assert "{{ $labels.projection }}" in rule.annotations["summary"] + rule.annotations["action"], rule
+    assert f"> {alerts.lag:.0f} " in OF_ONE["TodokuProjectionLag"].expr
+    assert f"> {alerts.oldest_age:.0f} " in OF_ONE["TodokuProjectionBehind"].expr
+    for rule in (*OF_ONE.values(), ALERTS["projection_stopped"], ALERTS["capture_stopped"]):
+        kind = "capture" if "Capture" in rule.alert else "projection"
+        assert f"max by ({kind}) " in rule.expr or "todoku:projection_" in rule.expr
+        assert f"{{{{ $labels.{kind} }}}}" in rule.annotations["summary"] + rule.annotations["action"], rule
     for name in ("lag", "oldest_age"):
         assert '{projection=""}' in ALERTS[name].expr
 
@@ -114,8 +116,9 @@ LABELS = {metric.name: (metric.label, metric.known) for metric in COUNTERS} | di
 LABELS |= {f"{metric.name}_bucket": (metric.label, ()) for metric in HISTOGRAMS}
 
 
+LABELS |= dict.fromkeys((*CAPTURE_GAUGES, CAPTURE_CHANGES[0]), ("capture", ()))
 LABELS |= dict.fromkeys((*PROJECTION_GAUGES, "outbox_lag_events", "outbox_oldest_age_seconds"), ("projection", ()))
-FAMILIES = "outbox|idempo|idempotency|queue|destination|ingest|schedule|api|projection"
+FAMILIES = "outbox|idempo|idempotency|queue|destination|ingest|schedule|api|projection|capture"
 
 
 def metrics_of(expression: str) -> set[str]:
@@ -182,6 +185,6 @@ def test_alerts_fire_above_their_thresholds_and_not_below() -> None:
 
 def test_every_alert_is_tried_below_and_above_its_threshold() -> None:
     tried = RULES.with_suffix(".test.yml").read_text("utf-8")
-    for rule in (*ALERTS.values(), *OF_PROJECTIONS.values()):
+    for rule in (*ALERTS.values(), *OF_ONE.values()):
         assert f"alertname: {rule.alert}, eval_time" in tried, rule.alert
         assert re.search(rf"alertname: {rule.alert}\n|alertname=\"{rule.alert}\"", tried), rule.alert

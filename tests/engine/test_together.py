@@ -91,6 +91,27 @@ def test_whoever_waits_when_a_commit_ends_is_in_the_next_one(box: todoku.App, wo
     assert counted(box.telemetry)["outbox_publish_total{ok}"] == 81
 
 
+def test_a_caller_that_goes_on_at_once_is_in_the_next_commit(box: todoku.App, world: World) -> None:
+    async def run() -> None:
+        together = GroupCommit(box.outbox)
+
+        async def twice() -> None:
+            await together.put([drafted(box, 0)])
+            await together.put([drafted(box, 1)])
+
+        first = asyncio.create_task(twice())
+        await asyncio.to_thread(gate.reached.wait, 60)
+        second = asyncio.create_task(together.put([drafted(box, 2)]))
+        await asyncio.sleep(0)
+        gate.open.set()
+        await asyncio.gather(first, second)
+
+    with gated() as gate:
+        asyncio.run(run())
+    assert gate.commits == 2  # the one who waited did not start the next commit without the one who was answered
+    assert len(stored(world)) == 3
+
+
 def test_each_caller_gets_its_own_messages_in_its_own_order(box: todoku.App) -> None:
     mine = [[drafted(box, n) for _ in range(n)] for n in range(1, 6)]
     with gated() as gate:

@@ -30,6 +30,8 @@ ROUND = 128
 GROWTH = 128 << 10
 """Kilobytes by which a daemon may grow after its first rounds before that counts as a leak."""
 
+_EVENTS = re.compile(rb"\r\ncontent-type: text/event-stream", re.IGNORECASE)
+"""An answer that goes on for as long as its reader listens."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _NONCE = re.compile(rb"<\d+\.\d+\.\d+>(?:\d+>)?")
@@ -98,7 +100,7 @@ def send_again(target: Target, input: Input, tally: Tally) -> None:
 
 
 def send(target: Target, input: Input) -> bytes | None:
-    """Everything that was answered until the connection ended. None: it did not end."""
+    """Everything that was answered until the connection ended, or an event stream began. None: neither happened."""
     with connect(target.port) as connection:
         try:
             for segment in input.segments:
@@ -112,8 +114,8 @@ def send(target: Target, input: Input) -> bytes | None:
             pass  # the server hung up while more was sent: what it answered can still be read
         came = b""
         try:
-            while part := connection.recv(65_536):
-                came += part
+            while (part := connection.recv(65_536)) and not _EVENTS.search(came := came + part):
+                pass
         except TimeoutError:
             return None
         except ConnectionError:

@@ -17,6 +17,7 @@ import pydantic
 import pytest
 
 import todoku
+from tests.daemon.running import until
 from tests.encryption.conftest import new_key
 from tests.engine.test_telemetry import counted
 from tests.ingest.conftest import STRIPE, Poster, mounted
@@ -365,7 +366,12 @@ def test_one_line_a_request_says_what_became_of_it(box: todoku.App, poster: Post
     serve(box)
     answer = poster.send(body=event(note="canary"), **TRACE, **{"x-request-id": "req-9"})
     poster.post("stripe", event(), {"x-request-id": "req-10"})
-    first, second = [each for each in heard if each.name == "ingested"]
+
+    def lines() -> list[LogEvent]:
+        found = [each for each in heard if each.name == "ingested"]
+        return found if len(found) > 1 else []
+
+    first, second = until(lines, "both lines: they are written after the answers")
     assert first.fields.pop("latency_ms") > 0
     assert first.fields == {
         "correlation_id": "req-9", "trace_id": "a" * 32, "message_id": answer.headers["upstash-message-id"],

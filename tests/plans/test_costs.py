@@ -91,6 +91,7 @@ def test_no_plan_that_ran_has_a_disabled_node(postgres_url: str, situation: str)
     drive(store)
     look(store, database)
     database.publish_as_caller(publish(publishing(database), [plain_draft()]))
+    database.publish_as_caller(publish(publishing(database), [plain_draft(), plain_draft()]))
     store.close()
     wrong = {
         f"{query} ({mode})": found
@@ -99,7 +100,7 @@ def test_no_plan_that_ran_has_a_disabled_node(postgres_url: str, situation: str)
         if (found := disabled(plan))
     }
     assert wrong == {}
-    assert {"limits", "publish", *UNPINNED - {"ended_sampled", "history_days"}} <= {
+    assert {"limits", "publish", "publish_one", *UNPINNED - {"ended_sampled", "history_days"}} <= {
         query for query, _ in database.plans
     }
 

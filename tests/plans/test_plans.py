@@ -92,7 +92,7 @@ def keyed_drafts() -> list[Draft]:
 
 CLAIMED = {"message_pkey", "ledger_pkey"}
 INTENDED: dict[str, set[str]] = {
-    "claim": {"delivery_due", "delivery_pkey", *CLAIMED},
+    "claim": {"delivery_due", *CLAIMED},  # and the ctid of each row it has locked
     "claim_suspect": {"delivery_suspect", "delivery_pkey", *CLAIMED},
     "take_lanes": {"lane_due", "lane_pkey"},
     "claim_lane_rows": {"delivery_lane", "delivery_pkey", *CLAIMED},
@@ -161,8 +161,8 @@ PLACES = (
     ("take_lanes", "CTE due", "lane_due", LOCKED),
     ("take_gates", "CTE due", "gate_due", LOCKED),
     ("claim_gate_rows", "CTE due", "delivery_gate", LOCKED),
-    ("claim_lane_rows", "CTE head", "delivery_lane", FOUND),
-    ("claim_lane_rows", "CTE head", "delivery_pkey", LOCKED),
+    ("claim_lane_rows", "CTE first", "delivery_lane", FOUND),
+    ("claim_lane_rows", "CTE held", "delivery_pkey", ("LockRows",)),  # exactly what `first` found
     ("settle_done", "CTE gone", "delivery_pkey", DELETED),
     ("settle_rest", "CTE held", "delivery_pkey", LOCKED),
     ("settle_reservations", None, "ledger_pkey", LOCKED),

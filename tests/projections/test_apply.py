@@ -12,6 +12,7 @@ import todoku
 from tests.projections.library import ACT, MAPPINGS, Library
 from tests.projections.proxy import Proxy
 from todoku.core.projection import GENERATION
+from todoku.engine.projections import bulk
 
 
 def test_what_is_published_is_what_readers_find(library: Library) -> None:
@@ -127,8 +128,9 @@ def test_a_busy_server_gets_smaller_requests(url: str, server: str) -> None:
         library.close()
 
 
-def test_a_storm_of_429_is_waited_out(url: str, server: str) -> None:
+def test_a_storm_of_429_is_waited_out(url: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Projections: while the server takes nothing, events wait in the database, and are no dead letters."""
+    monkeypatch.setattr(bulk, "_PAUSE", 0.002)  # between two requests of an attempt: none of them is taken
     with Proxy(server, most_documents=0) as proxy:
         to = todoku.opensearch(f"storm{uuid4().hex[:8]}", url=proxy.url, mappings=MAPPINGS)
         library = Library(url, server, to=to, alias=to.alias, backoff=todoku.table(0.01)).set_up()

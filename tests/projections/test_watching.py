@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from tests.projections.library import ACT, Library
+from tests.support.command import PRELOADED, run_forked
+from tests.support.pack import Forks
 from tests.support.services import ROOT
 from todoku.engine.observability.exposition import PROJECTION_GAUGES, read_gauges, render
 
@@ -21,19 +24,37 @@ box = Library(os.environ["TODOKU_DATABASE"], os.environ["SEARCH"], alias=os.envi
 """
 
 
-def run(library: Library, home: Path, *words: str, status: int = 0) -> str:
-    """What `todoku projection …` prints."""
+class Run(Protocol):
+    """Runs `todoku projection …`, and returns what it prints."""
+
+    def __call__(self, library: Library, *words: str, status: int = 0) -> str: ...
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Forks]:
+    """A process that forks commands."""
+    forks = Forks((*PRELOADED, "tests.projections.library"))
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def run(commands: Forks, tmp_path: Path) -> Run:
+    (home := tmp_path / "home").mkdir()
     (home / "app.py").write_text(APP)
-    environ = {
-        "PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}/src:{ROOT}:{home}", "TODOKU_APP": "app:box",
-        "TODOKU_DATABASE": library.url, "SEARCH": library.server, "ALIAS": library.alias, "TODOKU_BY": "ada",
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "todoku", "projection", *words],
-        cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
+    number = count()
+
+    def todoku(library: Library, *words: str, status: int = 0) -> str:
+        environ = {
+            "PATH": os.environ["PATH"], "TODOKU_APP": "app:box", "TODOKU_DATABASE": library.url,
+            "SEARCH": library.server, "ALIAS": library.alias, "TODOKU_BY": "ada",
+        }  # fmt: skip
+        files = tmp_path / f"command {next(number)}"
+        done = run_forked(commands, files, ("projection", *words), cwd=home, environ=environ, stdin="")
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+
+    return todoku
 
 
 def test_the_metrics_of_projections_have_their_name_as_label(library: Library) -> None:
@@ -66,37 +87,37 @@ def shelf(sqlite_url: str, server: str) -> Library:
     return made
 
 
-def test_the_commands(shelf: Library, tmp_path: Path) -> None:
+def test_the_commands(shelf: Library, run: Run) -> None:
     """CLI: list, show, verify, rebuild, switch --back, the flag, drop, purge; what differs is exit status 1."""
-    (row,) = [json.loads(line) for line in run(shelf, tmp_path, "list", "--json").splitlines()]
+    (row,) = [json.loads(line) for line in run(shelf, "list", "--json").splitlines()]
     assert (row["name"], row["kind"], row["state"], row["lag_events"]) == ("documents", "search", "running", 0)
-    assert "3 documents compared, 0 differ" in run(shelf, tmp_path, "verify", "documents")
+    assert "3 documents compared, 0 differ" in run(shelf, "verify", "documents")
 
-    done = json.loads(run(shelf, tmp_path, "rebuild", "documents", "--why", "new mappings", "--json"))
+    done = json.loads(run(shelf, "rebuild", "documents", "--why", "new mappings", "--json"))
     assert (done["copied"], done["differences"], done["switched"]) == (3, 0, True)
-    shown = json.loads(run(shelf, tmp_path, "show", "documents", "--json"))
+    shown = json.loads(run(shelf, "show", "documents", "--json"))
     assert [index["role"] for index in shown["indexes"]] == ["kept", "live"]
     first = shown["indexes"][0]["index"]
-    assert f"readers see {first}" in run(shelf, tmp_path, "switch", "documents", "--back", "--why", "a test")
-    assert "readers on" in run(shelf, tmp_path, "switch", "documents", "--readers", "on", "--why", "a test")
+    assert f"readers see {first}" in run(shelf, "switch", "documents", "--back", "--why", "a test")
+    assert "readers on" in run(shelf, "switch", "documents", "--readers", "on", "--why", "a test")
     assert shelf.documents.flag() is True
 
     shelf.ask("DELETE", f"/{first}/_doc/d1?refresh=true")
-    assert "missing" in run(shelf, tmp_path, "verify", "documents", status=1)
+    assert "missing" in run(shelf, "verify", "documents", status=1)
     shelf.delete("d2")
     shelf.box.drain()
-    assert "removed 2 deleted" in run(shelf, tmp_path, "purge", "documents", "--older-than", "0")
-    assert done["index"] in run(shelf, tmp_path, "drop", "documents", "--index", done["index"], "--why", "a test")
-    assert "would" in run(shelf, tmp_path, "rebuild", "documents", "--dry-run")
-    assert first in run(shelf, tmp_path, "drop", "documents", "--all", "--why", "a test")
-    assert run(shelf, tmp_path, "list") == "no projections\n"
+    assert "removed 2 deleted" in run(shelf, "purge", "documents", "--older-than", "0")
+    assert done["index"] in run(shelf, "drop", "documents", "--index", done["index"], "--why", "a test")
+    assert "would" in run(shelf, "rebuild", "documents", "--dry-run")
+    assert first in run(shelf, "drop", "documents", "--all", "--why", "a test")
+    assert run(shelf, "list") == "no projections\n"
 
 
-def test_what_a_command_cannot_do_is_said(shelf: Library, tmp_path: Path) -> None:
-    run(shelf, tmp_path, "show", "nobody", status=1)
-    run(shelf, tmp_path, "switch", "documents", "--why", "nothing is ready", status=1)
-    run(shelf, tmp_path, "drop", "documents", "--why", "neither", status=2)
-    run(shelf, tmp_path, "switch", "documents", "--back", "--readers", "on", "--why", "both", status=2)
+def test_what_a_command_cannot_do_is_said(shelf: Library, run: Run) -> None:
+    run(shelf, "show", "nobody", status=1)
+    run(shelf, "switch", "documents", "--why", "nothing is ready", status=1)
+    run(shelf, "drop", "documents", "--why", "neither", status=2)
+    run(shelf, "switch", "documents", "--back", "--readers", "on", "--why", "both", status=2)
 
 
 def test_acts_are_audited(shelf: Library) -> None:

@@ -73,6 +73,69 @@ CREATE INDEX todoku_batch_done on todoku_batch (done_at) where done_at is not nu
 CREATE INDEX todoku_batch_due on todoku_batch (id)
     where done_at is null and open = 0 and ("on" = 'finished' or aborted = 0);
 
+CREATE TABLE todoku_capture (
+    name            text primary key,
+    slot            text not null,
+    publication     text not null,
+    state           text not null default 'starting'
+                    check (state in ('starting', 'snapshot', 'streaming', 'away', 'stopped')),
+    reason          text,
+    why             text,
+    state_at        integer not null,
+    owner           text,
+    owner_name      text,
+    epoch           integer not null default 0,
+    lsn             integer not null default 0,
+    newest_xid      integer,
+    system_id       text,
+    timeline        integer,
+    publication_oid integer,
+    generation      integer not null default 1,
+    behind_bytes    integer,
+    retained_bytes  integer,
+    measured_at     integer,
+    warnings        text not null default '[]',
+    changes         integer not null default 0,
+    committed_at    integer,
+    created_at      integer not null,
+    updated_at      integer not null
+) strict;
+
+CREATE TABLE todoku_capture_key (
+    key_set    integer not null,
+    key        text not null,
+    generation integer not null,
+    primary key (key_set, key)
+) strict, without rowid;
+
+CREATE INDEX todoku_capture_key_generation on todoku_capture_key (key_set, generation);
+
+CREATE TABLE todoku_capture_stage (
+    capture      text not null,
+    epoch        integer not null,
+    number       integer not null,
+    drafts       integer not null,
+    destinations text not null,
+    data         blob not null,
+    primary key (capture, epoch, number)
+) strict;
+
+CREATE TABLE todoku_capture_table (
+    capture      text not null,
+    table_name   text not null,
+    topic        text not null,
+    key_columns  text not null,
+    relation_oid integer,
+    snapshot     integer not null,
+    phase        text not null check (phase in ('waiting', 'reading', 'sweeping', 'done')),
+    position     text,
+    copied       integer not null default 0,
+    expected     integer not null default 0,
+    generation   integer not null,
+    key_set      integer not null unique,
+    primary key (capture, table_name)
+) strict;
+
 CREATE TABLE todoku_count (
     name       text primary key,
     counted_at integer not null,

@@ -29,6 +29,7 @@ from tests.support.serving import Server
 from tests.support.world import SOMEBODY
 from todoku.api.problem import problem_bytes
 from todoku.cli.main import cli
+from todoku.core.capture import TableRule
 from todoku.core.control_characters import encode_json, escape_controls
 from todoku.core.decision import Settlement
 from todoku.core.destination import Outgoing
@@ -95,6 +96,9 @@ def hostile_database(the_shop: Shop) -> tuple[int, str]:
     world.publish(2, to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, per_key=ONE)
     assert len(world.claim_gates(world.worker(name=HOSTILE), ONE)) == 1, "the key is at its limit"
     world.store.limits.set(HOSTILE, SOMEBODY, of="queue", concurrency=1, rate=None)
+    rule = TableRule(f"public.{HOSTILE}", HOSTILE, (HOSTILE,))
+    world.store.captures.declare(HOSTILE, [rule], snapshot=True)
+    world.store.captures.set_state(HOSTILE, "stopped", reason="BAD_STREAM", why=HOSTILE, fence=None)
     return claims[0].id, str(message.id)
 
 
@@ -115,14 +119,15 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
     "pause": ((HOSTILE, *BY), (f"other {HOSTILE}", *BY)),
     "resume": ((HOSTILE, *BY),),
     "publish": ((HOSTILE, "{{}}", "--to", "shop"),),
+    "capture": (("list",), ("show", HOSTILE), ("snapshot", HOSTILE, *BY)),
     "schedule": (("pause", HOSTILE, *BY), ("run", HOSTILE, *BY)),
 }
 """Commands that print names from outside, and how they are called here."""
 
 NOTHING_OF_OTHERS = {
-    "batch", "cancel", "clear", "copy", "dev", "dlq-rerun", "dlq-sync", "doctor", "edit", "encryption-keys", "enqueue",
-    "hooks", "migrate", "projection", "release-expired", "replay", "run", "schedules", "settings", "settle",
-    "signing-keys", "spool-forward", "tokens", "up", "users", "verify",
+    "batch", "cancel", "clear", "copy", "debezium-config", "dev", "dlq-rerun", "dlq-sync", "doctor", "edit",
+    "encryption-keys", "enqueue", "hooks", "migrate", "projection", "release-expired", "replay", "run", "schedules",
+    "settings", "settle", "signing-keys", "spool-forward", "tokens", "up", "users", "verify",
 }  # fmt: skip
 """They print numbers and ids, what was typed, or what is in the program; through `say` and tables like the others."""
 

@@ -27,6 +27,8 @@ CHECKED: dict[tuple[str, str], tuple[Any, Any, Any]] = {
     ("todoku_projection", "state"): ("running", "stopped", "running"),
     ("todoku_projection_index", "role"): ("live", "building", "kept"),
     ("todoku_projection_index", "phase"): ("", "filling", "ready"),
+    ("todoku_capture", "state"): ("starting", "away", "stopped"),
+    ("todoku_capture_table", "phase"): ("waiting", "reading", "done"),
 }
 """Columns that do not take everything."""
 

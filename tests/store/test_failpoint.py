@@ -17,6 +17,7 @@ import pytest
 import todoku
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.alert import Raised
+from todoku.core.capture import TableRule
 from todoku.core.ending import Following, NewBatch
 from todoku.core.errors import DatabaseUnavailable, InvalidSetting
 from todoku.core.limit import Limit
@@ -27,6 +28,7 @@ from todoku.engine.http.url_groups import EndpointName
 from todoku.engine.schedule import declared, stored
 from todoku.store import failpoint
 from todoku.store.batches import begin
+from todoku.store.capture_portions import Portion
 from todoku.store.deliveries import Filter
 from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, stop
 from todoku.store.projections import RebuildProgress
@@ -147,6 +149,24 @@ def keep_projections(world: World) -> None:
     kept.remove("documents", SOMEBODY)
 
 
+def keep_captures(world: World) -> None:
+    """Each write about captures once."""
+    kept = world.store.captures
+    kept.declare("main", [TableRule(table="public.orders", topic="orders", key=("id",))], snapshot=True)
+    taken = kept.take("main", world.worker())
+    assert taken is not None
+    fence = taken.fence
+    oids = {"public.orders": 2}
+    kept.begin(fence, system_id="1", timeline=1, publication_oid=1, relation_oids=oids, lsn=1, generation=1)
+    kept.set_state("main", "streaming", fence=fence)
+    kept.stage(fence, 0, world.drafts())
+    kept.store(fence, Portion(lsn=2), notify=False)
+    kept.measure(fence, behind=0, retained=0)
+    kept.release(fence)
+    kept.restart("main", None, SOMEBODY)
+    kept.drop("main", SOMEBODY)
+
+
 def everything(world: World) -> None:
     """Each write of the store once."""
     store, worker = world.store, world.worker()
@@ -191,6 +211,7 @@ def everything(world: World) -> None:
     keep_http(world)
     keep_people(world)
     keep_projections(world)
+    keep_captures(world)
     (alert,) = store.alerts.take({"dead_letters": Raised("dead_letters", 2, 1)}, ["mail"], quiet=0, remind=60)
     store.alerts.record_sent(alert, remind=60)
     store.data_keys.rewrap("2026-11", lambda _: None, SOMEBODY)

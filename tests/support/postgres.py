@@ -112,7 +112,8 @@ def start(home: Path, options: str, version: str = VERSION) -> str:
 def start_again(home: Path) -> None:
     """Start the server of the cluster in `home`, on the data it has and with the options it was first started with."""
     data, options = home / "data", (home / "options").read_text()
-    _control(home, "-w", "-l", data / "log", "-o", f"{options} -c listen_addresses= -k {data}", "start")
+    # The options come last: a server that is to be reached by TCP has its address there.
+    _control(home, "-w", "-l", data / "log", "-o", f"-c listen_addresses= -k {data} {options}", "start")
 
 
 def stop_at_once(home: Path) -> None:

@@ -30,7 +30,7 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA_JARS = ROOT / ".cache" / "kafka"
 OPENSEARCH_JARS = ROOT / ".cache" / "opensearch"
-PATIENCE = 90.0
+PATIENCE = 240.0
 """How long a server may take to come up on a busy machine."""
 
 

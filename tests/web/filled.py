@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.app import App
+from todoku.core.capture import TableRule
 from todoku.core.outcome import Traceback
+from todoku.store.capture_portions import Phase, Portion, TableProgress
 from todoku.store.deliveries import Filter
+from todoku.store.projections import RebuildProgress
 from todoku.web.page import WebPage
 from todoku.web.site import PAGES
 
@@ -59,7 +64,39 @@ def fill(world: World, box: App) -> None:
     world.store.queues.pause(HOSTILE, SOMEBODY, paused=True)
     box.route("report.due", to="warehouse")
     box.schedules.add("reports & <b>more</b>", "report.due", {}, every=3600, by=HOSTILE, why=UNPRINTABLE)
+    project(world)
+    capture(world, worker)
     box.deliveries.bulk_acts.start("replay", Filter(reason="HTTP_5XX"), SOMEBODY, rate=0.001)
+
+
+def project(world: World) -> None:
+    """Fills in projections: one that is rebuilt, one that is stopped."""
+    kept = world.store.projections
+    kept.declare("documents", "search", "documents-1")
+    building = kept.begin_rebuild("documents", lambda generation: f"{HOSTILE}-{generation}", SOMEBODY).of("building")
+    assert building is not None
+    progress = RebuildProgress(phase="filling", position="k", copied=40, expected=100, rejected=3)
+    kept.advance("documents", building, progress)
+    kept.declare("a <b>more</b>", "search", "more-1")
+    kept.stop("a <b>more</b>", UNPRINTABLE)
+
+
+def capture(world: World, worker: UUID) -> None:
+    """Fills in captures: one in the middle of its snapshots, one that is stopped, with a table of a hostile name."""
+    kept = world.store.captures
+    phases: tuple[Phase, ...] = ("waiting", "reading", "sweeping", "done")
+    rules = [TableRule(f"public.{phase}", f"{phase}.{{op}}", ("id", "n")) for phase in phases]
+    kept.declare("main", rules, snapshot=True)
+    kept.declare("a <b>more</b>", [TableRule(f"public.{HOSTILE}", "t", (HOSTILE,))], snapshot=False)
+    for name in ("main", "a <b>more</b>"):
+        row = kept.take(name, worker)
+        assert row is not None
+        for lsn, phase in enumerate(phases, start=1):
+            page = TableProgress(table=f"public.{phase}", position="k", copied=40, expected=100, phase=phase)
+            kept.store(row.fence, Portion(lsn=lsn, committed_at=time.time(), page=page), notify=False)
+        kept.measure(row.fence, behind=1536, retained=3 << 30)
+        kept.warn(row.fence, [UNPRINTABLE])
+    kept.set_state("a <b>more</b>", "stopped", reason="SLOT_LOST", why=UNPRINTABLE, fence=None)
 
 
 def paths(world: World, box: App, pages: tuple[WebPage, ...] = PAGES) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -62,9 +63,9 @@ def test_a_selection_is_deleted_with_and_without_javascript(
         expect(page.locator("h1")).to_have_text("Delete: 2 deliveries")
         confirm(page, "junk")
         page.wait_for_url(re.compile("/acts/[0-9a-f-]{36}$"))
-        if not script:  # nothing else brings the page up to date
-            page.wait_for_timeout(1500)
-            page.reload()
+        deadline = time.monotonic() + 60
+        while not script and page.locator(".state").inner_text() != "finished" and time.monotonic() < deadline:
+            page.reload()  # nothing else brings the page up to date
         expect(page.locator(".state")).to_have_text("finished")
     assert [row.id for row in world.deliveries(status="aborted")] == [second]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
@@ -13,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from todoku.api.body import BODY_TIMEOUT, BODY_TIMEOUT_STATE
 from todoku.api.problem import ErrorResponse, error_response, problem_response
 from todoku.engine.observability.log import Log
+from todoku.engine.random_bytes import random_16
 
 _ACCEPTABLE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+/=@~-]{0,127}")
 _STATE: Final = "todoku_request_id"
@@ -68,7 +68,7 @@ def request_id_from(headers: Iterable[tuple[bytes, bytes]]) -> str:
     for name, value in headers:
         if name == b"x-request-id" and _ACCEPTABLE.fullmatch(value):
             return str(value.decode("ascii"))
-    return os.urandom(16).hex()
+    return random_16().hex()
 
 
 def handle_error(error: Exception, request_id: str, method: str, path: str) -> ErrorResponse:

@@ -8,7 +8,9 @@ from typing import Final
 import click
 
 from todoku.cli.batches import batch, hooks
+from todoku.cli.captures import capture
 from todoku.cli.database import copy_command, doctor, migrate, verify
+from todoku.cli.debezium import debezium_config
 from todoku.cli.deliveries import explain, ledger, list_, reasons, search, stats, tail
 from todoku.cli.edit import edit
 from todoku.cli.encryption_keys import encryption_keys
@@ -35,10 +37,11 @@ SECTIONS: Final = {
     ),
     "Act; what you change is audited, with your name and reason": (
         *(publish, enqueue, replay, edit, cancel, settle, clear),
-        *(limit, pause, resume, release_expired, schedule, projection, dlq_sync, dlq_rerun, spool_forward),
+        *(limit, pause, resume, release_expired, schedule, projection, capture),
+        *(dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),
-    "Set up": (migrate, copy_command, tokens, users, signing_keys, encryption_keys),
+    "Set up": (migrate, copy_command, tokens, users, signing_keys, encryption_keys, debezium_config),
 }
 """Every command, in the order of `todoku --help`."""
 

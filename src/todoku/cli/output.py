@@ -141,18 +141,21 @@ _GAP: Final = "  "
 ROUTE: Final = "topic → destination"
 _LEAST: Final = {
     ROUTE: len(ROUTE), "topic": 12, "destination": 12, "reason": 8, "error": 20, "payload": 16, "told": 20, "name": 14,
-    "when": 8, "scopes": 12, "key": 8,
+    "when": 8, "scopes": 12, "key": 8, "reader": 12, "table": 12,
 }  # fmt: skip
 """How narrow these columns may become. All others, such as ids, are never cut."""
 
-_GROWING: Final = (("error", "told"), (ROUTE, "destination", "topic", "name", "reason", "when", "scopes", "key"))
+_GROWING: Final = (
+    ("error", "told"),
+    (ROUTE, "destination", "topic", "name", "reason", "when", "scopes", "key", "reader", "table"),
+)
 _ENOUGH: Final = 32
 """Errors get this much first, before a payload has any; then names what they need, errors the rest, payloads what is
 left."""
 
 _FIRST_TO_LEAVE: Final = (
     *("payload", "first", "local", "started", "alive", "missed", "last", "last_used_at", "revoked_at", "created_at"),
-    *("example", "queue", "tz", "created"),
+    *("example", "queue", "tz", "created", "snapshots_done", "committed_at", "tables", "retained_bytes", "reader"),
 )  # fmt: skip
 """Columns that leave a terminal that is too narrow for them, in this order."""
 

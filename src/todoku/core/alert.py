@@ -19,7 +19,7 @@ from todoku.core.msgspec_warmup import warm_up
 
 Name = Literal[
     "dead_letters", "dead_letter_age", "dead_letter_inflow", "publish_failure_ratio", "handler_error_ratio",
-    "retry_ratio", "oldest_age", "lag", "stuck", "e2e_p95", "queue_fallback",
+    "retry_ratio", "oldest_age", "lag", "stuck", "e2e_p95", "queue_fallback", "projection_stopped", "capture_stopped",
 ]  # fmt: skip
 
 
@@ -38,6 +38,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     stuck: float | None = 0.0
     e2e_p95: float | None = 10.0
     queue_fallback: float | None = 0.0
+    projection_stopped: float | None = 0.0
+    capture_stopped: float | None = 0.0
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     stuck: float | None = None
     e2e_p95: float | None = None
     queue_fallback: float | None = None
+    projection_stopped: float | None = None
+    capture_stopped: float | None = None
 
 
 NAMES: Final[tuple[Name, ...]] = Name.__args__  # type: ignore[attr-defined]
@@ -213,6 +217,8 @@ _TEXTS: Final[dict[Name, tuple[str, str]]] = {
     "stuck": ("{0:.0f} deliveries are held too long, or by a dead worker", "todoku workers, todoku release-expired"),
     "e2e_p95": ("one delivery in twenty takes {1} or longer", "todoku stats"),
     "queue_fallback": ("{0:.0f} messages could not be queued and took the fallback", "is the queue reachable?"),
+    "projection_stopped": ("{0:.0f} projections are stopped", "todoku projection list, then show or rebuild"),
+    "capture_stopped": ("{0:.0f} captures are stopped, or their source is away", "todoku capture list, then show"),
 }
 
 

@@ -16,6 +16,7 @@ TodokuError
 ├── InvalidAct              the operation cannot be done as requested; nothing was changed
 │   └── NotThere            its object does not exist
 ├── CannotStart             a daemon cannot start: its port or file is in use, or a package is not installed
+├── CaptureError            a capture cannot go on: its stream cannot be read, or a table cannot be captured
 ├── QueueUnavailable        a remote queue did not answer in time; whether it has the message is unknown
 ├── QueueRefused            a remote queue refused the request
 ├── TransactionError        the call cannot join the transaction of `tx=`
@@ -117,6 +118,14 @@ class NotThere(InvalidAct, LookupError):
 
 class CannotStart(TodokuError):
     """A daemon cannot start: its port or file is in use, or a package is not installed."""
+
+
+class CaptureError(TodokuError):
+    """A capture cannot go on; `reason` is one of `todoku.core.capture.Reason`."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "BAD_STREAM") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class QueueUnavailable(TodokuError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -22,9 +24,13 @@ from todoku.engine.context import Context
 from todoku.engine.encryption.secret_headers import with_secrets
 from todoku.engine.jobs.decoders import Schemas
 
-__all__ = ["SEND_BATCH", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
+__all__ = ["SEND_BATCH", "Companion", "Destination", "Outgoing", "Registry", "Run", "Target", "outgoing"]
 
 Run = Literal["loop", "thread", "process"]
+
+Companion = Callable[[Callable[[], UUID], threading.Event], None]
+"""Runs until the event is set. The function returns the worker's present id, which changes when its lease is lost. An
+exception ends the worker."""
 
 SEND_BATCH: Final = 32
 """Messages that a batching destination gets in one call, at most."""
@@ -78,6 +84,8 @@ class Registry:
         self.duties: list[Callable[[], object]] = []
         """What the workers do beside their own maintenance, at the interval of a reclaim. It may run in several workers
         at once."""
+        self.companions: list[Companion] = []
+        """What runs beside each worker that does not end when it is idle, in a thread each, while it takes work."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:

@@ -38,6 +38,8 @@ OPERATIONS: Final = frozenset(
     | {"record_audit", "user", "session", "request_drain", "request_stacks", "answer_stacks", "clear_stacks"}
     | {"declare_projection", "admit_projection", "acknowledge_projection", "reject_projection", "stop_projection"}
     | {"set_projection", "begin_rebuild", "advance_rebuild", "switch_projection", "drop_projection"}
+    | {"declare_capture", "take_capture", "release_capture", "begin_capture", "set_capture", "store_capture"}
+    | {"stage_capture", "measure_capture", "restart_capture", "drop_capture"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

@@ -77,11 +77,14 @@ class RateStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def flows(self, *, since: datetime, until: datetime, width: int) -> Flows:
-        """What happened in each `width` seconds from `since` to `until`, both on its multiples. Cost: bounded."""
+    def flows(self, *, since: datetime, until: datetime, width: int, rate: float = 0.0) -> Flows:
+        """What happened in each `width` seconds from `since` to `until`, both on its multiples. Cost: bounded.
+
+        `rate`: at least so many a second succeeded, if the caller knows; a burst is sampled then, and not counted.
+        """
         starts = range(int(since.timestamp()), int(until.timestamp()), width)
         # The blocks of a span are found by a BRIN index, which is read by a bitmap.
-        places, exact = self._database.read(lambda tx: _succeeded(tx, since, until, width, starts), pinned=False)
+        places, exact = self._database.read(lambda tx: _succeeded(tx, since, until, width, starts, rate), pinned=False)
 
         def rest(tx: Tx) -> tuple[list[int], dict[int, _Failed]]:
             return _arrived(tx, [*starts, starts.stop]), _failed(tx, starts, width)
@@ -112,9 +115,10 @@ def _arrived(tx: Tx, edges: Sequence[float]) -> list[int]:
 
 
 def _succeeded(
-    tx: Tx, since: datetime, until: datetime, width: int, starts: Sequence[int]
+    tx: Tx, since: datetime, until: datetime, width: int, starts: Sequence[int], rate: float
 ) -> tuple[tuple[PlaceFlow, ...], bool]:
-    ((of_days, about),) = tx.rows("ended_size", since=since, until=until)
+    ((of_days, even),) = tx.rows("ended_size", since=since, until=until)
+    about = max(even, rate * (until - since).total_seconds())
     exact = about <= _COUNTED
     if exact:
         found = tx.rows("ended", since=since, until=until, width=width)

@@ -250,8 +250,13 @@ def _count_succeeded(tx: Tx) -> tuple[int, int, bool]:
     return int(all) - of_hooks, of_hooks, all <= COUNTED_EXACTLY
 
 
-def _windows(tx: Tx, first: int, last: int, draw: Callable[[], float]) -> list[dict[str, float]]:
-    """Windows by which the id range is sampled: a hundredth of it, with the weight of a row in each."""
+def _windows(tx: Tx, first: int | None, last: int | None, draw: Callable[[], float]) -> list[dict[str, float]]:
+    """Windows by which the id range is sampled: a hundredth of it, with the weight of a row in each.
+
+    None where the database samples blocks by itself (PostgreSQL).
+    """
+    if first is None or last is None:
+        return []
     return [_window(low, high, draw()) for low, high in _pieces(tx, first, last)]
 
 

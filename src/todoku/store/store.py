@@ -16,6 +16,7 @@ from todoku.store.alerts import AlertStore
 from todoku.store.attempts import AttemptStore
 from todoku.store.audit import AuditStore
 from todoku.store.batches import BatchStatus, read_status
+from todoku.store.captures import CaptureStore
 from todoku.store.claims import ClaimStore
 from todoku.store.data_keys import DataKeyStore
 from todoku.store.database import Database, Facts, Listener, Migrated, run_steps
@@ -156,6 +157,11 @@ class Store:
     def projections(self) -> ProjectionStore:
         """Projections: their indexes, their writers and their lag."""
         return ProjectionStore(self.database)
+
+    @cached_property
+    def captures(self) -> CaptureStore:
+        """Captures: their tables, their readers and their positions."""
+        return CaptureStore(self.database)
 
     @cached_property
     def destinations(self) -> DestinationStore:

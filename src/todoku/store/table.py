@@ -30,6 +30,7 @@ NOT_COPIED: Final = {
     "todoku_worker": "a lease is valid in one database; deliveries of ended leases are reclaimed in the target, too",
     "todoku_count": "a cache: counted again",
     "todoku_projection_writer": "an acknowledgement of a worker, which holds a lease in one database",
+    "todoku_capture_stage": "a part of a source transaction that is not stored yet; the next reader reads it again",
     "todoku_session": "browsers sign in again: the target may have another address",
     "todoku_copy": "the progress of an unfinished copy; removed when it has finished",
 }

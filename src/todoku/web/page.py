@@ -119,12 +119,20 @@ async def _serve(declared: WebPage, view: View, request: Request, rendering: Ren
         return _redirect(view.prefix + answer.path, answer.flash)
     if wants_json(request):
         return Response(encode_json(answer.value), answer.status, NO_STORE, "application/json")
+    if is_live(request) and answer.for_all:
+        text = await asyncio.to_thread(rendering.live_page, answer, view, route_path(request))
+        return Response(text, answer.status, PAGE_HEADERS, "text/html")
     flash = unquote(request.cookies.get(FLASH_COOKIE, ""))[:_LONGEST_FLASH]
     text = await asyncio.to_thread(rendering.page, answer, view, route_path(request), flash)
     response = Response(text, answer.status, PAGE_HEADERS, "text/html")
-    if flash and "x-todoku-live" not in request.headers:
+    if flash and not is_live(request):
         response.delete_cookie(FLASH_COOKIE)
     return response
+
+
+def is_live(request: Request) -> bool:
+    """Returns whether an open page asks for its live regions again."""
+    return "x-todoku-live" in request.headers
 
 
 def error_page(error: Exception, request: Request, viewer: Viewer | None, rendering: Rendering) -> Response:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from cachetools import LRUCache
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context, select_autoescape
 from jinja2.runtime import Context
 from markupsafe import Markup
 
 from todoku.api.auth import Access
 from todoku.api.problem import ErrorResponse
+from todoku.core.byte_size import format_bytes
 from todoku.core.control_characters import escape_controls
 from todoku.core.scope import Scope
 from todoku.web import charts
@@ -25,6 +28,8 @@ from todoku.web.viewer import Viewer
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 _NO_VIEWER: Final = Viewer("", ())
+_LIVE_PAGES: Final = 64
+"""Documents of live fetches that are kept: pages, by language and prefix."""
 
 
 class NavigationItem(msgspec.Struct, frozen=True):
@@ -41,6 +46,8 @@ class Rendering:
 
     def __init__(self, assets: Assets, navigation: tuple[NavigationItem, ...], title: str = "") -> None:
         self._title, self._assets, self._navigation = title, assets, navigation
+        self._live: LRUCache[tuple[str, ...], tuple[Any, str]] = LRUCache(_LIVE_PAGES)
+        self._live_lock = threading.Lock()
         self._environment = environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=select_autoescape(default=True, default_for_string=True),
@@ -52,6 +59,7 @@ class Rendering:
         )
         environment.globals.update(languages=LANGUAGES, charts=charts)
         environment.filters.update(number=_number, pretty=_pretty, lines=_lines, ago=_ago_filter, span=_span_filter)
+        environment.filters["bytes"] = format_bytes
 
     def page(self, answer: PageAnswer, view: View, path: str, flash: str = "") -> str:
         """Returns the document of an answer."""
@@ -59,6 +67,19 @@ class Rendering:
         # As values, not as `globals=`: a loaded template is shared by threads, and with it they would be.
         template = self._environment.get_template(answer.template)
         return template.render(around | answer.more, value=answer.value, view=view, flash=flash)
+
+    def live_page(self, answer: PageAnswer, view: View, path: str) -> str:
+        """Returns the document of a live fetch that is the same for all viewers: rendered once for a value.
+
+        It is rendered without a viewer, so that nothing of one viewer can reach another.
+        """
+        name = (view.language, view.prefix, path, *(f"{name}={value}" for name, value in view.query.items()))
+        with self._live_lock:
+            found = self._live.get(name)
+            if found is None or found[0] is not answer.value:
+                text = self.page(answer, msgspec.structs.replace(view, viewer=_NO_VIEWER), path)
+                found = self._live[name] = (answer.value, text)
+        return found[1]
 
     def error(
         self, error: ErrorResponse, viewer: Viewer | None, *, language: str, prefix: str, path: str, request_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -54,7 +55,10 @@ class Streams:
 
 
 async def _tick() -> AsyncIterator[str]:
+    """Yields a tick at the same moments for all pages, so that their fetches share one reading and one rendering."""
     yield "retry: 3000\n\n"
+    ticked = time.monotonic() // TICK
     while True:
-        await asyncio.sleep(TICK)
+        ticked = max(ticked + 1, time.monotonic() // TICK)
+        await asyncio.sleep(max(0.0, ticked * TICK - time.monotonic()))
         yield "event: tick\ndata:\n\n"

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from todoku.api.admin import (
     acts,
+    captures,
     deliveries,
     diagnostics,
     endpoints,
     message_acts,
     messages,
     overview,
+    projections,
     queues,
     schedules,
     search,
@@ -43,6 +45,8 @@ TABLE: Final[tuple[Operation, ...]] = (
     *search.OPERATIONS,
     *queues.OPERATIONS,
     *schedules.OPERATIONS,
+    *captures.OPERATIONS,
+    *projections.OPERATIONS,
     *endpoints.OPERATIONS,
     *workers.OPERATIONS,
     *statistics.OPERATIONS,

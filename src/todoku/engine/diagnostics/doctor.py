@@ -77,6 +77,8 @@ def examine(store: Store, settings: Settings) -> Iterator[Finding]:
     yield from _check_leases(store, settings)
     yield from _check_destinations(store, settings)
     yield from _check_schedules(store, settings)
+    yield from _check_projections(store)
+    yield from _check_captures(store)
     yield _check_history(facts)
     yield from _check_dead_letters(store)
     newest = store.data_keys.samples()
@@ -210,6 +212,31 @@ def _check_schedules(store: Store, settings: Settings) -> Iterator[Finding]:
             yield Finding("warn", "schedules", text, "check that a worker is alive and enabled")
     if rows and not found:
         yield Finding("ok", "schedules", f"{len(rows)}, none of them overdue")
+
+
+def _check_projections(store: Store) -> Iterator[Finding]:
+    for row in store.projections.list():
+        if row.state == "stopped":
+            todo = f"todoku projection rebuild {row.name}"
+            yield Finding("problem", "projections", f"{row.name} is stopped: {row.why or 'not said'}", todo)
+
+
+def _check_captures(store: Store) -> Iterator[Finding]:
+    rows, found = store.captures.list(), False
+    for row in rows:
+        todo = f"todoku capture show {row.name}"
+        for warning in row.warnings:
+            yield Finding("warn", "captures", f"{row.name}: {warning}", todo)
+        if row.state in ("away", "stopped"):
+            found = True
+            text = f"{row.name} is {row.state}, {row.reason or 'for no known reason'}: {row.why or 'not said'}"
+            yield Finding("problem" if row.is_down else "warn", "captures", text, todo)
+        elif not row.owned:
+            found = True
+            text = f"no worker reads {row.name}, and its source keeps its log until one does"
+            yield Finding("warn", "captures", text, "run a worker whose App declares it, or: todoku capture drop")
+    if rows and not found:
+        yield Finding("ok", "captures", f"{len(rows)}, each read by a worker")
 
 
 def _check_history(facts: Facts) -> Finding:

@@ -31,6 +31,9 @@ Per = Literal["minute", "hour"]
 _WIDTHS: Final[dict[Per, tuple[int, int]]] = {"minute": (60, 60), "hour": (3600, 48)}
 """Seconds of a stretch, and how many stretches there are."""
 
+_LATE: Final = 2
+"""So many stretches before the present one are read again: a commit may come after its own time."""
+
 _SUCCESSES: Final = 1_000
 _FAILURES: Final = 1_000
 _HOUR: Final = 3_600.0
@@ -53,6 +56,7 @@ class SharedNumbers:
         self._store = store
         self._settings = settings
         self._values = SharedValues() if values is None else values
+        self._past: dict[Per, Flows] = {}
 
     def share(self, name: str, compute: Callable[[], T]) -> T:
         """Returns what was made of the numbers just now, for all viewers."""
@@ -61,6 +65,7 @@ class SharedNumbers:
     def forget(self) -> None:
         """Forgets everything, after an act: its author looks at once whether it worked."""
         self._values.clear()
+        self._past = {}
 
     def now(self) -> float:
         """The database's clock, in unix seconds: asked once a second, and counted on in between."""
@@ -74,15 +79,24 @@ class SharedNumbers:
         """
         width, number = _WIDTHS[per]
         kept = 15.0 if per == "minute" else 60.0
-        over = self._values.get(f"{per}s that are over", partial(self._over, width, number), kept=kept)
+        over = self._values.get(f"{per}s that are over", partial(self._over, per), kept=kept)
         ended, ends = int(over.points[-1].at.timestamp()) + width, self._begins(width) + width
-        read = partial(self._store.rates.flows, since=moment(ended), until=moment(ends), width=width)
+        read = partial(self._store.rates.flows, since=moment(ended), until=moment(ends), width=width, rate=self._busy())
         return join_flows(over, self._values.get(f"last {per} {ended} {ends}", read, kept=kept / 10), number)
 
-    def _over(self, width: int, number: int) -> Flows:
-        """The stretches before the present one."""
+    def _over(self, per: Per) -> Flows:
+        """The stretches before the present one. Those that were over some time ago are remembered, not read again."""
+        width, number = _WIDTHS[per]
         until = self._begins(width)
-        return self._store.rates.flows(since=moment(until - (number - 1) * width), until=moment(until), width=width)
+        since = until - (number - 1) * width
+        past = None if (known := self._past.get(per)) is None else without_last(known, _LATE)
+        if past is not None and since < (read := int(past.points[-1].at.timestamp()) + width) < until:
+            recent = self._store.rates.flows(since=moment(read), until=moment(until), width=width, rate=self._busy())
+            over = join_flows(past, recent, number - 1)
+        else:
+            over = self._store.rates.flows(since=moment(since), until=moment(until), width=width)
+        self._past = {**self._past, per: over}
+        return over
 
     def _begins(self, width: int) -> int:
         return int(self.now() // width) * width
@@ -103,9 +117,13 @@ class SharedNumbers:
     def _rates(self) -> Rates:
         now = self.now()
         arrived = self._store.rates.arrived(since=now - _WINDOW, until=now) / _WINDOW
-        ends = [one.finished_at for one in self.successes()]
         dead = sum(one.final and one.ended_at > now - _WINDOW for one in self.failures())
-        return Rates(arrived, rate_of(ends, now, full=len(ends) >= _SUCCESSES) + dead / _WINDOW)
+        return Rates(arrived, self._busy() + dead / _WINDOW)
+
+    def _busy(self) -> float:
+        """What succeeds a second at present, by the sample of what succeeded last."""
+        ends = [one.finished_at for one in self.successes()]
+        return rate_of(ends, self.now(), full=len(ends) >= _SUCCESSES)
 
     def eta(self) -> Eta:
         """When the backlog will be gone at the present rates."""
@@ -172,6 +190,12 @@ def rate_of(ends: list[float], now: float, *, full: bool) -> float:
     if full and len(recent) == len(ends):
         return len(recent) / max(0.001, now - recent[-1])
     return len(recent) / _WINDOW
+
+
+def without_last(flows: Flows, number: int) -> Flows:
+    """Returns the flows without their last `number` stretches."""
+    places = tuple(PlaceFlow(place.queue, place.destination, place.succeeded[:-number]) for place in flows.places)
+    return Flows(flows.width, flows.points[:-number], places, flows.exact)
 
 
 def join_flows(earlier: Flows, later: Flows, number: int) -> Flows:

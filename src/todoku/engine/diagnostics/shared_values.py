@@ -16,8 +16,8 @@ from todoku.engine.observability.log import Log
 T = TypeVar("T")
 
 _MOST_VALUES: Final = 256
-_SHARE: Final = 50.0
-"""A value is kept for so many times the seconds it took, so that it takes at most a fiftieth of one core's time."""
+_SHARE: Final = 100.0
+"""A value is kept for so many times the seconds it took, so that it takes at most a hundredth of one core's time."""
 _LONGEST: Final = 10.0
 _SLOW: Final = 0.05
 """Seconds. For a value that took longer no viewer waits again while it is looked at: it is computed beside them."""

@@ -67,6 +67,11 @@ class Sealer:
             raise InvalidSetting(f"{what} is to be encrypted, but no master key is configured", hint=NO_KEY_HINT)
         require_cryptography()
 
+    @property
+    def encrypted_topics(self) -> frozenset[str]:
+        """The topics declared as encrypted; with `encrypt="all"`, others are sealed, too."""
+        return frozenset(self._topics)
+
     def is_encrypted(self, topic: str) -> bool:
         """Whether messages of this topic are sealed."""
         return self._seals_all or topic in self._topics

@@ -195,6 +195,8 @@ def with_database(reading: Reading, store: Store, *, stuck_after: float) -> Read
         oldest_age=lag.oldest,
         lag=lag.due,
         stuck=lag.stuck,
+        projection_stopped=sum(row.state == "stopped" for row in store.projections.list()),
+        capture_stopped=sum(row.is_down for row in store.captures.list()),
     )
 
 

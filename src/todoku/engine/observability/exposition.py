@@ -17,6 +17,7 @@ import time
 import msgspec
 
 from todoku.core.errors import StoreError
+from todoku.store.captures import CaptureRow
 from todoku.store.projections import ProjectionRow
 from todoku.store.store import Store
 
@@ -36,6 +37,16 @@ class ProjectionGauges(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int = 0
 
 
+class CaptureGauges(msgspec.Struct, frozen=True, kw_only=True):
+    """The gauges of one capture. Bytes are None before its reader has measured them."""
+
+    name: str
+    behind: int | None
+    retained: int | None
+    stopped: bool
+    changes: int
+
+
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """The gauges at one moment."""
 
@@ -46,6 +57,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     breakers_open: int
     projections: tuple[ProjectionGauges, ...] = ()
+    captures: tuple[CaptureGauges, ...] = ()
 
 
 def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
@@ -59,7 +71,14 @@ def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
         dead_letters=lag.dead,
         breakers_open=sum(destination.open_until > 0 for destination in limits.destinations),
         projections=tuple(_projection(store, row) for row in store.projections.list()),
+        captures=tuple(_capture(row) for row in store.captures.list()),
     )
+
+
+def _capture(row: CaptureRow) -> CaptureGauges:
+    return CaptureGauges(
+        name=row.name, behind=row.behind_bytes, retained=row.retained_bytes, stopped=row.is_down, changes=row.changes
+    )  # fmt: skip
 
 
 def _projection(store: Store, row: ProjectionRow) -> ProjectionGauges:
@@ -125,6 +144,16 @@ PROJECTION_GAUGES: Final[dict[str, tuple[str, str]]] = {
 }
 """Metric with the label `projection` → the field of `ProjectionGauges`, and its help text."""
 
+CAPTURE_GAUGES: Final[dict[str, tuple[str, str]]] = {
+    "capture_behind_bytes": ("behind", "Bytes of the source's log that a capture has not stored yet."),
+    "capture_retained_bytes": ("retained", "Bytes of its log that the source keeps for a capture."),
+    "capture_stopped": ("stopped", "Whether a capture is stopped, or its source has been away for a minute."),
+}
+"""Metric with the label `capture` → the field of `CaptureGauges`, and its help text."""
+
+CAPTURE_CHANGES: Final = ("capture_changes_total", "Messages that a capture has published.")
+"""A counter in the database, with the label `capture`: each daemon shows the same number."""
+
 _BOTH: Final = ("outbox_lag_events", "outbox_oldest_age_seconds")
 """Metrics that exist for all deliveries, without a label, and for each projection."""
 
@@ -177,6 +206,23 @@ class Collector:
             for one in gauges.projections if name in _BOTH or name in PROJECTION_GAUGES else ():
                 gauge.add_sample(name, {"projection": one.name}, float(getattr(one, field)))
             yield gauge
+        yield from _captures(gauges.captures)
+
+
+def _captures(captures: Sequence[CaptureGauges]) -> Iterator[Metric]:
+    """Yields the metrics of captures. What was not measured yet has no sample: unknown is not 0."""
+    from prometheus_client import core  # noqa: PLC0415 - the extra `server`
+
+    for name, (field, text) in CAPTURE_GAUGES.items():
+        gauge = core.GaugeMetricFamily(name, text, labels=["capture"])
+        for one in captures:
+            if (value := getattr(one, field)) is not None:
+                gauge.add_metric([one.name], float(value))
+        yield gauge
+    changes = core.CounterMetricFamily(*CAPTURE_CHANGES, labels=["capture"])
+    for one in captures:
+        changes.add_metric([one.name], one.changes)
+    yield changes
 
 
 def _names(label: str | None) -> Sequence[str]:

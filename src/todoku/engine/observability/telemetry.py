@@ -72,6 +72,13 @@ class Telemetry:
             add(counting.PUBLISHED, len(drafts) - len(new), "duplicate")
 
     @quietly
+    def captured(self, drafts: Sequence[Draft]) -> None:
+        """Counts drafts of captured changes, which are never duplicates; staged ones also if they are staged again."""
+        self.metrics.add(counting.PUBLISHED, len(drafts), "ok")
+        self.metrics.add(counting.ENQUEUED, sum(leg.dead is None for draft in drafts for leg in draft.legs))
+        self._count_dead(leg.dead for draft in drafts for leg in draft.legs if leg.dead is not None)
+
+    @quietly
     def publish_failed(self, error: BaseException, number: int = 1) -> None:
         """Counts messages that could not be published."""
         conflict = isinstance(error, IdempotencyConflict)

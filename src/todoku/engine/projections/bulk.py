@@ -37,12 +37,14 @@ async def write_all(
 ) -> list[WriteAnswer | DeliveryError]:
     """Writes documents, and returns what became of each: the server's answer, or why there is none.
 
-    What the server is too busy for (429) is sent again in smaller requests, a few times.
+    What the server is too busy for (429) is sent again in smaller requests, a few times. `size` is shared with other
+    batches, which may raise it meanwhile: what was refused here is halved here.
     """
     found: list[WriteAnswer | DeliveryError] = [WriteAnswer(429, "busy", "not sent")] * len(writes)
-    left, busy = list(range(len(writes))), 0
+    left, busy, own = list(range(len(writes))), 0, BulkSize(size.largest)
     while left and busy < _PATIENCE:
-        some, rest = left[: size.now], left[size.now :]
+        number = min(size.now, own.now)
+        some, rest = left[:number], left[number:]
         answers = await _send(session, [writes[place] for place in some])
         for place, answer in zip(some, answers, strict=True):
             found[place] = answer
@@ -50,9 +52,11 @@ async def write_all(
         left = again + rest
         if not again:
             size.grow()
+            own.grow()
             busy = 0
             continue
         size.halve()
+        own.now = max(1, len(some) // 2)
         busy += 1
         await asyncio.sleep(_PAUSE * 2**busy * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries, no secret
     return found

@@ -31,6 +31,7 @@ from todoku.engine.registry import Registry
 from todoku.engine.settle import Settler
 from todoku.engine.worker.breakers import Breakers
 from todoku.engine.worker.claimer import Claimer
+from todoku.engine.worker.companions import Companions
 from todoku.engine.worker.health import Health, State
 from todoku.engine.worker.heartbeat import Heartbeat
 from todoku.engine.worker.held_deliveries import HeldDeliveries, StartedDeliveries
@@ -127,6 +128,7 @@ class Worker:
             store, registry, settings, telemetry, chance=random.random, on_failure=self._fail,
             plans=self._plans, on_fired=self.poke,
         )  # fmt: skip
+        self._companions = Companions(registry, lambda: self._lease.worker, self._fail)
 
     # ----------------------------------------------------------------------------------------- life cycle
 
@@ -253,6 +255,7 @@ class Worker:
         if not self._until_idle:
             self._maintainer.start()
             self._pinging.start()
+            self._companions.start()
 
     def _listen(self) -> Listener | None:
         """Subscribes to publishers' notices. None: not available or not wanted, so the claimer only polls."""
@@ -326,8 +329,11 @@ class Worker:
         """
         if drained and self._until_idle:
             self.drain()
-        elif not drained and self._claimer is not None:
+        elif drained:
+            self._companions.end()
+        elif self._claimer is not None:
             self._claimer.resume()
+            self._companions.start()
 
     def _fail(self, error: Exception) -> None:
         """Ends the worker because one of its parts failed; `run` raises the first error."""
@@ -361,6 +367,7 @@ class Worker:
         if listener is not None:
             listener.close()
         self._pinging.stop()
+        self._companions.end()
         if self._claimer is not None:
             self._claimer.stop()
         self._announce_drain()
@@ -380,6 +387,7 @@ class Worker:
             self._maintainer.run_duties_of_app()
         else:
             self._maintainer.stop()
+        self._companions.close(max(5.0, self._settings.drain_grace_sec))
         if self._heart is not None:
             self._heart.stop()
         if self._watch is not None:

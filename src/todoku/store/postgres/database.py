@@ -67,7 +67,10 @@ class PostgresTx:
 
 
 def _adapt(value: object) -> object:
-    """Converts numbers to one array literal, far cheaper than psycopg's list adapter, and documents to JSON."""
+    """Converts numbers to one array literal, far cheaper than psycopg's list adapter, and documents to JSON.
+
+    A mapping of numbers, such as tokens, is an array of two rows: its keys and its values.
+    """
     if isinstance(value, list | tuple) and value:
         if isinstance(value[0], int | float):
             return "{" + ",".join(map(str, value)) + "}"
@@ -76,6 +79,8 @@ def _adapt(value: object) -> object:
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, dict):
+        if value and isinstance(next(iter(value)), int):
+            return f"{{{{{','.join(map(str, value))}}},{{{','.join(map(str, value.values()))}}}}}"
         return msgspec.json.encode(value).decode()
     return value
 

@@ -1,9 +1,9 @@
 -- Statistics.
 
 -- name: size
--- Only reads a limited number of rows: enough to know whether counting is cheap.
-select count(*), (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
-  from (select from todoku_delivery limit :most) d
+-- Only reads a limited number of rows: enough to know whether counting is cheap. No ids: samples are of blocks here,
+-- and while a backlog is drained the first id lies behind the index entries of everything that was deleted.
+select count(*), null::bigint, null::bigint from (select from todoku_delivery limit :most) d
 
 -- name: is_of_hook
 -- A fragment: whether a delivery is a hook's, by its message. Only messages to a hook's destination are looked up.
@@ -34,17 +34,17 @@ select destination, coalesce(reason, ''), count(*), {is_of_hook}
  group by 1, 2, 4
 
 -- name: edges
--- Only reads: the first and the last id of each part of the id range, by two probes of the primary key.
-select low.id, high.id from json_to_recordset(:parts::json) as s(low bigint, high bigint)
- cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id limit 1) low
- cross join lateral (select id from todoku_delivery where id >= s.low and id <= s.high order by id desc limit 1) high
+-- Not asked: samples are of blocks here.
+select null::bigint, null::bigint where false
+
+-- name: block_step
+-- A fragment: one block in so many is sampled, of a large table about 500.
+greatest(1.0, pg_relation_size('todoku_delivery') / 8192.0 / 500)
 
 -- name: count_sample
--- Only reads: windows of the id range; each row counts for the ratio of its part to its window.
-select d.status, d.destination, coalesce(d.reason, ''), sum(s.weight), {is_of_hook}
-  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
- cross join lateral (select status, destination, reason, message_seq from todoku_delivery
-                      where id >= s.start and id < s.start + s.width) d
+-- Only reads: a sample of the blocks; each row counts for as many blocks as were passed over.
+select d.status, d.destination, coalesce(d.reason, ''), count(*) * {block_step}, {is_of_hook}
+  from todoku_delivery d tablesample system (100.0 / (select {block_step}))
  group by 1, 2, 3, 5
 
 -- name: lag_due
@@ -91,12 +91,10 @@ select count(*),
 
 -- name: lag_sample
 -- Only reads: as count_sample, of due deliveries and of dead letters.
-select sum(s.weight) filter (where d.status in ('pending', 'failed') and d.next_run_at <= todoku_now()
-                               and d.expires_at > todoku_now()),
-       sum(s.weight) filter (where d.status = 'aborted')
-  from json_to_recordset(:windows::json) as s(start bigint, width bigint, weight float8)
- cross join lateral (select status, next_run_at, expires_at from todoku_delivery
-                      where id >= s.start and id < s.start + s.width) d
+select count(*) filter (where status in ('pending', 'failed') and next_run_at <= todoku_now()
+                          and expires_at > todoku_now()) * {block_step},
+       count(*) filter (where status = 'aborted') * {block_step}
+  from todoku_delivery tablesample system (100.0 / (select {block_step}))
 
 -- name: count_history
 -- Only reads: exact for small numbers; otherwise the planner's estimate, scaled to the present number of pages,

@@ -24,8 +24,9 @@ def overview(view: View) -> PageAnswer:
     value = get_overview.run(view.context, query)
     condition = None if view.context.condition is None else view.context.condition()
     return view.answer(
-        "overview.html", value, bands=_bands(value), arrived=_arrived(value), titles=_titles(value), condition=condition
-    )
+        "overview.html", value, for_all=True, bands=_bands(value), arrived=_arrived(value), titles=_titles(value),
+        condition=condition,
+    )  # fmt: skip
 
 
 def _bands(value: Overview) -> tuple[Band, ...]:

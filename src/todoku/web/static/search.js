@@ -40,20 +40,22 @@ if (box) {
   };
   const ask = async () => {
     asked?.abort();
-    asked = new AbortController();
+    const mine = asked = new AbortController();
     const url = `${document.body.dataset.prefix}/suggestions?q=${encodeURIComponent(box.value)}`;
     try {
-      const answer = await fetch(url, {headers: {Accept: "application/json"}, signal: asked.signal});
+      const answer = await fetch(url, {headers: {Accept: "application/json"}, signal: mine.signal});
       if (!answer.ok) return close();
       items = (await answer.json()).items;
       if (document.activeElement === box) show();
-    } catch { close(); }
+    } catch { close(); } finally { if (asked === mine) asked = null; }
   };
   box.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 120); });
   box.addEventListener("blur", close);
   box.addEventListener("keydown", (event) => {
     if (event.isComposing) return;
-    if (event.key === "Escape" && !list.hidden) { event.preventDefault(); close(); }
+    if (event.key === "Escape" && (!list.hidden || asked)) {  // on its way counts: Escape alone would empty the box
+      event.preventDefault(); asked?.abort(); close();
+    }
     else if (event.key === "ArrowDown" && list.hidden) { event.preventDefault(); ask(); }
     else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
