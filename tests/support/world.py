@@ -119,7 +119,7 @@ class World:
     def steps(self, drafts: list[Draft]) -> Any:
         """The publish statements of drafts, for whatever connection."""
         database = self.store.database
-        return publish(Publishing(database.dialect, database.queries, database.now()), drafts)
+        return publish(Publishing(database.dialect, database.queries, database.now()), drafts, whole=True)
 
     def publish(self, number: int = 1, **options: Any) -> list[Message]:
         """Publish in a transaction of its own. Options as `drafts`."""

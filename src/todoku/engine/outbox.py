@@ -135,7 +135,7 @@ class Outbox:
         self._require(tx)
         if self.instead is not None:
             return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
-        steps = self._steps(drafts, batch) if tx is None else self._joining(drafts, batch)
+        steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
         try:
             messages = await self.run(tx, steps)
         except BlockingCall:  # nothing was tried
@@ -176,9 +176,11 @@ class Outbox:
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
-    def _steps(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
+    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool = False) -> Steps[list[Message]]:
         to = self.publishing()
-        return publish(to, drafts) if batch is None else begin(to, [Following(tuple(drafts), batch)])
+        if batch is None:
+            return publish(to, drafts, whole=whole)
+        return begin(to, [Following(tuple(drafts), batch)])
 
     def _joining(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
         yield from self._database.check_tx()

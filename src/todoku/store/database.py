@@ -90,10 +90,10 @@ class Tx(Protocol):
         """Runs a statement that was built."""
 
 
-def run_steps(tx: Tx, steps: Steps[T]) -> T:
-    """Runs all steps in the transaction, and returns their result."""
+def run_steps(tx: Tx, steps: Steps[T], first: Statement | None = None) -> T:
+    """Runs all steps in the transaction, and returns their result. `first`: the first statement, if it was taken."""
     try:
-        statement = next(steps)
+        statement = next(steps) if first is None else first
         while True:
             statement = steps.send(tx.statement(statement))
     except StopIteration as end:
@@ -133,6 +133,12 @@ class Database(Protocol):
         """Runs `work` in a transaction that may write, and commits it. `operation` names its failpoints.
 
         DatabaseBusy: a lock was not available, nothing was changed. DatabaseUnavailable: unknown.
+        """
+
+    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
+        """Runs one statement in a transaction of its own, in one round trip if it can, and returns its rows.
+
+        Otherwise as `write`.
         """
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:

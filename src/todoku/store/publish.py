@@ -48,11 +48,18 @@ class Publishing(msgspec.Struct, frozen=True):
         return Statement(self.queries[query], rows)
 
 
-def publish(to: Publishing, drafts: Sequence[Draft], *, locked: bool = False) -> Steps[list[Message]]:
+def publish(
+    to: Publishing, drafts: Sequence[Draft], *, locked: bool = False, whole: bool = False
+) -> Steps[list[Message]]:
     """Stores drafts with their deliveries. A draft whose key is taken yields the message that has the key.
 
-    Returns the messages in the order of the drafts. `locked`: `lock_destinations` ran in this transaction.
+    Returns the messages in the order of the drafts. `locked`: `lock_destinations` ran in this transaction. `whole`: the
+    transaction does nothing else.
     """
+    if whole and to.dialect == "postgresql" and len(drafts) == 1 and _is_one_statement(drafts[0]):
+        statement = _insert_one(to, drafts[0])
+        rows = yield msgspec.structs.replace(statement, alone=True)
+        return [_message(drafts[0], {}, moment(cast("float", rows[0][0])))]
     if to.dialect == "postgresql" and not locked:
         yield from _lock_lanes(to, drafts)
     earlier = yield from _reserve(to, drafts)
@@ -250,10 +257,26 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     if lanes := _lane_rows(drafts):
         yield to.one("publish_lanes", lanes=json_text(lanes))
     if len(drafts) == 1 and len(drafts[0].legs) == 1:
-        rows = yield to.one("publish_one", draft=json_text(single_document(drafts[0])), notify=to.notify)
-        return moment(cast("float", rows[0][0]))
-    rows = yield to.one("publish", **batch_parameters(drafts), notify=to.notify)
+        rows = yield _insert_one(to, drafts[0])
+    else:
+        rows = yield to.one("publish", **batch_parameters(drafts), notify=to.notify)
     return moment(cast("float", rows[0][0]))
+
+
+def _insert_one(to: Publishing, draft: Draft) -> Statement:
+    return to.one("publish_one", draft=json_text(single_document(draft)), notify=to.notify)
+
+
+def _is_one_statement(draft: Draft) -> bool:
+    """Whether a message is stored by one statement: one delivery, and nothing to lock, reserve, call or label."""
+    return (
+        len(draft.legs) == 1
+        and draft.legs[0].lane is None
+        and draft.legs[0].gate is None
+        and draft.idempotency is None
+        and draft.labels is None
+        and draft.sealed_with is None
+    )
 
 
 def _insert_labels(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:

@@ -29,6 +29,8 @@ class Statement(msgspec.Struct, frozen=True):
 
     sql: str
     values: Mapping[str, Value] | Sequence[Mapping[str, Value]]
+    alone: bool = False
+    """Whether it is all that its transaction does, if that is not a caller's: it may be sent with the commit."""
 
 
 Steps = Generator[Statement, list[Row], T]

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.ending import Hook
-from todoku.core.errors import SchemaError
+from todoku.core.errors import SchemaError, StoreError
 from todoku.store.acts import ActStore
 from todoku.store.alerts import AlertStore
 from todoku.store.attempts import AttemptStore
@@ -226,7 +226,14 @@ class Store:
 
     def run(self, steps: Steps[T]) -> T:
         """Runs `steps` in one transaction: all of them are committed, or none."""
-        return self.database.write("publish", lambda tx: run_steps(tx, steps))
+        try:
+            first = next(steps)
+            if not first.alone:
+                return self.database.write("publish", lambda tx: run_steps(tx, steps, first))
+            steps.send(self.database.write_alone("publish", first))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise StoreError("a statement followed one that was said to be alone", hint="this is a bug: please report it")
 
     def listen(self, notice: Callable[[], None]) -> Listener:
         """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""

@@ -29,6 +29,7 @@ from todoku.store.postgres.error_translation import refuse_encoding, translate_e
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
+from todoku.store.postgres.single_trip import SingleTrip
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
 
@@ -99,6 +100,7 @@ class PostgresDatabase:
             f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
             f" {NO_JIT}"
         )
+        self._single_trip = SingleTrip(f"{self._begin}; {PIN_PLANS}") if settings.prepare_statements else None
         self.queries = load(_PACKAGE, settings.schema)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
@@ -108,6 +110,18 @@ class PostgresDatabase:
     def write(self, operation: str, work: Callable[[Tx], T]) -> T:
         plans = f"{PIN_PLANS}; {PLAN_ONCE}" if operation in _PLANNED_ONCE else PIN_PLANS
         return self._transaction(operation, work, f"{self._begin}; {plans}")
+
+    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
+        rows = None
+        if self._single_trip is not None and not self._single_trip.pooled:
+            with translate_errors(), self._pooled_connection() as connection:
+                if self._single_trip.is_prepared(connection, statement):
+                    reach(f"{operation}.before_commit")
+                    rows = self._single_trip.run(connection, statement)
+        if rows is None:
+            return self.write(operation, lambda tx: tx.statement(statement))
+        reach(f"{operation}.after_commit")
+        return rows
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
         plans = f"{PIN_PLANS}; " if pinned else ""
@@ -256,6 +270,15 @@ class PostgresDatabase:
             "application_name": "todoku",
             "client_encoding": "utf8",  # overrides the role's: every text must be encodable
         }
+
+    @contextmanager
+    def _pooled_connection(self) -> Iterator[psycopg.Connection[Any]]:
+        pool = self._open_pool()
+        connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
+        try:
+            yield connection
+        finally:
+            pool.putconn(connection)
 
     @contextmanager
     def _begin_on_connection(self, begin: str) -> Iterator[psycopg.Connection[Any]]:

@@ -139,6 +139,9 @@ class SqliteDatabase:
         with self._translate_errors():
             return self._open_writer().write(operation, with_queries)
 
+    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
+        return self.write(operation, lambda tx: tx.statement(statement))
+
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
         with self._translate_errors():
             self._open_writer()  # before the lock: the fork handler takes both locks in this order
