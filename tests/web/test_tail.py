@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
+from itertools import islice
 from uuid import UUID
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.engine.test_wakeup import held_back
 from tests.support.serving import Server
 from tests.support.world import World, aborted
 from tests.web.browser import needs_browser
@@ -89,6 +92,19 @@ def test_the_page_begins_with_the_past_and_works_without_a_script(served: Server
     refused = httpx.get(f"{served.url}/tail?q=label:x", headers={"accept": "text/html"}, timeout=60)
     assert (refused.status_code, "events have no" in refused.text) == (422, True)
     assert httpx.get(f"{served.url}/tail/events?q=label:x", timeout=60).status_code == 422
+
+
+def test_a_publish_that_commits_after_the_page_began_is_shown(served: Server, world: World) -> None:
+    """Its time is that of its statement, which is before the first poll, and its row is seen only after the commit."""
+    world.publish(1, topic="early")
+    late = threading.Thread(target=lambda: world.publish(1, topic="late"))
+    address = f"{served.url}/tail/events?since={world.store.ping()}"
+    with held_back("publish.before_commit", late.start) as go, httpx.stream("GET", address, timeout=60) as stream:
+        lines = stream.iter_lines()
+        assert any('"early"' in line for line in islice(lines, 9))  # what was there when the page began has been read
+        go.set()
+        assert any('"late"' in line for line in islice(lines, 9))
+    late.join(60)
 
 
 @needs_browser

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from todoku.api.auth import GuardedRoute
 from todoku.api.problem import Refused
 from todoku.core.control_characters import encode_json
 from todoku.core.errors import StoreError
-from todoku.engine.event_tail import EventTail, event_filter, poll_since
+from todoku.engine.event_tail import OVERLAP, EventTail, event_filter, poll_since
 from todoku.store.attempts import Event
 from todoku.store.store import Store
 from todoku.web.stream import Streams
@@ -106,7 +107,8 @@ class TailStreams:
         while self._listeners:
             with suppress(StoreError):
                 if tail is None:
-                    tail = await asyncio.to_thread(EventTail, self._store)
+                    # A publish that commits now may be some seconds old: no page has it yet, and none shows it twice.
+                    tail = await asyncio.to_thread(partial(EventTail, self._store, since=OVERLAP))
                 polled = await asyncio.to_thread(tail.poll)
                 for listener in self._listeners:
                     listener.put(polled.events, cut=polled.cut)
