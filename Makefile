@@ -24,6 +24,9 @@ HTTP_TESTS := tests/api/http tests/api/qstash tests/api/admin tests/api/test_rec
   tests/destinations/http tests/destinations/test_ssrf_connect.py tests/ingest tests/security
 RUNNER ?= pytest
 PYTEST := $(PY) -m $(RUNNER) -n $(JOBS) --dist loadgroup
+# Tests of shells run on one of the two databases, in turns by commit (tests/support/turns.py); TURN= runs them on both.
+TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+export TODOKU_TEST_TURN = $(if $(TESTS),,$(TURN))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean

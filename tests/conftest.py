@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.turns import left_out
+
 pytest_plugins = ["tests.support.fixtures"]
 
 # What the product reads from the environment must not change a test; TODOKU_TEST_… is for the tests.
@@ -49,8 +51,13 @@ def pytest_report_header() -> str:
     return f"seed: {SEED} (repeat with TODOKU_TEST_SEED={SEED})"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The limit of a slow test is for hangs, too: on a busy machine some take longer than what others are allowed."""
+    if turn := os.environ.get("TODOKU_TEST_TURN"):
+        waiting = left_out(items, int(turn))
+        config.hook.pytest_deselected(items=waiting)
+        out = {item.nodeid for item in waiting}
+        items[:] = [item for item in items if item.nodeid not in out]
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
