@@ -121,8 +121,8 @@ test-unit: setup ## under half a minute, in one process: core and engine, withou
 test-fast: setup ## a minute or two: no PostgreSQL, nothing slow
 	$(PYTEST) -m "not slow and not postgres"
 
-test-postgres: setup ## the tests that depend on the server, on POSTGRES=debian (Debian's own, default configuration), 16 or 18
-	TODOKU_TEST_POSTGRES_VERSION=$(POSTGRES) $(PYTEST) -m postgres $(ON_POSTGRES)
+test-postgres: setup ## the tests that depend on the server, on POSTGRES=debian (Debian's own, default configuration), 16 or 18; SLOW=no
+	TODOKU_TEST_POSTGRES_VERSION=$(POSTGRES) $(PYTEST) -m "postgres$(if $(filter no,$(SLOW)), and not slow)" $(ON_POSTGRES)
 
 test-api: setup ## ask the admin API EXAMPLES=200 times per operation what its description allows, and what it does not
 	TODOKU_TEST_EXAMPLES=$(or $(EXAMPLES),200) $(PYTEST) tests/api/admin/test_openapi.py
