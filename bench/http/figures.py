@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.http import delivery, handwritten, ingest
 from bench.http.costs import family_seconds, server_process
+from bench.peers.peer import NotInstalled
 from todoku.store.sqlite.writer import wal_is_safe
 
 CONNECTIONS = 64
@@ -78,7 +79,7 @@ def ingest_rates(
             try:
                 database = url or f"{stack.enter_context(tempfile.TemporaryDirectory(dir='/tmp'))}/events.db"
                 contenders[f"FastAPI and {way}"] = stack.enter_context(handwritten.serving(way, database))
-            except handwritten.NotInstalled as reason:
+            except NotInstalled as reason:
                 show(f"  FastAPI and {way} is left out: {reason}")
         server = server_process(url) if url else None
         figures = [Figure(name) for name in contenders]

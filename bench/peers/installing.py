@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -37,19 +38,25 @@ def install(peer: Peer) -> Installed:
 
 def install_venv(peer: Peer, how: Venv) -> Installed:
     """An environment of Python with the packages that are pinned."""
-    python, stamp = peer.folder / "bin" / "python", peer.folder / STAMP
-    wanted = "\n".join(how.packages)
-    if not stamp.exists() or stamp.read_text() != wanted:
-        interpreter = _interpreter(how.python)
-        shutil.rmtree(peer.folder, ignore_errors=True)
-        peer.folder.parent.mkdir(parents=True, exist_ok=True)
-        _run(interpreter, "-m", "venv", str(peer.folder))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *how.packages)
-        stamp.write_text(wanted)
+    python = make_environment(peer.folder, how.packages, lowest=how.python)
     frozen = _run(str(python), "-m", "pip", "freeze", "--disable-pip-version-check").splitlines()
     names = {package.split("==")[0].split("[")[0].lower() for package in how.packages}
     versions = [line.replace("==", " ") for line in frozen if line.split("==")[0].lower() in names]
     return Installed((str(python), str(PROGRAMS / peer.program)), tuple(versions))
+
+
+def make_environment(folder: Path, packages: Sequence[str], *, lowest: tuple[int, int] = (3, 11)) -> Path:
+    """The interpreter of an environment with these packages, made unless it is here. NotInstalled."""
+    python, stamp = folder / "bin" / "python", folder / STAMP
+    wanted = "\n".join(packages)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        interpreter = _interpreter(lowest)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _run(interpreter, "-m", "venv", str(folder))
+        _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+        stamp.write_text(wanted)
+    return python
 
 
 def _interpreter(lowest: tuple[int, int]) -> str:
