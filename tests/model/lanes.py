@@ -13,10 +13,13 @@ It is smaller than the code: a row lock is not awaited, a reclaim is one step, a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
+
+from tests.model import breadth_first
+from tests.model.breadth_first import Found
 
 WORKERS: Final = ("A", "B")
 PUBLISHER, OTHER = "publisher", "other publisher"
@@ -207,36 +210,14 @@ def stranded(state: State) -> bool:
     return state.lane == GONE and any(row.status == WAITING for row in state.rows)
 
 
-@dataclass(frozen=True)
-class Found:
-    """How many states there are, and the shortest way to a wrong one, if there is one."""
-
-    states: int
-    wrong: str | None = None
-    way: tuple[str, ...] = ()
+def wrong(state: State) -> str | None:
+    """What is wrong here."""
+    return "shared" if shared(state) else "stranded" if stranded(state) else None
 
 
 def search(fixes: Lanes) -> Found:
-    """Look at every reachable state, nearest first."""
-    before: dict[State, tuple[State, str] | None] = {State(): None}
-    waiting = deque(before)
-    while waiting:
-        state = waiting.popleft()
-        if wrong := "shared" if shared(state) else "stranded" if stranded(state) else None:
-            return Found(len(before), wrong, _way(before, state))
-        for name, after in steps(state, fixes):
-            if after not in before:
-                before[after] = (state, name)
-                waiting.append(after)
-    return Found(len(before))
-
-
-def _way(before: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
-    way: list[str] = []
-    while (came := before[state]) is not None:
-        state = came[0]
-        way.append(came[1])
-    return tuple(reversed(way))
+    """Looks at every reachable state."""
+    return breadth_first.search(State(), partial(steps, fixes=fixes), wrong)
 
 
 def without(name: str) -> Lanes:

@@ -14,10 +14,13 @@ not count here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
+
+from tests.model import breadth_first
+from tests.model.breadth_first import Found
 
 RUNNING: Final = "running"
 IDLE: Final = "idle"
@@ -147,27 +150,9 @@ def strands(state: State) -> bool:
     return waits and state.claimer == SLEEP and not state.woken
 
 
-@dataclass(frozen=True)
-class Found:
-    """How many states there are, and the shortest way to a message that waits, if there is one."""
-
-    states: int
-    way: tuple[str, ...] | None
-
-
 def search(fixes: Wakeup) -> Found:
-    """Look at every reachable state, nearest first."""
-    ways: dict[State, tuple[str, ...]] = {State(): ()}
-    waiting = deque(ways)
-    while waiting:
-        before = waiting.popleft()
-        if strands(before):
-            return Found(len(ways), ways[before])
-        for name, after in steps(before, fixes):
-            if after not in ways:
-                ways[after] = (*ways[before], name)
-                waiting.append(after)
-    return Found(len(ways), None)
+    """Looks at every reachable state."""
+    return breadth_first.search(State(), partial(steps, fixes=fixes), lambda state: "waits" if strands(state) else None)
 
 
 def without(name: str) -> Wakeup:
