@@ -57,8 +57,7 @@ def complaints(looked_at: tuple[Page, Complaints]) -> Complaints:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A browser takes seconds: with it, `make test` looks at SQLite, and `make test-slow` at PostgreSQL."""
+    """A browser takes seconds, so what it looks at is slow."""
     for item in items:
-        on_postgres = "postgres" in getattr(getattr(item, "callspec", None), "params", {}).values()
-        if "tests/web/" in item.nodeid and on_postgres and "browser" in getattr(item, "fixturenames", ()):
+        if "tests/web/" in item.nodeid and "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
