@@ -20,7 +20,7 @@ from todoku.store.postgres.single_trip import WARM, SingleTrip
 pytestmark = pytest.mark.postgres
 
 OTHERS = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-WAITING = f"select 1 {OTHERS} and wait_event_type = 'Lock' and query like 'begin%execute%commit'"
+WAITING = f"select query {OTHERS} and wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -103,8 +103,10 @@ def test_I1_a_connection_that_breaks_in_the_trip_is_an_unknown_outcome(url: str,
         world.publish()
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as admin:
         other.execute("lock table todoku_delivery in access exclusive mode")
-        publishing = pool.submit(world.publish)
+        publishing = pool.submit(world.publish, payload=lambda _: "SECRET")
         until(lambda: admin.execute(WAITING).fetchall(), what="a publish that waits")
+        ((query,),) = admin.execute(WAITING).fetchall()
+        assert "SECRET" not in query  # a payload is a parameter, which nobody else can read
         admin.execute(f"select pg_terminate_backend(pid) {OTHERS} and wait_event_type = 'Lock'")
         with pytest.raises(DatabaseUnavailable):
             publishing.result(60)

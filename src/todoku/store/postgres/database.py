@@ -28,7 +28,7 @@ from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
-from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PLAN_ONCE
+from todoku.store.postgres.planner_settings import PIN_PLANS, PINNED, PLAN_ONCE, set_local
 from todoku.store.postgres.single_trip import SingleTrip
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
@@ -93,14 +93,16 @@ class PostgresDatabase:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._begin = (
-            f"{_BEGIN}; set local lock_timeout = {settings.lock_timeout_sec * 1000:.0f};"
-            f" set local statement_timeout = {settings.statement_timeout_sec * 1000:.0f};"
+        patience = f"{settings.statement_timeout_sec * 1000:.0f}"
+        limits = {
+            "lock_timeout": f"{settings.lock_timeout_sec * 1000:.0f}",
+            "statement_timeout": patience,
             # If the network fails in a transaction, its locks must not be held until TCP times out.
-            f" set local idle_in_transaction_session_timeout = {settings.statement_timeout_sec * 1000:.0f};"
-            f" {NO_JIT}"
-        )
-        self._single_trip = SingleTrip(f"{self._begin}; {PIN_PLANS}") if settings.prepare_statements else None
+            "idle_in_transaction_session_timeout": patience,
+            "jit": "off",
+        }
+        self._begin = f"{_BEGIN}; {set_local(limits)}"
+        self._single_trip = SingleTrip(_BEGIN, limits | PINNED) if settings.prepare_statements else None
         self.queries = load(_PACKAGE, settings.schema)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
@@ -113,7 +115,7 @@ class PostgresDatabase:
 
     def write_alone(self, operation: str, statement: Statement) -> list[Row]:
         rows = None
-        if self._single_trip is not None and not self._single_trip.pooled:
+        if self._single_trip is not None and self._single_trip.is_possible:
             with translate_errors(), self._pooled_connection() as connection:
                 if self._single_trip.is_prepared(connection, statement):
                     reach(f"{operation}.before_commit")

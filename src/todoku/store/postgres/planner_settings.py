@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
 
-PIN_PLANS: Final = "set local enable_seqscan = off; set local enable_bitmapscan = off"
+
+def set_local(settings: Mapping[str, str]) -> str:
+    """The statements that set these for one transaction."""
+    return "; ".join(f"set local {name} = {value}" for name, value in settings.items())
+
+
+PINNED: Final = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+PIN_PLANS: Final = set_local(PINNED)
 """The queries of claim and settle are written for one plan, which stale statistics, or a plan made while the tables
 were empty, must not change. Sorting stays allowed: without it the planner would scan whole indexes.
 Every node of a pinned plan has an index path: one without would cost 1e10 (`tests/plans`)."""
