@@ -168,12 +168,12 @@ def test_a_person_signs_in_below_the_prefix(browser: Browser, box: App, app: Cal
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Sign in", exact=True).click()
         expect(page).to_have_title("Users · todoku")
-        assert page.url == f"{url}/in/todoku/users"
+        expect(page).to_have_url(f"{url}/in/todoku/users")
         page.goto("/in/todoku/")
         expect(page.locator("#pulse")).to_have_text("live")
         page.get_by_role("link", name="root").click()
         page.get_by_role("button", name="Sign out", exact=True).click()
-        assert page.url == f"{url}/in/todoku/sign-in"
+        expect(page).to_have_url(f"{url}/in/todoku/sign-in")
 
 
 # ------------------------------------------------------------------------------------------------- Flask

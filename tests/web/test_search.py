@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
@@ -72,7 +74,7 @@ def test_rows_say_why_they_wait_and_tabs_narrow_them(browser_page: Page, world: 
     expect(browser_page.get_by_text("the queue warehouse is paused")).to_be_visible()
     browser_page.locator("#tabs").get_by_role("link", name="aborted").click()
     expect(browser_page.locator("#found tbody tr")).to_have_count(1)
-    assert browser_page.url.endswith("/deliveries?q=status%3Aaborted")
+    expect(browser_page).to_have_url(re.compile(r"/deliveries\?q=status%3Aaborted$"))
     expect(browser_page.locator("#find")).to_have_value("status:aborted")
     expect(browser_page.locator("#found")).to_contain_text("REFUSED")
 
