@@ -23,7 +23,8 @@ from todoku.engine.worker.worker import Worker
 
 
 def ask(world: World, worker: Worker) -> HandlerStacks:
-    until(lambda: worker.health().state != "starting", what="the worker to have its lease")
+    # A handler that blocks the loop may begin before the worker says that it runs; then it has its lease, too.
+    until(lambda: worker.health().state != "starting" or worker.health().held, what="the worker to have its lease")
     found = workers.ask_stacks(world.store, worker.health().worker_id, SOMEBODY, wait=60)
     assert found.stacks is not None
     return found.stacks
