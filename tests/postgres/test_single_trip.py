@@ -63,12 +63,14 @@ def warm(world: World, trips: list[str]) -> World:
 
 
 def test_a_connection_that_published_some_sends_the_rest_in_one_trip(warm: World, trips: list[str]) -> None:
+    large = TEXT * 20_000  # more than a socket takes at once
     warm.publish(payload=lambda _: TEXT)
-    assert len(trips) == 2
+    warm.publish(payload=lambda _: large)
+    assert len(trips) == 3
     worker = warm.worker()
     claims = warm.claim(worker)
-    assert len(claims) == WARM + 2
-    assert TEXT in [json.loads(claim.payload or "") for claim in claims]
+    assert len(claims) == WARM + 3
+    assert [TEXT, large] == [json.loads(claim.payload or "") for claim in claims[-2:]]
 
 
 def test_what_needs_more_than_one_statement_goes_another_way(warm: World, trips: list[str]) -> None:
