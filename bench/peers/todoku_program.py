@@ -18,6 +18,7 @@ from pathlib import Path
 
 SLOTS = "64" if os.environ.get("BENCH_HANDLER_MS", "0") == "0" else os.environ.get("BENCH_SLOTS", "200")
 os.environ.setdefault("TODOKU_CONCURRENCY", SLOTS)
+os.environ.setdefault("TODOKU_CONNECTIONS", os.environ.get("BENCH_PUBLISHERS", "8"))  # one a publisher, as peers have
 if os.environ.get("BENCH_ROW") == "kill" and os.environ.get("BENCH_DAEMON") != "1":
     os.environ |= {"TODOKU_LEASE_SEC": "2", "TODOKU_RECLAIM_INTERVAL_SEC": "0.5"}  # a worker without a supervisor
 
