@@ -28,7 +28,7 @@ from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
-from todoku.store.postgres.planner_settings import PIN_PLANS, PINNED, PLAN_ONCE, set_local
+from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PINNED, PLAN_ONCE, set_local
 from todoku.store.postgres.single_trip import SingleTrip
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
@@ -99,10 +99,9 @@ class PostgresDatabase:
             "statement_timeout": patience,
             # If the network fails in a transaction, its locks must not be held until TCP times out.
             "idle_in_transaction_session_timeout": patience,
-            "jit": "off",
         }
-        self._begin = f"{_BEGIN}; {set_local(limits)}"
-        self._single_trip = SingleTrip(_BEGIN, limits | PINNED) if settings.prepare_statements else None
+        self._begin = f"{_BEGIN}; {set_local(limits | NO_JIT)}"
+        self._single_trip = SingleTrip(_BEGIN, limits | NO_JIT | PINNED) if settings.prepare_statements else None
         self.queries = load(_PACKAGE, settings.schema)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
@@ -275,6 +274,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _pooled_connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of the pool. One that was closed meanwhile does not go back."""
         pool = self._open_pool()
         connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
         try:
@@ -290,25 +290,19 @@ class PostgresDatabase:
         meanwhile, it never returned.
         """
         for tries_left in reversed(range(self._settings.connections + 1)):
-            pool = self._open_pool()
-            connection = pool.getconn(timeout=self._settings.statement_timeout_sec)
-            try:
-                connection.execute(cast("sql.SQL", begin))
-            except psycopg.OperationalError:
-                connection.close()
-                pool.putconn(connection)
-                if not tries_left:
+            with self._pooled_connection() as connection:
+                try:
+                    connection.execute(cast("sql.SQL", begin))
+                except psycopg.OperationalError:
+                    connection.close()
+                    if not tries_left:
+                        raise
+                    continue
+                except BaseException:
+                    connection.close()
                     raise
-                continue
-            except BaseException:
-                connection.close()
-                pool.putconn(connection)
-                raise
-            try:
                 yield connection
-            finally:
-                pool.putconn(connection)
-            return
+                return
 
     def _open_pool(self) -> ConnectionPool[PostgresHandlerConnection]:
         with self._opening:

@@ -20,19 +20,18 @@ PIN_PLANS: Final = set_local(PINNED)
 were empty, must not change. Sorting stays allowed: without it the planner would scan whole indexes.
 Every node of a pinned plan has an index path: one without would cost 1e10 (`tests/plans`)."""
 
-NO_JIT: Final = "set local jit = off"
+NO_JIT: Final = {"jit": "off"}
 """todoku's queries read a few rows by indexes: a server built with LLVM would compile longer than they run."""
 
 PLAN_ONCE: Final = "set local plan_cache_mode = force_generic_plan"
 """The queries of claim and settle have one plan, so planning each time (0.5 to 1.5 ms) is useless."""
 
-_CHANGED: Final = ("jit", "enable_seqscan", "enable_bitmapscan")
-
 
 def take_over(connection: psycopg.Connection[Any], last: str) -> str:
     """Runs `last`, which ends the handler's part, then sets todoku's settings. Returns SQL that restores the first."""
-    read = ", ".join(f"current_setting('{name}')" for name in _CHANGED)
-    cursor = connection.execute(cast("sql.SQL", f"{last}; select {read}; {PIN_PLANS}; {NO_JIT}"))
+    ours = NO_JIT | PINNED
+    read = ", ".join(f"current_setting('{name}')" for name in ours)
+    cursor = connection.execute(cast("sql.SQL", f"{last}; select {read}; {set_local(ours)}"))
     cursor.nextset()
     (theirs,) = cursor.fetchall()
-    return "; ".join(f"set local {name} = {value}" for name, value in zip(_CHANGED, theirs, strict=True))
+    return set_local(dict(zip(ours, theirs, strict=True)))
