@@ -162,14 +162,20 @@ def test_table_made_anew(shop: Shop) -> None:
     assert set(shop.state_of()) == {9, 1000}
 
 
-def test_restored_from_a_copy(open_shop: OpenShop, own_server: OwnServer) -> None:
-    shop = open_shop(source=own_server.dsn)
+def captured_after_a_copy(open_shop: OpenShop, server: OwnServer) -> tuple[Shop, Path]:
+    """A shop that has captured a change, and a copy of its server from before that."""
+    shop = open_shop(source=server.dsn)
     begin(shop)
-    own_server.stop()
-    backup = own_server.back_up("backup")
-    own_server.start()
+    server.stop()
+    backup = server.back_up("backup")
+    server.start()
     shop.sql("insert into orders values (4, 'undone')")
     shop.catch_up()
+    return shop, backup
+
+
+def test_restored_from_a_copy(open_shop: OpenShop, own_server: OwnServer) -> None:
+    shop, backup = captured_after_a_copy(open_shop, own_server)
     own_server.stop()
     own_server.restore(backup)
     own_server.start()
@@ -180,13 +186,7 @@ def test_restored_from_a_copy(open_shop: OpenShop, own_server: OwnServer) -> Non
 
 def test_restored_from_a_copy_that_has_grown_since(open_shop: OpenShop, own_server: OwnServer) -> None:
     """Its position says nothing, but it sends something else than what was stored last."""
-    shop = open_shop(source=own_server.dsn)
-    begin(shop)
-    own_server.stop()
-    backup = own_server.back_up("backup")
-    own_server.start()
-    shop.sql("insert into orders values (4, 'undone')")
-    shop.catch_up()
+    shop, backup = captured_after_a_copy(open_shop, own_server)
     captured = shop.row.lsn
     own_server.stop()
     own_server.restore(backup)
@@ -213,13 +213,7 @@ def standby_of(server: OwnServer, backup: Path) -> None:
 
 
 def test_timeline_promotion_of_a_standby_that_was_behind(open_shop: OpenShop, own_server: OwnServer) -> None:
-    shop = open_shop(source=own_server.dsn)
-    begin(shop)
-    own_server.stop()
-    backup = own_server.back_up("backup")
-    own_server.start()
-    shop.sql("insert into orders values (4, 'undone')")
-    shop.catch_up()
+    shop, backup = captured_after_a_copy(open_shop, own_server)
     standby_of(own_server, backup)
     with psycopg.connect(own_server.dsn, autocommit=True) as app:
         for number in range(5, 500):

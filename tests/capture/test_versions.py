@@ -75,17 +75,22 @@ def test_a_key_column_that_is_gone_stops_the_capture(shop: Shop) -> None:
     assert shop.row.state == "stopped"
 
 
-def test_columns_may_change_between_two_pages(open_shop: OpenShop, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = open_shop(options=SessionOptions(heartbeat=0.2, measure=0.2, page_rows=2))
-    shop.sql(ORDERS, "insert into orders select n from generate_series(1, 4) n")
+def between_two_pages(shop: Shop, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """Lets the source run a statement after the first page of a snapshot."""
     read = Snapshots._read
 
     def reading(self: Snapshots, table: CapturedTable) -> ReadPage:
         if table.copied == 2:
-            shop.sql("alter table orders drop column what, add column paid bool default true")
+            shop.sql(statement)
         return read(self, table)
 
     monkeypatch.setattr(Snapshots, "_read", reading)
+
+
+def test_columns_may_change_between_two_pages(open_shop: OpenShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = open_shop(options=SessionOptions(heartbeat=0.2, measure=0.2, page_rows=2))
+    shop.sql(ORDERS, "insert into orders select n from generate_series(1, 4) n")
+    between_two_pages(shop, monkeypatch, "alter table orders drop column what, add column paid bool default true")
     shop.capture()
     shop.catch_up()
 
@@ -100,14 +105,7 @@ def test_a_table_that_is_rewritten_between_two_pages_does_not_look_empty(
 ) -> None:
     shop = open_shop(options=SessionOptions(heartbeat=0.2, measure=0.2, page_rows=2))
     shop.sql(ORDERS, "insert into orders select n from generate_series(1, 6) n")
-    read = Snapshots._read
-
-    def reading(self: Snapshots, table: CapturedTable) -> ReadPage:
-        if table.copied == 2:
-            shop.sql("alter table orders alter what type varchar(20) using 'x'")
-        return read(self, table)
-
-    monkeypatch.setattr(Snapshots, "_read", reading)
+    between_two_pages(shop, monkeypatch, "alter table orders alter what type varchar(20) using 'x'")
     shop.capture()
     shop.catch_up()
     assert [key for _, key, _ in shop.messages()] == [str(n) for n in range(1, 7)]
