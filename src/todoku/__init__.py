@@ -19,6 +19,7 @@ from todoku.core.errors import (
     NoRoute,
     NoSuchMessage,
     ResultNotKept,
+    StepFailed,
     TodokuError,
     UnknownJob,
 )
@@ -40,6 +41,8 @@ from todoku.destinations.search import elasticsearch, opensearch
 from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import Ref
+from todoku.engine.flows.flow import Flow
+from todoku.engine.flows.workflow import Workflow
 from todoku.engine.jobs.batches import Batch
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.job import Call, Job
@@ -77,6 +80,7 @@ __all__ = [
     "Done",
     "DurabilityWarning",
     "Ending",
+    "Flow",
     "Handle",
     "IdempotencyConflict",
     "InProgress",
@@ -98,9 +102,11 @@ __all__ = [
     "Schedule",
     "Snooze",
     "Status",
+    "StepFailed",
     "TodokuError",
     "UnknownJob",
     "Verified",
+    "Workflow",
     "chronicle",
     "destination",
     "elasticsearch",

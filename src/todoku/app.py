@@ -31,6 +31,7 @@ from todoku.engine.deliveries import Deliveries, Id
 from todoku.engine.diagnostics.summary import About, without_password
 from todoku.engine.embedded_worker import run_beside, run_until_idle
 from todoku.engine.encryption.secret_ref import Resolve
+from todoku.engine.flows.workflow import Workflows
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.ingest.receive import Ingest
@@ -87,10 +88,10 @@ class App:
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
         self.plans = self._timetable.plans
-        self.projections = Projections(declared)
-        self.captures = Captures(declared)
-        self.sources = Sources(self.outbox)
-        self.queues = Queues(self.store)
+        self.projections, self.captures = Projections(declared), Captures(declared)
+        self.sources, self.queues = Sources(self.outbox), Queues(self.store)
+        self.workflow = Workflows(declared)
+        self.signal, self.asignal = self.workflow.signal, self.workflow.asignal
         self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():

@@ -445,6 +445,12 @@ CREATE TABLE todoku_route (
     primary key (pattern, destination)
 ) strict;
 
+CREATE TABLE todoku_run_call (
+    id          integer primary key,
+    message_seq integer not null,
+    awaits      text not null
+) strict;
+
 CREATE TABLE todoku_schedule (
     name        text primary key,
     spec        text not null,
@@ -481,6 +487,40 @@ CREATE TABLE todoku_session (
 CREATE INDEX todoku_session_expires on todoku_session (expires_at);
 
 CREATE INDEX todoku_session_subject on todoku_session (kind, subject);
+
+CREATE TABLE todoku_signal (
+    id          integer primary key,
+    message_seq integer not null,
+    name        text not null,
+    payload     text not null,
+    created_at  integer not null,
+    step_key    text
+) strict;
+
+CREATE INDEX todoku_signal_run on todoku_signal (message_seq, name, id);
+
+CREATE TABLE todoku_step (
+    message_seq integer not null,
+    step_key    text not null,
+    number      integer not null,
+    name        text not null,
+    kind        text not null check (kind in ('step', 'sleep', 'wait', 'children', 'publish', 'value', 'undo')),
+    state       text not null check (state in ('open', 'done', 'failed', 'fatal', 'undone', 'rewound')),
+    arguments   text,
+    result      text,
+    error       text,
+    undo        text,
+    attempts    integer not null default 0,
+    replay      integer not null default 0,
+    awaits      text,
+    wake_at     integer,
+    started_at  integer not null,
+    ended_at    integer,
+    epoch       integer not null,
+    primary key (message_seq, step_key)
+) strict, without rowid;
+
+CREATE INDEX todoku_step_awaits on todoku_step (awaits) where state = 'open' and awaits is not null;
 
 CREATE TABLE todoku_user (
     name       text primary key,

@@ -27,6 +27,12 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: str | None = None
     snoozed: bool = False
+    parked: bool = False
+    """The run of a workflow waits: its attempt is given back, as often as it parks."""
+    exhausted: bool = False
+    """It became a dead letter because no attempt was left, and not because its handler gave it up."""
+    is_run: bool = False
+    """It settles the run of a workflow: its success counts only if its worker still owns it (R12)."""
     response: Response | None = None
     """The receiver's response. It is stored with a failed attempt, and sent in a callback."""
     traceback: Traceback | None = None
@@ -34,6 +40,19 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SUCCEEDED: Final = Settlement(status=Status.SUCCEEDED)
+
+FOREVER: Final = 100 * 365 * 86_400.0
+"""Seconds for which a run parks that only a signal or its children can wake."""
+
+
+def park(seconds: float) -> Settlement:
+    """Returns the settlement of a run that waits: pending, without a slot and a lease, until then or until it is woken.
+
+    Unlike a snooze it is not bounded: a run may wait as often as its code says (I4).
+    """
+    return Settlement(status=_advance_to(Step.PARK, Status.PENDING), delay=min(max(seconds, 0.0), FOREVER), parked=True)
+
+
 CONFLICT: Final = Settlement(
     status=Status.ABORTED,
     reason="IDEMPOTENCY_CONFLICT",
@@ -52,7 +71,7 @@ def decide(delivery: Claimed, outcome: Outcome, *, backoff: Backoff, jitter: flo
             wait = delay(backoff, delivery.attempt, jitter=jitter) if outcome.after is None else outcome.after
             return _settlement(Step.RETRY, Status.FAILED, outcome, delay=wait)
         case Retry():
-            return _settlement(Step.RETRY, Status.ABORTED, outcome)
+            return msgspec.structs.replace(_settlement(Step.RETRY, Status.ABORTED, outcome), exhausted=True)
         case Abort():
             return _settlement(Step.ABORT, Status.ABORTED, outcome)
         case Snooze() if delivery.snoozes < SNOOZE_LIMIT:

@@ -21,7 +21,7 @@ from todoku.core.http_request import (
     is_secret,
     origin,
 )
-from todoku.core.message import Draft, Leg
+from todoku.core.message import Draft, Leg, with_headers
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Response
 from todoku.core.redaction import redact_body, redact_headers, redact_response_headers
@@ -224,9 +224,7 @@ warm_up(Following)
 
 def add_to_batch(draft: Draft, batch: UUID) -> Draft:
     """Returns the draft as a member of a batch."""
-    headers = {} if draft.headers is None else msgspec.json.decode(draft.headers, type=dict[str, str])
-    text = msgspec.json.encode(headers | {BATCH: str(batch)}).decode()
-    return msgspec.structs.replace(draft, headers=text)
+    return with_headers(draft, {BATCH: str(batch)})
 
 
 def batch_of(headers: str | None) -> UUID | None:

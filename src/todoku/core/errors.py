@@ -7,6 +7,7 @@ TodokuError
 ├── IdempotencyConflict     the key was used before, with another body
 ├── InProgress              another caller is working on the key at this moment
 ├── JobAborted              the awaited job became a dead letter
+├── StepFailed              a step of a workflow has no attempt left
 ├── AmbiguousMessage        the message has several deliveries, and the caller did not choose one
 ├── NoSuchMessage           the message was rolled back, is not committed yet, or was pruned
 ├── ResultNotKept           the job does not store its results
@@ -74,6 +75,14 @@ class JobAborted(TodokuError):
 
 class NoSuchMessage(TodokuError, LookupError):
     """The message does not exist: it was rolled back, is not committed yet, or its retention has passed."""
+
+
+class StepFailed(TodokuError):
+    """A step of a workflow has no attempt left. A run that does not catch it becomes a dead letter, STEP_FAILED."""
+
+    def __init__(self, message: str, *, hint: str = "", step: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.step = step
 
 
 class AmbiguousMessage(TodokuError, LookupError):

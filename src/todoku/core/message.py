@@ -77,6 +77,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The data key that seals the payload, stored with the message unless it exists already; None: not sealed."""
 
 
+def with_headers(draft: Draft, more: dict[str, str]) -> Draft:
+    """Returns the draft with more headers."""
+    headers = {} if draft.headers is None else msgspec.json.decode(draft.headers, type=dict[str, str])
+    return msgspec.structs.replace(draft, headers=msgspec.json.encode(headers | more).decode())
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored message, as its publisher sees it. `duplicate`: it existed already, and nothing was queued."""
 

@@ -26,6 +26,7 @@ class Step(StrEnum):
     RETRY = "retry"
     ABORT = "abort"
     SNOOZE = "snooze"
+    PARK = "park"
     RELEASE = "release"
     LOSE = "lose"
     CANCEL = "cancel"
@@ -41,6 +42,7 @@ TRANSITIONS: Final[dict[tuple[Status, Step], frozenset[Status]]] = {
     (Status.SENDING, Step.RETRY): frozenset({Status.FAILED, Status.ABORTED}),
     (Status.SENDING, Step.ABORT): frozenset({Status.ABORTED}),
     (Status.SENDING, Step.SNOOZE): frozenset({Status.PENDING, Status.ABORTED}),
+    (Status.SENDING, Step.PARK): frozenset({Status.PENDING}),
     (Status.SENDING, Step.RELEASE): frozenset({Status.PENDING}),
     (Status.SENDING, Step.LOSE): frozenset({Status.PENDING, Status.ABORTED}),
     # Cancelling a running delivery only sets a flag: its worker settles it, and a Done before that wins.

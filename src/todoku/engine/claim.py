@@ -60,9 +60,10 @@ def unlimited_room(_queue: str, _destination: str) -> int:
 class SharedWaiting:
     """The waiting work, read once per round for all pools of a worker, so that idle pools cost no extra query."""
 
-    def __init__(self, store: Store, pools: Sequence[Sequence[str]]) -> None:
+    def __init__(self, store: Store, pools: Sequence[Sequence[str]], *, serves_runs: bool = False) -> None:
         self._store = store
         self._destinations = tuple(name for names in pools for name in names)
+        self._serves_runs = serves_runs
         self._found: Waiting | None = None
         self._served: set[Sequence[str]] = set()
 
@@ -73,6 +74,8 @@ class SharedWaiting:
     def read(self, destinations: Sequence[str]) -> Waiting:
         """Returns what waits for these destinations. A second call in one round reads the database again."""
         if self._found is None or destinations in self._served:
+            if self._serves_runs:
+                self._store.runs.heed_calls()  # what was sent to runs that wait makes them due
             self._found = self._store.claims.waiting(self._destinations)
             self._served = set()
         self._served.add(destinations)

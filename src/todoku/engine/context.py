@@ -44,6 +44,9 @@ class Context:
 
     __slots__ = ("_cancelled", "_ends", "_session", "_tx", "bound", "claim")
 
+    stops_itself = False
+    """Whether `cancel` is enough to stop the attempt: a run stops at the next boundary between its steps."""
+
     def __init__(self, claim: Claimed, ends: float = 0.0, tx: Any = None) -> None:
         self.claim = claim
         self._ends = ends

@@ -12,6 +12,7 @@ import msgspec
 from todoku.core.decision import Settlement, decide_by_ledger
 from todoku.core.errors import CannotOpen, InvalidMessage, StoreError
 from todoku.core.failure import DeliveryError
+from todoku.core.flow import CHILD
 from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Abort, Done, Outcome, Retry, Snooze, Traceback
 from todoku.core.status import Status
@@ -69,6 +70,7 @@ class Executor:
         max_processing: float,
         opener: Opener,
         tracebacks: Which,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -81,6 +83,7 @@ class Executor:
         self.max_processing = max_processing
         self.opener = opener
         self.tracebacks = tracebacks
+        self.is_draining = is_draining
         self.started: StartedDeliveries | None = None
         self.cancelled: set[tuple[int, int]] = set()
         """(id, epoch) of attempts that were cancelled and have not stopped yet."""
@@ -245,13 +248,13 @@ def _explain_timeout(outcome: Outcome | Settlement, name: str, seconds: float) -
             return outcome
 
 
-def outcome_of(value: Any, target: Target) -> Outcome:
-    """Turns a handler's return value into an outcome."""
+def outcome_of(value: Any, target: Target, claim: Claimed) -> Outcome | Settlement:
+    """Turns a handler's return value into an outcome. A run that parks returns its settlement."""
     if value is None:
         return DONE
-    if isinstance(value, Done | Retry | Abort | Snooze):
+    if isinstance(value, Done | Retry | Abort | Snooze | Settlement):
         return value
-    if not target.keep_result:
+    if not target.keep_result and (claim.headers is None or CHILD not in claim.headers):
         return DONE
     try:
         return Done(encode(value))

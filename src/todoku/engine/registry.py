@@ -67,6 +67,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int | None = None
     """For targets that send over HTTP, which have their own pool: the concurrent requests of this worker to one host.
     None: not an HTTP target."""
+    context: Callable[[Claimed, float, Any], Context] | None = None
+    """Creates the context of an attempt, with the worker's executor, if it is more than a Context: that of a run."""
     reference: str | None = None
     """`module:qualname` of the handler. A child process imports it by this name (`run="process"`)."""
 
@@ -140,6 +142,11 @@ class Registry:
         """Returns `usual_attempts` by destination, where it differs from the default stored with deliveries."""
         usual = {target.name: target.usual_attempts for target in self}
         return {name: number for name, number in usual.items() if number is not None and number != USUAL_ATTEMPTS}
+
+    @property
+    def serves_runs(self) -> bool:
+        """Whether a workflow is among the targets."""
+        return any(target.context is not None for target in self)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -165,17 +165,23 @@ class Settler:
 
     def _decide(self, finished: Finished) -> EndedAttempt:
         outcome = finished.outcome
-        if outcome is DONE:  # a fast path for most attempts: the same as `decide` returns
-            outcome = SUCCEEDED
+        if outcome is DONE and (finished.claim.key_hash is None or not self._is_run(finished.claim)):
+            outcome = SUCCEEDED  # a fast path for most attempts: the same as `decide` returns
         elif not isinstance(outcome, Settlement):
             target = self._registry.get(finished.claim.destination)
             backoff = DEFAULT if target is None else target.backoff
             outcome = decide(finished.claim, outcome, backoff=backoff, jitter=self._chance())
             if finished.traceback is not None and outcome.status is not Status.SUCCEEDED and not outcome.snoozed:
                 outcome = msgspec.structs.replace(outcome, traceback=finished.traceback)
+            if target is not None and target.context is not None:
+                outcome = msgspec.structs.replace(outcome, is_run=True)
         return EndedAttempt(
             finished.claim, outcome, finished.started, finished.ended, finished.error_type, finished.bound
         )
+
+    def _is_run(self, claim: Claimed) -> bool:
+        target = self._registry.get(claim.destination)
+        return target is not None and target.context is not None
 
     def _settle_until_accepted(self, pairs: list[tuple[Claimed, Settlement]], run_ms: RunTimes) -> list[Claimed]:
         """Settles until the database accepts it. Returns the deliveries this worker no longer owned.

@@ -35,6 +35,8 @@ class EndedDelivery(msgspec.Struct, frozen=True):
     """The delivery had already ended once, as a dead letter."""
     response: Response | None = None
     """The receiver's response to the last attempt; None if the caller that ended the delivery does not have it."""
+    exhausted: bool = False
+    """It became a dead letter because no attempt was left."""
 
 
 def select_ended(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[EndedDelivery]:
@@ -54,7 +56,7 @@ def _ended(claim: Claimed, settlement: Settlement, *, cancelled: bool) -> EndedD
     return EndedDelivery(
         claim.id, claim.message_id, claim.topic, claim.key, claim.destination, claim.queue, claim.headers,
         Status.ABORTED if cancelled else settlement.status, reason, error, claim.attempt - settlement.snoozed,
-        claim.replay_count, claim.replay_count > 0, settlement.response,
+        claim.replay_count, claim.replay_count > 0, settlement.response, settlement.exhausted and not cancelled,
     )  # fmt: skip
 
 

@@ -17,12 +17,13 @@ import msgspec
 from todoku.core.decision import Settlement
 from todoku.core.ending import BATCH, OWN, EndedRequest, Ending, Hook, batch_of, callback_draft, callback_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
+from todoku.core.flow import RACING, RUN, awaited_race
 from todoku.core.http_request import INHERITED, TOPIC, HttpRequest, request_of
 from todoku.core.identity import uuid7
 from todoku.core.message import Claimed, Draft, Leg
 from todoku.core.sealed import kind_of
 from todoku.core.status import Status
-from todoku.store import batches, ended_delivery
+from todoku.store import batches, ended_delivery, undos
 from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
 from todoku.store.ended_delivery import EndedDelivery
@@ -146,7 +147,9 @@ class Endings:
             self._publish_to_hooks(tx, ended)
             if calls := _follow_requests(tx, ended):
                 run_steps(tx, publish(self.publishing(), calls))
+            undos.begin(tx, self.publishing(), ended)
             self._publish_next(tx, batches.count(tx, ended))
+            _call_races(tx, ended)
             if self._waiters:
                 self._waiters.note(tx, {each.message_id for each in ended})
 
@@ -195,7 +198,9 @@ class Endings:
         self._late.update(each.id for each in complete if self._must_wait(each))
         if done:
             run_steps(tx, batches.begin(self.publishing(), [each.next for each in done if each.next is not None]))
-            tx.rows("finish_batches", ids=[each.id for each in done])
+            ids = [each.id for each in done]
+            tx.rows("finish_batches", ids=ids)
+            tx.rows("call_runs", awaits=ids)
 
     def _must_wait(self, complete: batches.Complete) -> bool:
         """Whether the next batch publishes into a lane. It may wait long for other publishers of the lane, or deadlock
@@ -228,12 +233,20 @@ class Endings:
         if following := [each for (next,) in rows if (each := batches.read(next)) is not None]:
             run_steps(tx, batches.begin(self.publishing(), following))
         tx.rows("finish_batches", ids=[id])
+        tx.rows("call_runs", awaits=[id])
         return len(rows)
 
     def publishing(self) -> Publishing:
         """The facts about the database that a publish is built from, as of now."""
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self._notify)
+
+
+def _call_races(tx: Tx, ended: Sequence[EndedDelivery]) -> None:
+    """Calls the runs that go on with the first of their children."""
+    racing = {str(batch_of(each.headers)) for each in ended if each.headers is not None and RACING in each.headers}
+    if racing:
+        tx.rows("call_runs", awaits=[awaited_race(batch) for batch in sorted(racing)])
 
 
 def read_hooks(tx: Tx) -> tuple[Hook, ...]:
@@ -265,4 +278,4 @@ def _ending_draft(each: EndedDelivery, hooks: Sequence[Hook], now: float) -> Dra
 
 def _is_followed(claim: Claimed, settlement: Settlement) -> bool:
     headers = claim.headers or ""
-    return BATCH in headers or has_followers(claim.topic, headers, settlement.reason)
+    return BATCH in headers or RUN in headers or has_followers(claim.topic, headers, settlement.reason)

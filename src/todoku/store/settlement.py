@@ -156,6 +156,7 @@ def _entry(claim: Claimed, settlement: Settlement) -> dict[str, object]:
         "response": settlement.result,
         "id": claim.id,
         "epoch": claim.epoch,
+        "fenced": settlement.is_run or settlement.status is not Status.SUCCEEDED,
     }
 
 
@@ -168,6 +169,7 @@ def _unfinished_row(claim: Claimed, settlement: Settlement, run_ms: RunTimes) ->
         "reason": settlement.reason,
         "error": settlement.error,
         "snoozed": int(settlement.snoozed),
+        "given_back": int(settlement.snoozed or settlement.parked),
         "max_attempts": claim.max_attempts,
         "run_ms": run_ms.get(claim.id),
         **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),

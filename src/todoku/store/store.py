@@ -34,6 +34,7 @@ from todoku.store.queues import QueueStore
 from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
+from todoku.store.runs import RunStore
 from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
 from todoku.store.search import SearchStore
@@ -82,6 +83,11 @@ class Store:
     def acts(self) -> ActStore:
         """What an operator may do to deliveries."""
         return ActStore(self.database, self._endings, ledger_ttl=self._ledger_ttl)
+
+    @cached_property
+    def runs(self) -> RunStore:
+        """Runs of workflows, as workers run them."""
+        return RunStore(self.database, self._endings)
 
     @cached_property
     def retention(self) -> Retention:

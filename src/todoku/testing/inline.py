@@ -16,6 +16,8 @@ from uuid import UUID
 import msgspec
 
 from todoku.app import App
+from todoku.core.decision import Settlement
+from todoku.core.errors import InvalidSetting
 from todoku.core.message import Draft, Leg, Message
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
 from todoku.core.status import Status
@@ -80,10 +82,14 @@ class _Inline:
                 yield job, leg
 
     async def _run(self, job: Job[..., Any], draft: Draft, leg: Leg, tx: Any) -> None:
+        if job.target.context is not None:
+            raise InvalidSetting(
+                f"{job.name} is a workflow, which is not run inline", hint="start it, then box.drain()"
+            )
         context = Context(_claim(job, draft, leg), float("inf"))
         with self._transaction(job, context, tx), current_headers(draft.headers):
             value = job.target.call(context) if job.target.call is not None else None
-            outcome = outcome_of(await value if inspect.isawaitable(value) else value, job.target)
+            outcome = outcome_of(await value if inspect.isawaitable(value) else value, job.target, context.claim)
             context.flush()
             self._ended[draft.id, job.name] = _standing(outcome)
 
@@ -143,12 +149,14 @@ def _claim(job: Job[..., Any], draft: Draft, leg: Leg) -> Any:
     )
 
 
-def _standing(outcome: Outcome) -> Standing:
+def _standing(outcome: Outcome | Settlement) -> Standing:
     match outcome:
         case Done(result=result):
             return Standing(0, Status.SUCCEEDED, None, None, result)
         case Retry() | Abort() | Snooze():
             raise outcome
+        case Settlement():
+            raise TypeError("only a workflow settles itself")
 
 
 def _run_without_loop(coroutine: Coroutine[Any, Any, T]) -> T:

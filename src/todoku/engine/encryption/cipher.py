@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from datetime import date
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -95,11 +97,12 @@ class Cipher:
 class DataKey:
     """A data key in memory, which encrypts (seals) and decrypts (opens). `seals` counts its encryptions."""
 
-    __slots__ = ("_cipher", "row", "seals")
+    __slots__ = ("_cipher", "_key", "row", "seals")
 
     def __init__(self, row: WrappedKey, key: bytes) -> None:
         self.row = row
         self.seals = 0
+        self._key = key
         self._cipher = Cipher(key)
 
     def __repr__(self) -> str:
@@ -111,6 +114,10 @@ class DataKey:
         self.seals += 1
         box = self._cipher.encrypt(nonce, plain, place.associated(place.version))
         return Sealed(self.row.id, nonce, box, place.version)
+
+    def secret(self, purpose: str) -> bytes:
+        """Returns a secret derived from the key, for keyed digests of one purpose."""
+        return hmac.digest(self._key, f"todoku {purpose} 1".encode(), hashlib.sha256)
 
     def open(self, sealed: Sealed, place: SealedPlace) -> bytes:
         """Decrypts what was sealed for this place; WrongTag if it was sealed for another place or changed.

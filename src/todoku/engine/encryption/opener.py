@@ -50,6 +50,9 @@ _CACHE_SECONDS: Final = 60.0
 _CACHE_SIZE: Final = 4096
 """Data keys in the cache, at most."""
 
+_Text = Literal["result", "traceback", "step"]
+"""The kinds of text that are sealed with the data key of their message."""
+
 _RETRYABLE: Final = frozenset({"UNKNOWN_MASTER_KEY", "BAD_MASTER_KEY"})
 """Reasons that a deployment may fix, so that the delivery is retried."""
 
@@ -153,6 +156,22 @@ class Opener:
         """Returns the text of a traceback, decrypted if it is sealed. Raises CannotOpen, StoreError."""
         return self._open_text("traceback", text, message_id, destination)
 
+    def seal_step(self, claim: Claimed, text: str) -> str:
+        """Returns a text of a run's step as it may be stored: that of a sealed run is sealed. CannotOpen."""
+        kind = kind_of(claim.content_type)
+        return text if kind is None else self._seal("step", claim, kind, text)
+
+    def step(self, text: str, message_id: str, destination: str) -> str:
+        """Returns a text of a run's step, decrypted if it is sealed. Raises CannotOpen, StoreError."""
+        return self._open_text("step", text, message_id, destination)
+
+    def step_secret(self, claim: Claimed) -> bytes:
+        """Returns a secret that only holders of a sealed run's data key know: keyed digests are made with it."""
+        kind = kind_of(claim.content_type)
+        if kind is None:
+            return b""
+        return self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False).secret("step")
+
     def result(self, text: str, message_id: str, destination: str) -> str:
         """Returns the JSON text of a result, decrypted if it is sealed. Raises CannotOpen, StoreError."""
         return self._open_text("result", text, message_id, destination)
@@ -193,12 +212,12 @@ class Opener:
             )
             return None
 
-    def _seal(self, what: Literal["result", "traceback"], claim: Claimed, kind: Kind, text: str) -> str:
+    def _seal(self, what: _Text, claim: Claimed, kind: Kind, text: str) -> str:
         key = self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False)
         place = SealedPlace(what, claim.message_id, claim.destination)
         return result_text(pack(key.seal(text.encode(), place, self._chance)))
 
-    def _open_text(self, what: Literal["result", "traceback"], text: str, message_id: str, destination: str) -> str:
+    def _open_text(self, what: _Text, text: str, message_id: str, destination: str) -> str:
         raw = parse_sealed_result(text)
         return text if raw is None else self._open(raw, SealedPlace(what, message_id, destination))[1].decode()
 

@@ -198,7 +198,10 @@ class Declarations:
 
     def job(self, function: Callable[..., Any], name: str | None, options: JobOptions) -> Job[..., Any]:
         """Declares a job."""
-        job: Job[..., Any] = Job(self.outbox, self.handler(function, name, options))
+        return self.declare(Job(self.outbox, self.handler(function, name, options)), options)
+
+    def declare(self, job: Job[..., Any], options: JobOptions) -> Job[..., Any]:
+        """Declares a job that was built with these options."""
         if options.get("encrypted"):
             self.outbox.sealer.declare(job.handler.topic)
         self._declare_schema(job.name, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
@@ -39,6 +39,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     unique_for: float | None = None
     aliases: tuple[str, ...] = ()
     """Its former names: calls stored under them still run."""
+    marks: Mapping[str, str] = {}
+    """Headers that todoku gives each call: those of a run."""
 
 
 class Job(Generic[P, R]):
@@ -100,7 +102,7 @@ class Job(Generic[P, R]):
         """
         if unknown := options.keys() - CallOptions.__optional_keys__:
             raise InvalidMessage(f"there is no option {', '.join(sorted(unknown))}", hint="see Job.using")
-        return Job(self._outbox, self._handler, {**self._options, **options})
+        return type(self)(self._outbox, self._handler, {**self._options, **options})
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Returns one checked call, to be stored with others by `box.enqueue_many`, `box.batch` or `box.chain`."""
@@ -145,6 +147,16 @@ class Call(Generic[R]):
         self.options = options
         self.payload = payload
 
+    @property
+    def job(self) -> str:
+        """The name of its job."""
+        return self._handler.target.name
+
+    @property
+    def handler(self) -> Handler:
+        """The declared function."""
+        return self._handler
+
     def draft(self) -> Draft:
         """Returns a checked draft of its message, with a new id."""
         return self._outbox.fill(self._prepared(), new_id(), self.payload)
@@ -158,7 +170,7 @@ class Call(Generic[R]):
             at=given.get("at"),
             expires=given.get("expires"),
             priority=given.get("priority") or 0,
-            headers=given.get("headers"),
+            headers={**(given.get("headers") or {}), **handler.marks} if handler.marks else given.get("headers"),
             labels=given.get("labels", ()),
             unique_for=handler.unique_for,
         )

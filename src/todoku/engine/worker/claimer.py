@@ -55,6 +55,7 @@ class Claimer:
         on_ambiguous: Callable[[], None],
         on_failure: OnFailure,
         on_idle: Callable[[], None] | None = None,
+        serves_runs: bool = False,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -75,7 +76,7 @@ class Claimer:
         self._turn = 0
         self._next_suspect = 0.0
         self._cursors: dict[str, ClaimCursor] = {}
-        self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools])
+        self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools], serves_runs=serves_runs)
         self._thread = create_thread("claimer", self._run, on_failure)
         self._announces = False
 

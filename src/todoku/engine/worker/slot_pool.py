@@ -207,13 +207,13 @@ class SlotPool:
                 return executor.finish_unsent(claim, decided, now)
         if target.sender is not None:
             return await self._send_with_companions(slot, claim, target, now)
-        outcome: Outcome = DONE
+        outcome: Outcome | Settlement = DONE
         error, stack, span = None, None, executor.begin(claim, target)
         self._occupy(slot, claim, target, now)
         try:
             value = await target.call(slot.context)  # type: ignore[misc,arg-type]
             if value is not None:
-                outcome = outcome_of(value, target)
+                outcome = outcome_of(value, target, claim)
         except asyncio.CancelledError as stopped:
             if slot.stopped is None:
                 raise  # not the watchdog's doing: the pool itself is being stopped
@@ -237,7 +237,8 @@ class SlotPool:
         slot.timeout = self._executor.timeout(target, claim)
         slot.ends = now + slot.timeout
         slot.claim = claim
-        slot.context = Context(claim, slot.ends)
+        make = target.context
+        slot.context = Context(claim, slot.ends) if make is None else make(claim, slot.ends, self._executor)
         self._running += 1
 
     def _free(self, slot: Slot) -> str | None:
@@ -249,11 +250,13 @@ class SlotPool:
         return stopped
 
     def _finish(
-        self, slot: Slot, claim: Claimed, outcome: Outcome, started: float, error: Exception | None, span: Any,
-        *, stack: Traceback | None,
+        self, slot: Slot, claim: Claimed, outcome: Outcome | Settlement, started: float, error: Exception | None,
+        span: Any, *, stack: Traceback | None,
     ) -> bool:  # fmt: skip
         """Frees the slot and passes the outcome to the settler. True: the next row of its lane may run."""
-        bound = slot.context.bound if slot.context is not None else None
+        bound = None
+        if slot.context is not None:  # the attempts of a run begin anew with each of its steps
+            bound, claim = slot.context.bound, slot.context.claim
         stopped = self._free(slot)
         if stopped is not None and error is not None:  # an error raised while being cancelled is no failure
             outcome = interrupted_outcome(stopped, claim.destination, slot.timeout)
@@ -353,12 +356,13 @@ class SlotPool:
             for slot in self._slots:
                 if slot.claim is None:
                     continue
-                if now >= slot.ends:
+                if now >= slot.ends and (slot.context is None or now >= slot.context.deadline):
                     self._stop_slot(slot, "timeout")
                 elif cancelled and (slot.claim.id, slot.claim.epoch) in cancelled:
                     if slot.context is not None:
                         slot.context.cancel()
-                    self._stop_slot(slot, "cancel")
+                    if slot.context is None or not slot.context.stops_itself:
+                        self._stop_slot(slot, "cancel")
 
     def _stop_attempts(self, why: str) -> None:
         for slot in self._slots:

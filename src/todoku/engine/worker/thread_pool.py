@@ -77,9 +77,16 @@ def call_handler(context: Context, target: Target) -> RunResult:
     """Calls a plain handler."""
     try:
         value: Any = target.call(context)  # type: ignore[misc]
-        return (DONE if value is None else outcome_of(value, target)), None, None
+        return (DONE if value is None else _outcome(value, context, target)), None, None
     except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
         return classify(error, target.retrying), error, None
+
+
+def _outcome(value: Any, context: Context, target: Target) -> Outcome:
+    outcome = outcome_of(value, target, context.claim)
+    if isinstance(outcome, Settlement):
+        raise TypeError(f"{target.name} returned a Settlement, which only the engine does")
+    return outcome
 
 
 def call_in_transaction(executor: Executor, context: Context, target: Target, seconds: float) -> RunResult:
@@ -99,7 +106,7 @@ def call_in_transaction(executor: Executor, context: Context, target: Target, se
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
             errors.append(error)
             return classify(error, target.retrying)
-        return executor.opener.seal_outcome(context.claim, outcome_of(value, target), None)
+        return executor.opener.seal_outcome(context.claim, _outcome(value, context, target), None)
 
     limit = min(seconds, executor.lease.seconds / 4)
     try:

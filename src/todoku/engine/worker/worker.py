@@ -120,6 +120,7 @@ class Worker:
             put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
             max_processing=settings.max_processing_sec,
             opener=Opener(settings.master_keys, store, monotonic=time.monotonic), tracebacks=settings.tracebacks,
+            is_draining=self._draining.is_set,
         )  # fmt: skip
         self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
         self._pools = self._pool_set.all
@@ -244,7 +245,7 @@ class Worker:
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
             on_ambiguous=self._heart.compare_soon, on_idle=self._request_end if self._until_idle else None,
-            on_failure=self._fail,
+            on_failure=self._fail, serves_runs=self._registry.serves_runs,
         )  # fmt: skip
         for pool in self._pools:
             pool.start()

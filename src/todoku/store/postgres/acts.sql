@@ -129,6 +129,10 @@ with gone as (
        and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
        and not exists (select from todoku_history h where h.message_seq = m.seq offset 0)
     returning m.seq, m.labels
+), stepless as (
+    delete from todoku_step where message_seq = any (array(select seq from gone))
+), signalless as (
+    delete from todoku_signal where message_seq = any (array(select seq from gone))
 )
 delete from todoku_label l
  using (select seq, label from gone cross join lateral json_array_elements_text(labels) s(label)) g

@@ -45,7 +45,7 @@ delete from todoku_hook
 
 -- name: prune_messages
 -- A message is removed only when it has no delivery left (I1), and deliveries are created with their message, never
--- later.
+-- later. That of a run stays as long after its last step, and takes its steps and signals with it (R14).
 with chunk as materialized (
     select seq, created_at < todoku_now() - make_interval(secs => :ttl) as old
       from todoku_message where seq > :after order by seq limit :most
@@ -53,7 +53,14 @@ with chunk as materialized (
     delete from todoku_message m
      where m.seq = any (array(select seq from chunk where old))
        and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
+       and not exists (select from todoku_step s
+                        where s.message_seq = m.seq
+                          and coalesce(s.ended_at, s.started_at) >= todoku_now() - make_interval(secs => :ttl) offset 0)
     returning m.seq, m.labels
+), stepless as (
+    delete from todoku_step where message_seq = any (array(select seq from gone))
+), signalless as (
+    delete from todoku_signal where message_seq = any (array(select seq from gone))
 ), unlabelled as (
     delete from todoku_label l
      using (select seq, label from gone cross join lateral json_array_elements_text(labels) s(label)) g

@@ -8,7 +8,8 @@ select s.id, l.state, l.digest
                       where scope = s.scope and key_hash = s.key_hash limit 1) l
 
 -- name: settle_effects
--- A real success is recorded even by a stale worker (I7), a failure only by the owner. The first success stays, and is
+-- A real success is recorded even by a stale worker (I7), unless it is that of a run, whose steps another worker goes on
+-- with (R12); a failure only by the owner. The first success stays, and is
 -- retained for 48 hours after the last (H16); another digest never overwrites it (I5), but a success overwrites any
 -- entry that is not one, of any caller: it must be in the ledger. Sorted by key: no deadlock (H11). The row of a
 -- failure is locked, so that no reclaim frees it between this statement and its settlement.
@@ -19,12 +20,12 @@ select distinct on (s.scope, s.key_hash)
        s.response::json, todoku_now(), todoku_now(), todoku_now() + make_interval(secs => :ttl)
   from json_to_recordset(:entries::json)
        as s(scope text, key_hash text, digest text, state text, message_id uuid, response text, id bigint,
-            epoch bigint)
+            epoch bigint, fenced boolean)
   left join lateral (
     select id from todoku_delivery d
-     where s.state = 'failed' and d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker
+     where s.fenced and d.id = s.id and d.epoch = s.epoch and d.worker_id = :worker
      limit 1 for update) held on true
- where s.state = 'succeeded' or held.id is not null
+ where not s.fenced or held.id is not null
  order by s.scope, s.key_hash, s.state desc
     on conflict (scope, key_hash) do update
        set digest = excluded.digest, state = excluded.state, http_status = excluded.http_status,
@@ -82,7 +83,7 @@ with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
-                max_attempts int, response json, traceback text, fingerprint text, run_ms int)
+                given_back int, max_attempts int, response json, traceback text, fingerprint text, run_ms int)
      cross join lateral (
         select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
@@ -93,7 +94,7 @@ with held as materialized (
            error = case when d.cancel_requested and held.status <> 'aborted' then {cancelled} else held.error end,
            fingerprint = case when d.cancel_requested and held.status <> 'aborted' then null else held.fingerprint end,
            epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
-           attempts = d.attempts - held.snoozed, snoozes = d.snoozes + held.snoozed,
+           attempts = d.attempts - held.given_back, snoozes = d.snoozes + held.snoozed,
            max_attempts = held.max_attempts,
            next_run_at = todoku_now() + make_interval(secs => held.delay)
       from held where d.id = any (array(select id from held)) and d.id = held.id

@@ -128,4 +128,6 @@ select m.seq from todoku_message m
 -- As prune_messages: only when no delivery of it is left, finished or not (I1).
 delete from todoku_label where (label, message_seq) in (
     select l.value, m.seq from todoku_message m, json_each(m.labels) l where m.seq in ({orphaned_messages}));
+delete from todoku_signal where message_seq in ({orphaned_messages});
+delete from todoku_step where message_seq in ({orphaned_messages});
 delete from todoku_message where seq in ({orphaned_messages})

@@ -49,15 +49,20 @@ delete from todoku_hook
 select seq from (select seq, created_at from todoku_message where seq > :after order by seq limit :most) c
  where created_at < :now - cast(:ttl * 1000000 as integer)
    and not exists (select 1 from todoku_delivery d where d.message_seq = c.seq)
+   and not exists (select 1 from todoku_step s
+                    where s.message_seq = c.seq
+                      and coalesce(s.ended_at, s.started_at) >= :now - cast(:ttl * 1000000 as integer))
 
 -- name: prune_messages
 -- A message is removed only when it has no delivery left (I1), and deliveries are created with their message, never
--- later.
+-- later. That of a run stays as long after its last step, and takes its steps and signals with it (R14).
 select (select count(*) from ({old_messages})), max(seq),
        count(*) = :most and min(created_at < :now - cast(:ttl * 1000000 as integer))
   from (select seq, created_at from todoku_message where seq > :after order by seq limit :most);
 delete from todoku_label where (label, message_seq) in (
     select l.value, m.seq from todoku_message m, json_each(m.labels) l where m.seq in ({old_messages}));
+delete from todoku_signal where message_seq in ({old_messages});
+delete from todoku_step where message_seq in ({old_messages});
 delete from todoku_message where seq in ({old_messages})
 
 -- name: prune_ledger

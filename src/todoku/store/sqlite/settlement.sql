@@ -7,7 +7,8 @@ select json_extract(s.value, '$.id'), l.state, l.digest from json_each(:entries)
    and l.key_hash = json_extract(s.value, '$.key_hash')
 
 -- name: settle_effects
--- As PostgreSQL: a real success is recorded even by a stale worker (I7), a failure only by the owner. The first
+-- As PostgreSQL: a real success is recorded even by a stale worker (I7), unless it is that of a run (R12); a failure only
+-- by the owner. The first
 -- success stays, and is retained for 48 hours after the last (H16); another digest never overwrites it (I5), but a
 -- success overwrites any entry that is not one, of any caller.
 insert into todoku_ledger (scope, key_hash, digest, state, message_id, http_status, response, created_at,
@@ -17,7 +18,7 @@ select json_extract(s.value, '$.scope'), json_extract(s.value, '$.key_hash'), js
        case json_extract(s.value, '$.state') when 'succeeded' then 200 end, json_extract(s.value, '$.response'),
        :now, :now, :now + cast(:ttl * 1000000 as integer)
   from json_each(:entries) s
- where json_extract(s.value, '$.state') = 'succeeded'
+ where not json_extract(s.value, '$.fenced')
     or exists (select 1 from todoku_delivery d where d.id = json_extract(s.value, '$.id')
                   and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker)
  order by json_extract(s.value, '$.state') desc
@@ -86,7 +87,7 @@ update todoku_delivery as d
        fingerprint = case when d.cancel_requested and json_extract(s.value, '$.status') <> 'aborted' then null
                           else json_extract(s.value, '$.fingerprint') end,
        epoch = d.epoch + 1, worker_id = null, cancel_requested = 0,
-       attempts = d.attempts - json_extract(s.value, '$.snoozed'),
+       attempts = d.attempts - json_extract(s.value, '$.given_back'),
        snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
        max_attempts = json_extract(s.value, '$.max_attempts'),
        next_run_at = :now + cast(json_extract(s.value, '$.delay') * 1000000 as integer), updated_at = :now

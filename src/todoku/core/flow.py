@@ -1,0 +1,132 @@
+"""Runs of workflows: their steps as values, the keys of steps, and what is decided about them.
+
+A step is found again by the function and the arguments it was called with, not by its place in the code (R1): loops and
+concurrent branches work, and a step may be added between two others while a run waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+from todoku.core.msgspec_warmup import warm_up
+
+StepKind = Literal["step", "sleep", "wait", "children", "publish", "value", "undo"]
+StepState = Literal["open", "done", "failed", "fatal", "undone", "rewound"]
+
+RUN: Final = "todoku-run"
+"""The header of messages that are runs. Its value says when their steps are undone: `auto`, or `always`."""
+
+CHILD: Final = "todoku-child"
+"""The header of messages that a run waits for: `gather` or `race`, and the run. Their results are kept."""
+
+RACING: Final = f'"{CHILD}":"race '
+"""What the stored headers of a child contain whose run goes on with the first end."""
+
+MOST_STEPS: Final = 10_000
+"""Steps that a run may have (R14): each attempt reads all of them."""
+
+RESULT_BYTES: Final = 64 << 10
+"""Bytes of JSON that a step may return, or be called with."""
+
+TIMED_OUT: Final = "timeout"
+"""The error of a wait whose time was over before a signal came."""
+
+UNDO_TOPIC: Final = "todoku.undo"
+"""The topic of the message that undoes the steps of a run."""
+
+NO_UNDO: Final = frozenset({
+    "BAD_PAYLOAD", "BAD_MASTER_KEY", "BY_HAND", "IDEMPOTENCY_CONFLICT", "INVALID_STEP", "SCHEMA_MISMATCH", "SHREDDED",
+    "SNOOZED_TOO_OFTEN", "STEP_CHANGED", "STEP_FAILED", "TOO_MANY_STEPS", "UNKNOWN_DESTINATION", "UNKNOWN_MASTER_KEY",
+    "WORKER_LOST",
+})  # fmt: skip
+"""Reasons of dead letters that a person may still mend and replay: their steps are undone only on request (R5)."""
+
+
+class StepRow(msgspec.Struct, frozen=True, gc=False):
+    """A step of a run, as it is stored. Texts of encrypted runs are sealed."""
+
+    key: str
+    number: int
+    name: str
+    kind: StepKind
+    state: StepState
+    arguments: str | None = None
+    result: str | None = None
+    error: str | None = None
+    undo: str | None = None
+    attempts: int = 0
+    replay: int = 0
+    awaits: str | None = None
+    wait: float | None = None
+    """Seconds until it is over: a sleep, a wait, or the pause before the next attempt."""
+    started: float = 0.0
+    ended: float | None = None
+    took: float = 0.0
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it has ended and is not run again: its result, or its error, is what it came to."""
+        return self.state in ("done", "failed", "undone")
+
+
+class Undo(msgspec.Struct, frozen=True):
+    """How a step is undone: a function, by its module and name, called with `arguments` and then with its result."""
+
+    function: str
+    arguments: tuple[msgspec.Raw, ...] = ()
+
+
+class ChildEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one child of a run ended: its result as JSON text, or why it became a dead letter."""
+
+    result: str | None = None
+    reason: str | None = None
+    error: str | None = None
+
+
+class Children(msgspec.Struct, frozen=True):
+    """The children of one step: their batch, and the messages with their jobs, in the order of the calls."""
+
+    batch: str
+    messages: tuple[str, ...]
+    jobs: tuple[str, ...]
+
+
+warm_up(Undo)
+
+
+def digest_arguments(text: str, secret: bytes = b"") -> str:
+    """Returns the digest of encoded arguments; of an encrypted run a keyed one, which cannot be guessed (R13)."""
+    return hashlib.blake2b(text.encode(), digest_size=12, key=secret[:64]).hexdigest()
+
+
+def step_key(name: str, digest: str, occurrence: int) -> str:
+    """Returns the key of a step: its function, its arguments, and how many equal ones came before it in this run."""
+    return f"{name}:{digest}" if occurrence == 0 else f"{name}:{digest}#{occurrence}"
+
+
+def find_changed(asked: str, stored: Iterable[StepRow], used: Iterable[str]) -> StepRow | None:
+    """Returns a stored result of the function `asked` that this attempt has not used, if there is one (R1).
+
+    A run that asks for a step that is not stored, while such a result is left over, would repeat an effect with other
+    arguments.
+    """
+    known = set(used)
+    for row in stored:
+        if row.kind == "step" and row.name == asked and row.is_stored and row.key not in known:
+            return row
+    return None
+
+
+def awaited_race(batch: str) -> str:
+    """Returns what a run awaits that goes on with the first end in a batch, and not with the last."""
+    return f"any {batch}"
+
+
+def undone_by_itself(reason: str | None, *, exhausted: bool, always: bool) -> bool:
+    """Whether the steps of a run that became a dead letter are undone without a person's request (R5)."""
+    return always or not (exhausted or reason in NO_UNDO)

@@ -1,0 +1,305 @@
+"""One attempt of a run: its steps so far, what it is doing, and when it parks.
+
+A run parks when none of its steps is under way and everything it still does waits: for a time, a signal or children
+(R9). Parking stops the function; when the run is woken, a new attempt calls it again, and steps that are stored return
+at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from todoku.core.decision import Settlement, park
+from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
+from todoku.core.flow import MOST_STEPS, StepKind, StepRow, digest_arguments, find_changed, step_key
+from todoku.core.message import Claimed
+from todoku.core.outcome import Abort, Retry
+from todoku.engine.execute import Executor
+from todoku.engine.flows.runtime import FlowRuntime
+from todoku.store.runs import RunLost
+
+T = TypeVar("T")
+
+_TURNS: Final = 3
+"""Turns of the event loop in which nothing begins, after which everything that the run does is known to wait."""
+
+_SOON: Final = 0.02
+"""Seconds that a run waits in its slot instead of parking."""
+
+
+class RunStopped(BaseException):
+    """The attempt is over: the run parks, was lost, or cannot go on. Not an Exception: code must not catch it."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A step that the function asks for: its key, and its row if it was begun before."""
+
+    key: str
+    name: str
+    row: StepRow | None
+    number: int
+
+
+class Run:
+    """The steps of one run during one attempt. It belongs to one event loop."""
+
+    def __init__(self, claim: Claimed, executor: Executor, runtime: FlowRuntime) -> None:
+        self.claim = claim
+        self.runtime = runtime
+        self._executor = executor
+        self.rows: dict[str, StepRow] = {}
+        self.used: set[str] = set()
+        self._occurrences: Counter[tuple[str, str]] = Counter()
+        self._under_way: set[tuple[str, str]] = set()
+        self._busy = 0
+        self._activity = 0
+        self._waiting: dict[asyncio.Future[None], float] = {}
+        self._loop = asyncio.get_event_loop()
+        self.stopped: asyncio.Future[Settlement | Abort | Retry] = self._loop.create_future()
+        self._read_at = time.monotonic()
+        self.cancelling = False
+        self.on_progress: Callable[[], None] = lambda: None
+
+    async def load(self) -> None:
+        """Reads the steps of earlier attempts. The first attempt of all has none."""
+        if self.claim.epoch > 1:
+            rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
+            self.rows = {row.key: row for row in rows if row.kind != "undo"}
+        self._read_at = time.monotonic()
+
+    # ------------------------------------------------------------------------------------------- asking
+
+    def ask(self, name: str, arguments: str, key: str | None = None) -> Asked:
+        """Returns the step for this call: by the function, its arguments, and how many equal ones came before (R1)."""
+        self.refuse_stopped()
+        digest = digest_arguments(arguments, self.runtime.secret_of(self.claim)) if key is None else f"={key}"
+        place = (name, digest)
+        occurrence = self._occurrences[place]
+        if key is not None and occurrence:
+            raise InvalidMessage(f"two steps of {name} have the key {key!r}", hint="give each its own key=")
+        if key is None and place in self._under_way:
+            raise InvalidMessage(
+                f"{name} is called twice at once with the same arguments",
+                hint="tell the two apart: ctx.step(…, key=…)",  # R9: which result belongs to which call?
+            )
+        self._occurrences[place] += 1
+        asked = step_key(name, digest, occurrence)
+        self.used.add(asked)
+        row = self.rows.get(asked)
+        if row is not None and row.state == "fatal" and row.replay < self.claim.replay_count:
+            row = msgspec.structs.replace(row, state="open", attempts=0, wait=None)  # R12: a replay tries it again
+        return Asked(asked, name, row, len(self.rows) + 1 if row is None else row.number)
+
+    async def refuse_changed(self, asked: Asked, arguments: str) -> None:
+        """Stops the run if it would repeat an effect with other arguments (R1).
+
+        A stored result that is left over may be asked for by a branch that has not come to it yet, so this waits until
+        nothing else of the run goes on.
+        """
+        if self.runtime.on_change == "run" or find_changed(asked.name, self.rows.values(), self.used) is None:
+            return
+        await self._settled_down()
+        if (changed := find_changed(asked.name, self.rows.values(), self.used)) is not None:
+            detail = (
+                f"{asked.name} is stored for {self._shown(changed.arguments)} and was now called with {arguments}: "
+                f"it would run again. `todoku flow rewind {self.claim.message_id} --accept` runs it"
+            )
+            self.stop(Abort("STEP_CHANGED", detail))
+        self.refuse_stopped()
+
+    def _shown(self, arguments: str | None) -> str:
+        return self.runtime.open_text(self.claim, arguments) if arguments is not None else "()"
+
+    def left(self, row: StepRow) -> float:
+        """Returns the seconds until the time of a step is over; infinity if it has none."""
+        return math.inf if row.wait is None else row.wait - (time.monotonic() - self._read_at)
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    async def write(self, row: StepRow) -> StepRow:
+        """Writes a step, durably, before the run goes on. A run that was lost is stopped."""
+        await self._persist(lambda: self.runtime.writer.put(self.claim, row))
+        return self.stored(row)
+
+    async def write_by(self, write: Callable[[], T]) -> T:
+        """Makes a blocking write of the store that is fenced as a step is, in a thread."""
+        return await self._persist(lambda: asyncio.to_thread(write))
+
+    async def transact(self, write: Callable[[], StepRow], key: str) -> StepRow:
+        """Makes a write that is not repeated: what the step did in its transaction is committed, or rolled back."""
+        try:
+            return self.stored(await asyncio.to_thread(write))
+        except RunLost:
+            self.lose()
+            raise RunStopped from None
+        except DatabaseUnavailable:  # the commit may have happened, only its reply was lost
+            rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
+            for row in rows:
+                if row.key == key and row.is_stored:
+                    return self.stored(row)
+            raise
+
+    @property
+    def lease_seconds(self) -> float:
+        """The lease of the worker: a transaction may take a quarter of it."""
+        return self._executor.lease.seconds
+
+    async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
+        pause = 0.02
+        while True:
+            try:
+                return await write()
+            except RunLost:
+                self.lose()
+            except (DatabaseUnavailable, DatabaseBusy):
+                # The effect has happened: it must be recorded, while this worker is allowed to.
+                if not self._executor.owns(self.claim, time.monotonic()):
+                    self.lose()
+            self.refuse_stopped()
+            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - a jitter
+            pause = min(pause * 2, 1.0)
+
+    def stored(self, row: StepRow) -> StepRow:
+        """Takes note of a row that was written. A result is progress: attempts are counted anew (R6, R8)."""
+        if row.wait is not None:
+            row = msgspec.structs.replace(row, wait=row.wait + time.monotonic() - self._read_at)
+        self.rows[row.key] = row
+        if row.state == "done":
+            if self.claim.attempt > 1 or self.claim.lost:
+                self.claim = msgspec.structs.replace(self.claim, attempt=1, lost=0)
+            self.on_progress()
+        return row
+
+    def new_row(self, asked: Asked, kind: StepKind, arguments: str | None) -> StepRow:
+        """Returns the row of a step that begins now, or the one it has. Abort: the run has too many (R14)."""
+        if asked.row is not None:
+            return asked.row
+        if len(self.rows) >= MOST_STEPS:
+            self.stop(
+                Abort("TOO_MANY_STEPS", f"a run has at most {MOST_STEPS:,} steps: begin anew with ctx.restart(…)")
+            )
+            self.refuse_stopped()
+        sealed = None if arguments is None else self.runtime.seal_text(self.claim, arguments)
+        return StepRow(
+            key=asked.key, number=asked.number, name=asked.name, kind=kind, state="open", arguments=sealed,
+            replay=self.claim.replay_count,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------- working and waiting
+
+    @contextmanager
+    def working(self, asked: Asked) -> Iterator[None]:
+        """A step that is under way: meanwhile the run does not park. The run is not begun without its lease (I12)."""
+        if not self._executor.owns(self.claim, time.monotonic()):
+            self.lose()
+        self.refuse_stopped()
+        place = (asked.name, asked.key.removeprefix(f"{asked.name}:").partition("#")[0])
+        self._under_way.add(place)
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._under_way.discard(place)
+            self._busy -= 1
+            self._settle_down()
+
+    def refuse_stopped(self) -> None:
+        """Ends the attempt at this boundary between steps, if it is to end (R8)."""
+        if not self.stopped.done():
+            if self.cancelling:
+                self.stop(Abort("CANCELLED", "cancelled while running"))
+            elif self._executor.is_draining():
+                self.stop(park(0.0))
+        if self.stopped.done():
+            raise RunStopped
+
+    async def wait(self, seconds: float) -> None:
+        """Waits: in the slot while other branches of the run go on, otherwise parked."""
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._waiting[waiting] = time.monotonic() + seconds
+        timer = None if math.isinf(seconds) else self._loop.call_later(max(seconds, 0.0), _resolve, waiting)
+        self._settle_down()
+        try:
+            await waiting
+        finally:
+            self._waiting.pop(waiting, None)
+            self._activity += 1
+            if timer is not None:
+                timer.cancel()
+        self.refuse_stopped()
+
+    async def _settled_down(self) -> None:
+        """Waits until everything else that the run does waits, too."""
+        activity = -1
+        while activity != self._activity or self._busy:
+            activity = self._activity
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            if self._busy:
+                await asyncio.sleep(_SOON)
+
+    def _settle_down(self) -> None:
+        self._activity += 1
+        self._loop.call_soon(self._park_if_idle, self._activity, _TURNS)
+
+    def _park_if_idle(self, activity: int, turns: int) -> None:
+        if activity != self._activity or self._busy or not self._waiting or self.stopped.done():
+            return
+        if turns:
+            self._loop.call_soon(self._park_if_idle, activity, turns - 1)
+            return
+        left = min(self._waiting.values()) - time.monotonic()
+        if left > _SOON:
+            self.stop(park(left))
+
+    # ------------------------------------------------------------------------------------------- ending
+
+    def stop(self, how: Settlement | Abort | Retry) -> None:
+        """Ends the attempt with this outcome. The first one counts."""
+        if not self.stopped.done():
+            self.stopped.set_result(how)
+
+    def lose(self) -> None:
+        """Ends the attempt because the worker has lost the run. The settle is fenced: it changes nothing."""
+        self.stop(Retry(reason="LEASE_LOST", detail="this worker had lost the run"))
+
+    def cancel(self) -> None:
+        """Ends the attempt at the next boundary between steps (R8): now, if none is under way."""
+        self.cancelling = True
+        if not self._busy:
+            self.stop(Abort("CANCELLED", "cancelled while running"))
+
+    def unused(self) -> list[str]:
+        """Returns the names of stored steps that this attempt did not ask for: the code took another way."""
+        return [row.name for key, row in self.rows.items() if key not in self.used and row.state != "rewound"]
+
+
+def _resolve(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Calls the function of a workflow until it ends, or the run is stopped. Returns its value, or how that was."""
+    await run.load()
+    main = asyncio.ensure_future(call())
+    try:
+        await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not main.done():
+            main.cancel()
+            await asyncio.wait((main,))
+    if run.stopped.done():
+        if not main.cancelled():
+            main.exception()  # it was stopped: what it raised on its way out is of no interest
+        return run.stopped.result()
+    return main.result()

@@ -1,0 +1,75 @@
+"""What all runs of one workflow share: the store, the codecs of its steps, encryption, and what it may publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from todoku.core.message import Claimed, Draft
+from todoku.core.sealed import kind_of
+from todoku.engine.encryption.opener import Opener
+from todoku.engine.flows.step_function import StepFunctions
+from todoku.engine.flows.step_writer import StepWriter
+from todoku.engine.jobs.decoders import result_decoder
+from todoku.engine.jobs.hints import Hints
+from todoku.engine.jobs.job import Call
+from todoku.engine.jobs.options import PublishOptions
+from todoku.engine.outbox import Outbox
+from todoku.store.store import Store
+
+OnChange = Literal["stop", "run"]
+"""What a run does whose code calls a step with other arguments than those that are stored (R1)."""
+
+DraftOf = Callable[[Any, object, PublishOptions], Draft]
+"""Builds the draft of an event, or of a topic and its payload, for the routes of the App."""
+
+ON_CHANGES: Final[tuple[OnChange, ...]] = ("stop", "run")
+
+
+class FlowRuntime:
+    """The surroundings of the runs of one workflow."""
+
+    def __init__(
+        self, outbox: Outbox, functions: StepFunctions, writer: StepWriter, draft: DraftOf, on_change: OnChange
+    ) -> None:
+        self._outbox = outbox
+        self.draft = draft
+        self.functions = functions
+        self.writer = writer
+        self.on_change = on_change
+        self._results: dict[Callable[..., Any], Callable[[str], Any]] = {}
+
+    @property
+    def store(self) -> Store:
+        """The store of the App, which may change to another database."""
+        return self._outbox.store
+
+    @property
+    def outbox(self) -> Outbox:
+        """The outbox that builds drafts."""
+        return self._outbox
+
+    @property
+    def opener(self) -> Opener:
+        """Decrypts what the steps of encrypted runs keep."""
+        return self._outbox.opener
+
+    def seal_text(self, claim: Claimed, text: str) -> str:
+        """Returns a text as it is stored with a step: that of an encrypted run is sealed (R13)."""
+        return self.opener.seal_step(claim, text)
+
+    def open_text(self, claim: Claimed, text: str) -> str:
+        """Returns a stored text of a step, decrypted if it is sealed."""
+        return self.opener.step(text, claim.message_id, claim.destination)
+
+    def decode_result(self, call: Call[Any], text: str) -> Any:
+        """Returns the result of a child, as the type that its job says it returns."""
+        function = call.handler.function
+        if (decode := self._results.get(function)) is None:
+            hints = Hints(function, call.job)
+            decode = self._results[function] = result_decoder(hints.returns, call.job)
+        return decode(text)
+
+    def secret_of(self, claim: Claimed) -> bytes:
+        """Returns the key of the digests in the step keys of an encrypted run; empty for any other (R13)."""
+        return b"" if kind_of(claim.content_type) is None else self.opener.step_secret(claim)

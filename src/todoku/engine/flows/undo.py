@@ -1,0 +1,61 @@
+"""Undoing a run that was given up: a run of its own, which undoes its steps in reverse, each as a step (R4, R5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from todoku.core.flow import Children, StepRow
+from todoku.core.status import Status
+from todoku.engine.flows.children import cancel_messages
+from todoku.engine.flows.flow import Flow
+from todoku.engine.flows.runtime import FlowRuntime
+from todoku.engine.flows.step_function import call, find_undo, undo_arguments
+
+_LONGEST_PAUSE = 60
+
+
+async def undo_run(ctx: Flow, run: str, message_seq: int, workflow: str, reason: str | None) -> None:
+    """Undoes the steps of a run: cancels its children and waits for their ends, then undoes the last step first."""
+    runtime = ctx.run.runtime
+    rows = await asyncio.to_thread(runtime.store.runs.steps, message_seq)
+    children = [child for row in rows if row.kind == "children" and row.state == "open" for child in _children(row)]
+    if children:
+        ids = [id for id, _ in children]
+        await asyncio.to_thread(cancel_messages, runtime.store, ids, f"its run was given up: {reason}")
+    pause = 1
+    while await asyncio.to_thread(_is_any_open, runtime, children):
+        await ctx.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    for row in reversed(rows):
+        if row.kind == "step" and row.undo is not None and row.state in ("open", "done", "failed", "fatal"):
+            await _undo_step(ctx, row, run, workflow)
+            await asyncio.to_thread(runtime.store.runs.mark_undone, message_seq, row.key)
+    await asyncio.to_thread(runtime.store.runs.mark_undone, message_seq, "~undo")
+
+
+async def _undo_step(ctx: Flow, row: StepRow, run: str, workflow: str) -> None:
+    """Calls the undo of one step with its result, or with None if its result is not known."""
+    function, first = find_undo(row.undo or "")
+    stored = None if row.result is None or row.state != "done" else row.result
+    result = None if stored is None else ctx.run.runtime.opener.step(stored, run, workflow)
+
+    async def undo() -> None:
+        await call(function, undo_arguments(function, first, result), {})
+
+    # What it is called with stays out of its own step: the run may be encrypted.
+    await ctx.named_step(f"undo {row.name}", undo, key=row.key)
+
+
+def _children(row: StepRow) -> list[tuple[UUID, str]]:
+    known = msgspec.json.decode(row.arguments or "", type=Children)
+    return [(UUID(id), job) for id, job in zip(known.messages, known.jobs, strict=True)]
+
+
+def _is_any_open(runtime: FlowRuntime, children: Sequence[tuple[UUID, str]]) -> bool:
+    ended = (Status.SUCCEEDED, Status.ABORTED)
+    standings = [runtime.store.deliveries.standing(id, (job,)) for id, job in children]
+    return any(standing is not None and standing.status not in ended for standing in standings)
