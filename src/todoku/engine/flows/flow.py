@@ -233,8 +233,10 @@ class Flow(Context):
         draft = self._run.runtime.draft(event, payload, options)
         text = bounded(draft.payload or str(draft.payload_bytes), f"the payload of {draft.topic}")
         asked = self._run.ask(f"publish {draft.topic}", text)
+        if asked.row is None:
+            await self._run.refuse_changed(asked, text)
         if (row := asked.row) is None or not row.is_stored:
-            begun = self._run.new_row(asked, "publish", None)
+            begun = self._run.new_row(asked, "publish", text)
             row = msgspec.structs.replace(begun, state="done", result=encode(str(draft.id)))
             runs = self._run.runtime.store.runs
             with self._run.working(asked):
