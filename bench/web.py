@@ -179,22 +179,26 @@ async def _view(port: int) -> None:
     stream, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(_request("/live", "text/event-stream"))
+        shown = ""
         while line := await stream.readline():
             if line.startswith(b"event: tick"):
-                await _fetch(port)
+                shown = await _fetch(port, shown)
     finally:
         writer.close()
 
 
-async def _fetch(port: int) -> None:
+async def _fetch(port: int, shown: str) -> str:
+    """Asks for what has changed since the version that is shown, as `live.js` does. Returns the version shown now."""
     page, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(_request("/", "text/html", "Connection: close\r\nX-Todoku-Live: 1\r\n"))
+        more = f"Connection: close\r\nX-Todoku-Live: 1\r\nIf-None-Match: {shown}\r\n"
+        writer.write(_request("/", "text/html", more))
         body = await page.read(-1)
     finally:
         writer.close()
-    if not body.startswith(b"HTTP/1.1 200"):
+    if not body.startswith((b"HTTP/1.1 200", b"HTTP/1.1 304")):
         raise RuntimeError(body[:200].decode(errors="replace"))
+    return body.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
 
 
 def _request(path: str, accept: str, more: str = "") -> bytes:

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 _MOST_VALUES: Final = 256
 _SHARE: Final = 500.0
-"""A value is kept for so many times the seconds it took: the twenty of a page together take a few hundredths of a core's
-time. Beside busy workers everything takes longer, and so is read less often."""
+"""A value is kept for so many times the seconds it took, so that the twenty of a page take a few hundredths of a core's
+time together. Beside busy workers each takes longer, and so is read less often."""
 _LONGEST: Final = 10.0
 _SLOW: Final = 0.05
 """Seconds. For a value that took longer no viewer waits again while it is looked at: it is computed beside them."""
