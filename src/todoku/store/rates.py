@@ -20,7 +20,7 @@ _COUNTED: Final = 30_000
 """Up to this number the successes of a span are counted one by one; more are sampled."""
 
 _PICKED: Final = 15_000
-_PICKED_EACH: Final = 5_000
+_PICKED_EACH: Final = 2_000
 """About so many of them are in a sample: in the whole span, and at most in each stretch."""
 
 _SAMPLED: Final = 100_000

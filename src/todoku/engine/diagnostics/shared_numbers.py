@@ -103,8 +103,13 @@ class SharedNumbers:
         return join_flows(over, self._values.get(f"last {per} {ended} {ends}", read, kept=kept / 10), number)
 
     def _flows(self, since: int, until: int, width: int) -> Flows:
-        rate = max(self._busy(), self._burst[0])
-        return self._store.rates.flows(since=moment(since), until=moment(until), width=width, rate=rate)
+        self._busy()  # reads the present rate, if that was some time ago
+        return self._store.rates.flows(since=moment(since), until=moment(until), width=width, rate=self.burst)
+
+    @property
+    def burst(self) -> float:
+        """The most that succeeded a second lately: stretches of that time are sampled, not counted row by row."""
+        return self._burst[0]
 
     def _over(self, per: Per) -> Flows:
         """The stretches before the present one. Those that were over some time ago are remembered, not read again."""
