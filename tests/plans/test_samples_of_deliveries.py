@@ -7,7 +7,6 @@ import pytest
 
 from tests.plans import filling
 from tests.plans.explaining import MODES, ExplainingPostgres, ExplainingSqlite, nodes
-from tests.support.world import World
 from todoku.store import statistics
 from todoku.store.statistics import Statistics
 
@@ -43,11 +42,9 @@ def test_blocks_are_sampled_on_postgresql_and_only_the_newest_rows_counted(postg
 
 
 def test_both_ends_of_the_ids_are_found_by_probes_on_sqlite(sqlite_url: str) -> None:
-    world = World("sqlite", sqlite_url)
-    world.store.migrate()
-    world.close()
-    filling.fill_sqlite(sqlite_url)
     database = ExplainingSqlite(sqlite_url)
+    database.migrate()
+    filling.fill_sqlite(sqlite_url)
     drive(Statistics(database))
     plans = {name: plan for name, _, plan in database.plans}
     for query in ("id_range", "edges", "count_sample", "lag_sample"):
