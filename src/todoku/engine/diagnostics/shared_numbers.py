@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -35,8 +34,8 @@ _WIDTHS: Final[dict[Per, tuple[int, int]]] = {"minute": (60, 60), "hour": (3600,
 _LATE: Final = 2
 """So many stretches before the present one are read again: a commit may come after its own time."""
 
-_BURST: Final = 300.0
-"""Seconds for which a high rate is remembered: so far back stretches are read again."""
+_REMEMBERED: Final = 300.0
+"""Seconds for which rates are remembered: so far back minutes are read again."""
 
 _SUCCESSES: Final = 1_000
 _FAILURES: Final = 1_000
@@ -68,8 +67,8 @@ class SharedNumbers:
         self._settings = settings
         self._values = SharedValues() if values is None else values
         self._past: dict[Per, Flows] = {}
-        self._burst = (0.0, -math.inf)
-        """The highest rate lately, and when (monotonic seconds) it was seen."""
+        self._seen_rates: tuple[tuple[float, float], ...] = ()
+        """What succeeded a second, and at which moment, of the last minutes."""
 
     @property
     def forgotten(self) -> int:
@@ -103,13 +102,12 @@ class SharedNumbers:
         return join_flows(over, self._values.get(f"last {per} {ended} {ends}", read, kept=kept / 10), number)
 
     def _flows(self, since: int, until: int, width: int) -> Flows:
-        self._busy()  # reads the present rate, if that was some time ago
-        return self._store.rates.flows(since=moment(since), until=moment(until), width=width, rate=self.burst)
+        rate = self.highest_rate(since)
+        return self._store.rates.flows(since=moment(since), until=moment(until), width=width, rate=rate)
 
-    @property
-    def burst(self) -> float:
-        """The most that succeeded a second lately: stretches of that time are sampled, not counted row by row."""
-        return self._burst[0]
+    def highest_rate(self, since: float) -> float:
+        """The most that succeeded a second since a moment (unix seconds), as far as it was seen in the last minutes."""
+        return max(self._busy(), *(rate for at, rate in self._seen_rates if at >= since), 0.0)
 
     def _over(self, per: Per) -> Flows:
         """The stretches before the present one. Those that were over some time ago are remembered, not read again."""
@@ -157,9 +155,9 @@ class SharedNumbers:
         """Reads the sample. Its rate is that of now: a second later, the same rows would look like fewer a second."""
         sample = self._store.samples.successes(most=_SUCCESSES)
         ends = [one.finished_at for one in sample]
-        rate, now = rate_of(ends, self.now(), full=len(ends) >= _SUCCESSES), time.monotonic()
-        if rate >= self._burst[0] or now > self._burst[1] + _BURST:
-            self._burst = (rate, now)
+        now = self.now()
+        rate = rate_of(ends, now, full=len(ends) >= _SUCCESSES)
+        self._seen_rates = (*(seen for seen in self._seen_rates if seen[0] > now - _REMEMBERED), (now, rate))
         return _Succeeded(sample, rate)
 
     def eta(self) -> Eta:
