@@ -223,7 +223,8 @@ class ClaimCursor:
         spent = self._store.claims.seconds
         self._positions.clear()
         self._read_waiting()
-        found = self._claim_at_positions(limit, counted)
+        # What was committed before the scan is in `groups`; without any, a claim would find nothing.
+        found = self._claim_at_positions(limit, counted) if self._waiting.groups else []
         # Only the time spent in queries: waits for a lock or a connection say nothing about the next scan.
         wait = _IDLE_PER_SCAN * (self._store.claims.seconds - spent)
         now = self._monotonic()
