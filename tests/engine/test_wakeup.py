@@ -40,14 +40,14 @@ def asleep(world: World, worker: Worker) -> None:
 
 
 def publish_until(world: World, met: Callable[[], bool]) -> int:
-    """Give the worker so much to do that it writes "running", which a single message does not. Returns how much.
+    """Give the worker so much to do that it writes "running", which a few messages do not. Returns how much.
 
-    By the portion: on a busy machine one worker handles single messages faster than they are published.
+    By large portions: a worker that has a pause between two of them goes on wanting notices.
     """
     published = 0
     deadline = time.monotonic() + A_MINUTE
     while time.monotonic() < deadline:
-        published += len(world.publish(20))
+        published += len(world.publish(1000))
         if met():
             return published
     raise AssertionError(f"the worker was given {published} messages, and did not say that it is running")

@@ -124,6 +124,8 @@ class Claimer:
             if found:
                 self._announce_work()
                 self._wait = self._first_wait()
+                if self._says_idle():  # few messages: let the event loop start this one before the next look
+                    self._event.wait(_SHORTEST_WAIT)
                 continue
             if self._has_room and self._resting_since is None:
                 self._resting_since = time.monotonic()
@@ -343,9 +345,13 @@ class Claimer:
         While the worker's row says "idle", publishers give notice, but for those that looked at it before it said so:
         their messages wait no longer than it has said so (H25).
         """
-        if self._announced != (self._lease.worker, "idle"):
+        if not self._says_idle():
             return _SHORTEST_WAIT
         return min(max(_SHORTEST_WAIT, time.monotonic() - self._idle_since), self._poll_interval)
+
+    def _says_idle(self) -> bool:
+        """Whether this worker's row says that it is idle, as far as the claimer knows."""
+        return self._announced == (self._lease.worker, "idle")
 
     def _announce_work(self) -> None:
         """Announces that this worker needs no notices, once it has worked for `_BUSY_AFTER` seconds without a pause."""
