@@ -113,6 +113,9 @@ class SingleTrip:
             partial(pgconn.send_prepare, name(_BEGIN), self._begin.encode()),
             partial(pgconn.send_prepare, name(_SET), self._settings.encode()),
             partial(pgconn.send_prepare, name(_COMMIT), b"commit"),
+        )
+        _exchange(  # by itself: in one pipeline with the above, it would be too late to set the isolation level
+            connection,
             partial(pgconn.send_query_prepared, name(_BEGIN), None),
             partial(pgconn.send_query_prepared, name(_SET), None),
             partial(pgconn.send_prepare, name(_RUN), restyle(text, "dollar").encode()),
