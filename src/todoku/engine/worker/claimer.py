@@ -31,8 +31,11 @@ _BUSY_AFTER: Final = 0.05
 """Seconds of continuous work after which the worker announces that it needs no notices."""
 
 _PAUSE: Final = 0.004
-"""Seconds with room and without work that interrupt continuous work. With less than 250 messages a second notices cost
+"""Seconds with room and without work that interrupt continuous work. Below 250 transactions a second notices cost
 publishers little, and a worker that gets them starts each message sooner than one that polls."""
+
+_FIRST_WAIT: Final = 0.016
+"""Seconds until the first poll after work came by a notice. Polls find what is due without one: retries, snoozes."""
 
 _LANES: Final = 50
 _GATES: Final = 50
@@ -343,11 +346,11 @@ class Claimer:
         """Returns how long to wait at first when no more work is found.
 
         While the worker's row says "idle", publishers give notice, but for those that looked at it before it said so:
-        their messages wait no longer than it has said so (H25).
+        their messages wait no longer than it has said so (H25). Who frees a place at a limit gives none.
         """
-        if not self._says_idle():
+        if not self._says_idle() or self._may_be_limited():
             return _SHORTEST_WAIT
-        return min(max(_SHORTEST_WAIT, time.monotonic() - self._idle_since), self._poll_interval)
+        return min(max(_SHORTEST_WAIT, time.monotonic() - self._idle_since), _FIRST_WAIT, self._poll_interval)
 
     def _says_idle(self) -> bool:
         """Whether this worker's row says that it is idle, as far as the claimer knows."""
