@@ -236,7 +236,7 @@ class Store:
             first = next(steps)
             if not first.alone:
                 return self.database.write("publish", lambda tx: run_steps(tx, steps, first))
-            steps.send(self.database.write_alone("publish", first))
+            steps.send(self.database.write_alone("publish", lambda tx: tx.statement(first)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         raise StoreError("a statement followed one that was said to be alone", hint="this is a bug: please report it")
