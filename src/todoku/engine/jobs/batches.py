@@ -12,7 +12,7 @@ from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_draf
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft
 from todoku.engine.jobs.handle import Handle
-from todoku.engine.jobs.job import Call, drafts
+from todoku.engine.jobs.job import Call, CallDrafts, drafts
 from todoku.engine.jobs.options import CallOptions
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.twins import asynchronous, blocking, in_thread
@@ -74,7 +74,7 @@ async def insert_chain(outbox: Outbox, calls: Sequence[Call[Any]], tx: Any) -> l
 async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> list[Handle[R]]:
     """Stores many calls; the contract is that of `App.enqueue_many`."""
     checked = without_tx(calls)
-    messages = await outbox.insert(drafts(checked), tx)
+    messages = await outbox.insert_many(CallDrafts(checked), tx)
     return [call.handle(message) for call, message in zip(checked, messages, strict=True)]
 
 

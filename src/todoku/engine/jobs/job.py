@@ -179,16 +179,30 @@ class Call(Generic[R]):
         return handle_of(self._outbox, self._handler, draft.id, stored=False)
 
 
+class CallDrafts:
+    """Calls that are to be stored together. What calls of one job have in common is checked once."""
+
+    def __init__(self, calls: Sequence[Call[Any]]) -> None:
+        self._calls = calls
+        self._prepared: dict[tuple[int, int], PreparedDraft] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def build(self, start: int, stop: int) -> list[Draft]:
+        """As Unbuilt.build."""
+        calls, prepared, made = self._calls[start:stop], self._prepared, []
+        for call, new in zip(calls, new_ids(len(calls)), strict=True):
+            common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
+            if (before := prepared.get(common)) is None:
+                before = prepared[common] = call._prepared()
+            made.append(call._outbox.fill(before, new, call.payload))
+        return made
+
+
 def drafts(calls: Sequence[Call[Any]]) -> list[Draft]:
-    """Returns a checked draft of each call. What calls of one job have in common is checked once."""
-    prepared: dict[tuple[int, int], PreparedDraft] = {}
-    made: list[Draft] = []
-    for call, new in zip(calls, new_ids(len(calls)), strict=True):
-        common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
-        if (before := prepared.get(common)) is None:
-            before = prepared[common] = call._prepared()
-        made.append(call._outbox.fill(before, new, call.payload))
-    return made
+    """Returns a checked draft of each call."""
+    return CallDrafts(calls).build(0, len(calls))
 
 
 def routed(route: Route, given: CallOptions) -> Route:
