@@ -141,8 +141,9 @@ class Outbox:
         self._require(tx)
         if self.instead is not None:
             return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
-        steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
-        return await self._counted(self.run(tx, steps), drafts, tx)
+        steps = self._steps(drafts, batch, whole=tx is None)
+        storing = self.run(tx, steps if tx is None else self._joining(steps))
+        return await self._counted(storing, drafts, len(drafts), tx)
 
     async def insert_many(self, many: Unbuilt, tx: Any) -> list[Message]:
         """Stores messages like `insert`. On PostgreSQL many are sent in parts, while the next part is built.
@@ -155,16 +156,19 @@ class Outbox:
         self._require(tx)
         built = _Built(many)
         steps = publish_parts(self.publishing(), built)
-        return await self._counted(_Parts(self.store, self._database.dialect, tx, steps), built.drafts, tx)
+        storing = _Parts(self.store, self._database.dialect, tx, steps if tx is None else self._joining(steps))
+        return await self._counted(storing, built.drafts, number, tx)
 
-    async def _counted(self, storing: Awaited[list[Message]], drafts: list[Draft], tx: Any) -> list[Message]:
-        """Stores drafts and counts them. They may still be built meanwhile."""
+    async def _counted(
+        self, storing: Awaited[list[Message]], drafts: list[Draft], number: int, tx: Any
+    ) -> list[Message]:
+        """Stores so many drafts and counts them. They may still be built meanwhile."""
         try:
             messages = await storing
         except (BlockingCall, InvalidMessage):  # nothing was tried, or a draft could not be built
             raise
         except Exception as error:
-            self.telemetry.publish_failed(error, len(drafts))
+            self.telemetry.publish_failed(error, number)
             raise
         if tx is None:
             self.wake()
@@ -199,15 +203,15 @@ class Outbox:
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
-    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool = False) -> Steps[list[Message]]:
+    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool) -> Steps[list[Message]]:
         to = self.publishing()
         if batch is None:
             return publish(to, drafts, whole=whole)
         return begin(to, [Following(tuple(drafts), batch)])
 
-    def _joining(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
+    def _joining(self, steps: Steps[T]) -> Steps[T]:
         yield from self._database.check_tx()
-        return (yield from self._steps(drafts, batch))
+        return (yield from steps)
 
     def _require(self, tx: Any) -> None:
         if tx is None and self._policy.require_tx:

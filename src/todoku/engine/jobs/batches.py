@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
@@ -74,8 +74,24 @@ async def insert_chain(outbox: Outbox, calls: Sequence[Call[Any]], tx: Any) -> l
 async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> list[Handle[R]]:
     """Stores many calls; the contract is that of `App.enqueue_many`."""
     checked = without_tx(calls)
-    messages = await outbox.insert_many(CallDrafts(checked), tx)
-    return [call.handle(message) for call, message in zip(checked, messages, strict=True)]
+    many: _Handled[R] = _Handled(checked)
+    messages = await outbox.insert_many(many, tx)
+    pairs = zip(many.handles, messages, checked, strict=True)
+    return [call.handle(message) if message.duplicate else handle for handle, message, call in pairs]
+
+
+class _Handled(CallDrafts, Generic[R]):
+    """Calls whose handles are made when they are built: the database is at work meanwhile."""
+
+    def __init__(self, calls: Sequence[Call[R]]) -> None:
+        super().__init__(calls)
+        self.handles: list[Handle[R]] = []
+
+    def build(self, start: int, stop: int) -> list[Draft]:
+        """As Unbuilt.build."""
+        made = super().build(start, stop)
+        self.handles += [call.handle_of(draft) for call, draft in zip(self.calls[start:stop], made, strict=True)]
+        return made
 
 
 def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:

@@ -183,15 +183,15 @@ class CallDrafts:
     """Calls that are to be stored together. What calls of one job have in common is checked once."""
 
     def __init__(self, calls: Sequence[Call[Any]]) -> None:
-        self._calls = calls
+        self.calls = calls
         self._prepared: dict[tuple[int, int], PreparedDraft] = {}
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
 
     def build(self, start: int, stop: int) -> list[Draft]:
         """As Unbuilt.build."""
-        calls, prepared, made = self._calls[start:stop], self._prepared, []
+        calls, prepared, made = self.calls[start:stop], self._prepared, []
         for call, new in zip(calls, new_ids(len(calls)), strict=True):
             common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
             if (before := prepared.get(common)) is None:

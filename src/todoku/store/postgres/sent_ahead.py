@@ -45,7 +45,7 @@ class SentAhead:
         cursor = psycopg.Cursor(self._connection, row_factory=_tuples)
         rows: list[Row] = []
         self._sent.append((cursor, rows))
-        cursor.execute(cast("sql.SQL", text), values, prepare=True)
+        cursor.execute(cast("sql.SQL", text), values)
         self._connection.wait(_written(self._connection.pgconn))
         return rows
 
