@@ -6,6 +6,7 @@ SQLite has no parts; what holds for them holds there too.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ from tests.conformance.test_pgbouncer import pooled
 from tests.support.world import World
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, IdempotencyConflict, InvalidMessage, StoreError
 from todoku.core.message import Draft
+from todoku.core.sealed import format_master_key
 from todoku.engine.jobs.job import Call, CallDrafts
 
 PART = 10
@@ -271,3 +273,18 @@ def test_keys_with_a_limit_and_labels_work_in_any_part(world: World, box: todoku
     assert labelled == [("found", 2 * PART)]
     box.drain()
     assert sorted(ran) == sorted([*range(2 * PART + 1), *range(2 * PART)])
+
+
+def test_encrypted_messages_of_any_part_have_one_data_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TODOKU_MASTER_KEYS", format_master_key("2026-11", os.urandom(32)))
+    box, ran = todoku.App(world.url), []
+
+    @box.job(encrypted=True)
+    def secret(n: int) -> None:
+        ran.append(n)
+
+    box.enqueue_many(calls(secret), tx=None)
+    assert stored(world) == {"message": MANY, "delivery": MANY, "data_key": 1}
+    box.drain()
+    box.close()
+    assert sorted(ran) == list(range(MANY))

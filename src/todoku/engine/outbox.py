@@ -102,6 +102,11 @@ class Outbox:
             no_route=self._policy.no_route,
         )
 
+    def is_current(self, prepared: PreparedDraft) -> bool:
+        """Whether it would be prepared the same way now. One with headers never is: they may be those of a trace."""
+        same = prepared.max_payload_bytes == self.settings.max_payload_bytes
+        return same and prepared.options.headers is None and inject(None) is None
+
     def fill(self, prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
         """Returns the checked draft of one message, or raises InvalidMessage."""
         return self.finished(fill(prepared, id, self.encoded(payload)))

@@ -48,6 +48,7 @@ class Job(Generic[P, R]):
         self._outbox = outbox
         self._handler = handler
         self._options: CallOptions = options or {}
+        self._usual: PreparedDraft | None = None
         self.__doc__ = handler.function.__doc__
 
     def __repr__(self) -> str:
@@ -110,13 +111,22 @@ class Job(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a call: it commits with `tx`, or in a transaction of its own."""
         call: Call[R] = self.call(*args, **kwargs)
-        draft, tx = call.draft(), self._options.get("tx")
+        draft, tx = self._draft(call), self._options.get("tx")
         if self._options.get("best_effort"):
             return call.handle_or_none(draft, await self._outbox.try_insert([draft], tx))
         (message,) = await self._outbox.insert([draft], tx)
         return call.handle(message)
 
     aenqueue = asynchronous(enqueue)
+
+    def _draft(self, call: Call[R]) -> Draft:
+        """Returns the draft of a call. What calls without options have in common is checked once."""
+        if self._options:
+            return call.draft()
+        prepared = self._usual
+        if prepared is None or not self._outbox.is_current(prepared):
+            prepared = self._usual = call._prepared()
+        return self._outbox.fill(prepared, new_id(), call.payload)
 
     def handle(self, id: UUID | str) -> Handle[R]:
         """Returns the handle of this job's delivery of the message with this id, stored by any process.
