@@ -30,6 +30,7 @@ from todoku.store.postgres.error_translation import refuse_encoding, translate_e
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PINNED, PLAN_ONCE, PLANNED, READING, set_local
+from todoku.store.postgres.sent_ahead import SentAhead
 from todoku.store.postgres.single_trip import LoneTx, SingleTrip, Unprepared
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
@@ -56,6 +57,7 @@ class PostgresTx:
     def __init__(self, connection: psycopg.Connection[Any], queries: Mapping[str, str]) -> None:
         self._connection = connection
         self._queries = queries
+        self.ahead = SentAhead(connection)
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapt(value) for name, value in values.items()}
@@ -64,6 +66,8 @@ class PostgresTx:
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
+        if statement.ahead or self.ahead:
+            return self.ahead.run(statement)
         cursor = self._connection.execute(restyle(statement.sql, "pyformat"), statement.values)
         return cursor.fetchall() if cursor.description else []
 
@@ -258,12 +262,14 @@ class PostgresDatabase:
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
         with translate_errors(), self._begin_on_connection(begin) as connection:
+            tx = PostgresTx(connection, self._restyled)
             try:
-                result = work(PostgresTx(connection, self._restyled))
+                result = work(tx)
                 reach(f"{operation}.before_commit")
                 connection.execute("commit")
                 reach(f"{operation}.after_commit")
-            except BaseException:
+            except BaseException as error:
+                tx.ahead.abandon(error)
                 if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
                     connection.execute("rollback")
                 raise
