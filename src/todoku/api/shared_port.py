@@ -113,7 +113,10 @@ class PortServer(uvicorn.Server):
             return protocol
 
         await self._is_up.wait()
-        await asyncio.get_running_loop().connect_accepted_socket(create, connection)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(create, connection)
+        except OSError:  # the client has gone
+            connection.close()
 
     async def cover(self, number: int, listening: socket.socket) -> None:
         """Accepts connections of another process's socket as well, until `uncover`."""
@@ -123,7 +126,7 @@ class PortServer(uvicorn.Server):
                 self._create_protocol, sock=listening.dup(), backlog=self.config.backlog
             )
             self._covered[number] = server
-            self.servers.append(server)  # type: ignore[arg-type]  # uvicorn only closes it
+            self.servers.append(server)
 
     async def uncover(self, number: int) -> None:
         """Leaves that socket to its process. Connections that were accepted from it stay here."""
@@ -133,7 +136,5 @@ class PortServer(uvicorn.Server):
             server.close()
 
     def _create_protocol(self) -> BoundedProtocol:
-        protocol: BoundedProtocol = self.config.http_protocol_class(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
+        create: Callable[..., BoundedProtocol] = self.config.http_protocol_class  # type: ignore[assignment]
+        return create(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)

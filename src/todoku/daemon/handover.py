@@ -11,10 +11,12 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Full, Queue
 from typing import Final
 
 _LENGTH: Final = struct.Struct("=I")
+_MOST_WAITING: Final = 1000
+"""Connections that wait while the other process does not take them; more are closed, and their clients try again."""
 
 
 class Sender:
@@ -22,12 +24,15 @@ class Sender:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
-        self._waiting: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+        self._waiting: Queue[tuple[int, bytes]] = Queue(_MOST_WAITING)
         threading.Thread(target=self._run, name="todoku-hand-over", daemon=True).start()
 
     def send(self, descriptor: int, first: bytes) -> None:
         """Sends a connection, soon, and closes this process's descriptor of it."""
-        self._waiting.put((descriptor, first))
+        try:
+            self._waiting.put_nowait((descriptor, first))
+        except Full:
+            os.close(descriptor)
 
     def _run(self) -> None:
         while True:
@@ -36,7 +41,7 @@ class Sender:
             try:
                 sent = socket.send_fds(self._line, [frame], [descriptor])
                 self._line.sendall(frame[sent:])
-            except OSError:  # the other process has ended, and with it this one will
+            except OSError:  # the other process has ended, or has no room for more files: the connection is closed
                 pass
             finally:
                 os.close(descriptor)
@@ -48,19 +53,21 @@ def receive_connections(line: socket.socket, adopt: Callable[[socket.socket, byt
 
 
 def _receive(line: socket.socket, adopt: Callable[[socket.socket, bytes], None]) -> None:
-    with line, suppress(OSError):
+    with line, suppress(ConnectionError):
         while True:
             head, descriptors, _, _ = socket.recv_fds(line, _LENGTH.size, 1)
-            if not descriptors:
+            if not head:
                 return
-            connection = socket.socket(fileno=descriptors[0])
-            connection.set_inheritable(False)
             (length,) = _LENGTH.unpack(head + _read(line, _LENGTH.size - len(head)))
-            adopt(connection, _read(line, length))
+            first = _read(line, length)
+            for descriptor in descriptors:  # none if this process may open no more files: the kernel has closed it
+                connection = socket.socket(fileno=descriptor)
+                connection.set_inheritable(False)
+                adopt(connection, first)
 
 
 def _read(line: socket.socket, number: int) -> bytes:
-    """Reads so many bytes. OSError: the sender ended in the middle."""
+    """Reads so many bytes. ConnectionError: the sender ended in the middle."""
     parts: list[bytes] = []
     while number > 0:
         part = line.recv(min(number, 1 << 18))

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from functools import partial
 from typing import Final
 
@@ -25,6 +26,7 @@ from todoku.daemon.handover import Sender
 from todoku.daemon.http_start import shared_counts
 from todoku.daemon.http_thread import HttpThread
 from todoku.daemon.pipe import MetricsReport, ReportPipe, Serving
+from todoku.daemon.supervisor import MARGIN
 from todoku.engine.observability.log import Log, Style, configure_logging
 
 REPORT_EVERY: Final = 1.0
@@ -57,12 +59,16 @@ def serve(box: App, style: Style, given: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopped.set())
     http = create_http_thread(box, given.listening, given.hand_over, given.rates)
     http.start()
-    threading.Thread(target=_stop_when_alone, args=(pipe, stopped), daemon=True).start()
-    if http.has_turned(REPORT_EVERY * 10):
-        pipe.send(Serving())
-    while not stopped.wait(REPORT_EVERY):
+    grace = box.settings.drain_grace_sec
+    threading.Thread(target=_stop_when_alone, args=(pipe, stopped, grace), daemon=True).start()
+    serves = False
+    while not stopped.is_set():
         if http.has_turned(REPORT_EVERY):  # a loop that does not turn makes this process silent, and it is replaced
+            if not serves:
+                serves = True
+                pipe.send(Serving())
             pipe.send(MetricsReport(box.telemetry.dump()))
+        stopped.wait(REPORT_EVERY)
     http.stop()
     pipe.send(MetricsReport(box.telemetry.dump()))
     box.close()
@@ -84,9 +90,11 @@ def create_http_thread(box: App, listening: int, hand_over: int, rates: int) -> 
     )
 
 
-def _stop_when_alone(pipe: ReportPipe, stopped: threading.Event) -> None:
+def _stop_when_alone(pipe: ReportPipe, stopped: threading.Event, grace: float) -> None:
     pipe.wait_until_alone()
     stopped.set()
+    time.sleep(grace + MARGIN)
+    os._exit(1)  # a request that does not end, and no supervisor is left to kill this process
 
 
 if __name__ == "__main__":
