@@ -118,7 +118,7 @@ class Child(SupervisedProcess):
 C = TypeVar("C", bound=SupervisedProcess)
 
 
-class Place(Generic[C]):
+class ChildPlace(Generic[C]):
     """One of the N places for a child process: the process in it, and when the next one may start."""
 
     def __init__(self, number: int) -> None:

@@ -19,7 +19,7 @@ _MOST_WAITING: Final = 1000
 """Connections that wait while the other process does not take them; more are closed, and their clients try again."""
 
 
-class Sender:
+class HandoverSender:
     """The end of the process that hands connections on."""
 
     def __init__(self, line: socket.socket) -> None:

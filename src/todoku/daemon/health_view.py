@@ -11,7 +11,7 @@ from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.core.redaction import is_sensitive
-from todoku.daemon.children import Child, Place
+from todoku.daemon.children import Child, ChildPlace
 from todoku.daemon.supervisor import Supervisor
 from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.engine.observability.message_headers import correlation_id, decode_headers
@@ -110,7 +110,7 @@ def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:
     return not claiming and any(health.tripped for health in started)
 
 
-def _worker(place: Place[Child], now: float) -> WorkerProcess:
+def _worker(place: ChildPlace[Child], now: float) -> WorkerProcess:
     child, restarts = place.child, place.restarts
     if child is None:
         return WorkerProcess(number=place.number, pid=0, state="restarting", restarts=restarts)

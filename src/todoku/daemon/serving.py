@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal
 
 from todoku.api.condition import ServingProcess
-from todoku.daemon.children import Place, SupervisedProcess, describe_exit
+from todoku.daemon.children import ChildPlace, SupervisedProcess, describe_exit
 from todoku.daemon.handover import receive_connections
 from todoku.daemon.http_thread import HttpThread
 from todoku.daemon.pipe import Notice, Serving
@@ -54,7 +54,7 @@ class ServingProcesses:
     ) -> None:
         self._http, self._command, self._shared = http, command, tuple(shared)
         self._listening = dict(enumerate(listening, start=2))
-        self.places = tuple(Place[ServingChild](number) for number in self._listening)
+        self.places = tuple(ChildPlace[ServingChild](number) for number in self._listening)
 
     @property
     def children(self) -> list[ServingChild]:
@@ -114,7 +114,7 @@ class ServingProcesses:
         return child
 
 
-def _describe(place: Place[ServingChild]) -> ServingProcess:
+def _describe(place: ChildPlace[ServingChild]) -> ServingProcess:
     child = place.child
     if child is None:
         return ServingProcess(number=place.number, pid=0, state="restarting", restarts=place.restarts)

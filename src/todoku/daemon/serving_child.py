@@ -22,7 +22,7 @@ from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import load_app
 from todoku.daemon.demo_shop import create_demo_app
-from todoku.daemon.handover import Sender
+from todoku.daemon.handover import HandoverSender
 from todoku.daemon.http_start import shared_counts
 from todoku.daemon.http_thread import HttpThread
 from todoku.daemon.pipe import MetricsReport, ReportPipe, Serving
@@ -81,7 +81,7 @@ def create_http_thread(box: App, listening: int, hand_over: int, rates: int) -> 
 
     for descriptor in (listening, hand_over, rates):
         os.set_inheritable(descriptor, False)
-    sender = Sender(socket.socket(fileno=hand_over))
+    sender = HandoverSender(socket.socket(fileno=hand_over))
     return HttpThread(
         lambda: intake_app(box, shared_counts(rates)),
         socket.socket(fileno=listening),

@@ -19,7 +19,7 @@ import msgspec
 
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
-from todoku.daemon.children import Child, ChildDied, NoticeReceived, Place, SupervisedProcess, describe_exit
+from todoku.daemon.children import Child, ChildDied, ChildPlace, NoticeReceived, SupervisedProcess, describe_exit
 from todoku.daemon.database_start import DatabaseOpened, DatabaseRefused, Opening
 from todoku.daemon.guardrail import Guardrail, Pinger
 from todoku.daemon.pipe import MetricsReport, Notice, Serving
@@ -123,7 +123,7 @@ class Supervisor:
         self.settings = settings
         self.opening = opening
         self.guardrail = Guardrail(settings.guardrail_db_failures)
-        self.places = tuple(Place[Child](number) for number in range(1, processes + 1)) if settings.enabled else ()
+        self.places = tuple(ChildPlace[Child](number) for number in range(1, processes + 1)) if settings.enabled else ()
         self.serving: ServingProcesses | None = None
         """The serving processes besides this one; set before `run`."""
         self.metrics = Children()
@@ -218,7 +218,7 @@ class Supervisor:
         self._notify.status(self._status())
         self._notify.feed_watchdog()
 
-    def _check_place(self, place: Place[Child], now: float) -> None:
+    def _check_place(self, place: ChildPlace[Child], now: float) -> None:
         child = place.child
         if place.may_start(now):
             place.fill(self._start(place))
@@ -231,7 +231,7 @@ class Supervisor:
             child.was_killed = True  # its lease has ended, and it cannot get another
             child.kill()
 
-    def _start(self, place: Place[Child]) -> Child:
+    def _start(self, place: ChildPlace[Child]) -> Child:
         return Child(place.number, lambda pipe, memory: self._command(place.number, pipe, memory), self._events)
 
     def _handle_death(self, child: Child, code: int) -> None:
