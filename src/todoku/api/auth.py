@@ -160,6 +160,10 @@ class GateCounts(msgspec.Struct, frozen=True):
     wrong: SharedLevels | None = None
 
 
+COUNTS_APART: Final = GateCounts()
+"""For a gate that counts alone."""
+
+
 class Gate:
     """Admits requests, or raises Refused: 401 without a valid token, 403 without the scope, 429 over the rate.
 
@@ -175,7 +179,7 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
         proxies: Proxies = NO_PROXIES,
         failures: AuthFailures | None = None,
-        counts: GateCounts = GateCounts(),  # noqa: B008 - frozen
+        counts: GateCounts = COUNTS_APART,
     ) -> None:
         self._tokens = tokens
         self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock, shared=counts.requests)

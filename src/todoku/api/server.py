@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from todoku.api.admin.table import admin_routes
-from todoku.api.auth import AuthFailures, Gate, GateCounts, GuardedRoute, deny_undeclared
+from todoku.api.auth import COUNTS_APART, AuthFailures, Gate, GateCounts, GuardedRoute, deny_undeclared
 from todoku.api.condition import HealthSource
 from todoku.api.connections import bounds_of
 from todoku.api.health import health_routes
@@ -83,7 +83,7 @@ def server_app(
     *,
     local: bool = False,
     more: MoreRoutes = _no_routes,
-    counts: GateCounts = GateCounts(),  # noqa: B008 - frozen
+    counts: GateCounts = COUNTS_APART,
 ) -> ServedApp:
     """Returns the application of a daemon, for one event loop. `local`: only this machine can connect.
 
@@ -129,7 +129,7 @@ def metrics_app(box: App) -> ASGIApp:
     return RequestFrame(LocalOnly(app) if is_public(box.settings.token, box.settings.signing_keys) else app)
 
 
-def context_of(box: App, counts: GateCounts = GateCounts()) -> RequestContext:  # noqa: B008 - frozen
+def context_of(box: App, counts: GateCounts = COUNTS_APART) -> RequestContext:
     """Returns the context of the endpoints of an App."""
     settings = box.settings
     gate = Gate(

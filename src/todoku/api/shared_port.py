@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -65,7 +66,8 @@ class HandingProtocol(FastPathProtocol):
             return
         if self.is_between_requests and not data.startswith(_SERVED):
             self._handed = True
-            self._hand_over(os.dup(self.transport.get_extra_info("socket").fileno()), data)
+            with suppress(OSError):  # too many open files: the client has to connect again
+                self._hand_over(os.dup(self.transport.get_extra_info("socket").fileno()), data)
             self.drop()  # ends this process's copy of the socket; the client notices nothing
         else:
             super().data_received(data)
@@ -73,7 +75,8 @@ class HandingProtocol(FastPathProtocol):
     @property
     def is_between_requests(self) -> bool:
         """Whether nothing of a request has been read that was not answered, to the last byte."""
-        return not (self.mid_message or self.answering or self.refused or self.transport.get_write_buffer_size())
+        is_ending = self.refused or self.transport.is_closing()
+        return not (self.mid_message or self.answering or is_ending or self.transport.get_write_buffer_size())
 
 
 def handing_options(served: ServedApp, *, hand_over: HandOver) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class PortServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._is_up = asyncio.Event()
-        self._covered: dict[int, asyncio.AbstractServer] = {}
+        self._covered: dict[int, asyncio.Server] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to accept connections."""
@@ -132,7 +135,7 @@ class PortServer(uvicorn.Server):
         """Leaves that socket to its process. Connections that were accepted from it stay here."""
         await self._is_up.wait()
         if (server := self._covered.pop(number, None)) is not None:
-            self.servers.remove(server)  # type: ignore[arg-type]
+            self.servers.remove(server)
             server.close()
 
     def _create_protocol(self) -> BoundedProtocol:

@@ -75,7 +75,7 @@ def create_http_app(
 
     `is_open`: the dashboard needs no sign-in. `rates`: the memory in which several serving processes count.
     """
-    from todoku.api.auth import GateCounts  # noqa: PLC0415
+    from todoku.api.auth import COUNTS_APART  # noqa: PLC0415
     from todoku.api.server import server_app  # noqa: PLC0415
     from todoku.web.entrance import OpenEntrance  # noqa: PLC0415
     from todoku.web.sign_in import SignInEntrance  # noqa: PLC0415
@@ -87,7 +87,7 @@ def create_http_app(
             context, OpenEntrance(context.gate, read_only=read_only) if is_open else SignInEntrance(context)
         )
 
-    counts = GateCounts() if rates is None else shared_counts(rates)
+    counts = COUNTS_APART if rates is None else shared_counts(rates)
     return server_app(box, watched, local=local, more=routes, counts=counts)
 
 

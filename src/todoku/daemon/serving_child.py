@@ -15,12 +15,15 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.daemon.app_loader import load_app
+from todoku.daemon.child_start import start_child
 from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.handover import HandoverSender
 from todoku.daemon.http_start import shared_counts
@@ -34,14 +37,7 @@ REPORT_EVERY: Final = 1.0
 
 def main() -> None:
     """Serves until SIGTERM, or until the supervisor is gone."""
-    parser = argparse.ArgumentParser(prog="python -m todoku.daemon.serving_child")
-    for name in ("fd", "listening", "hand-over", "rates", "number"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--app")
-    parser.add_argument("--log", default="auto")
-    given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
-    configure_logging(given.log)
+    given = start_child("todoku.daemon.serving_child", "listening", "hand-over", "rates")
     try:
         box = create_demo_app() if given.app is None else load_app(given.app)
         serve(box, given.log, given)
@@ -55,23 +51,30 @@ def serve(box: App, style: Style, given: argparse.Namespace) -> None:
     configure_logging(style, masked=box.settings.mask_fields)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the supervisor reports a lost database
     pipe = ReportPipe(given.fd)
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopped.set())
+    stops: SimpleQueue[None] = SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stops.put(None))  # safe in a handler, as an Event is not
     http = create_http_thread(box, given.listening, given.hand_over, given.rates)
     http.start()
     grace = box.settings.drain_grace_sec
-    threading.Thread(target=_stop_when_alone, args=(pipe, stopped, grace), daemon=True).start()
+    threading.Thread(target=_stop_when_alone, args=(pipe, stops, grace), daemon=True).start()
+    _report_until_stopped(http, box, pipe, stops)
+    http.stop()
+    pipe.send(MetricsReport(box.telemetry.dump()))
+    box.close()
+
+
+def _report_until_stopped(http: HttpThread, box: App, pipe: ReportPipe, stops: SimpleQueue[None]) -> None:
+    """Reports while the event loop turns. If it does not, this process is silent, and the supervisor replaces it."""
     serves = False
-    while not stopped.is_set():
-        if http.has_turned(REPORT_EVERY):  # a loop that does not turn makes this process silent, and it is replaced
+    while True:
+        if http.has_turned(REPORT_EVERY):
             if not serves:
                 serves = True
                 pipe.send(Serving())
             pipe.send(MetricsReport(box.telemetry.dump()))
-        stopped.wait(REPORT_EVERY)
-    http.stop()
-    pipe.send(MetricsReport(box.telemetry.dump()))
-    box.close()
+        with suppress(Empty):
+            stops.get(timeout=REPORT_EVERY)
+            return
 
 
 def create_http_thread(box: App, listening: int, hand_over: int, rates: int) -> HttpThread:
@@ -90,9 +93,9 @@ def create_http_thread(box: App, listening: int, hand_over: int, rates: int) -> 
     )
 
 
-def _stop_when_alone(pipe: ReportPipe, stopped: threading.Event, grace: float) -> None:
+def _stop_when_alone(pipe: ReportPipe, stops: SimpleQueue[None], grace: float) -> None:
     pipe.wait_until_alone()
-    stopped.set()
+    stops.put(None)
     time.sleep(grace + MARGIN)
     os._exit(1)  # a request that does not end, and no supervisor is left to kill this process
 
