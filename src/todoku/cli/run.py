@@ -102,8 +102,8 @@ def status(database: str | None, schema: str | None, as_json: bool) -> None:
     if as_json:
         dead = None if facts.dead is None else facts.dead.id
         print_json({
-            "address": facts.address, "serve_workers": facts.serving, "database": facts.database,
-            "detail": facts.detail, "workers": facts.workers, **facts.counts, "exact": facts.exact, "dead_letter": dead,
+            "address": facts.address, "database": facts.database, "detail": facts.detail, "workers": facts.workers,
+            "serve_workers": facts.serving, **facts.counts, "exact": facts.exact, "dead_letter": dead,
         })  # fmt: skip
     else:
         print_banner(banner(facts, database=database, schema=schema))
