@@ -199,8 +199,8 @@ def test_status_names_the_database_the_workers_the_numbers_and_three_commands(
     assert all(f"{program()} {words}  " in text for words in ("status  ", "show 2  ", "replay 2"))
     (row,) = rows(shop.run("status", "--json"))
     assert list(row) == [
-        *("address", "database", "detail", "workers", "pending", "sending", "succeeded", "failed", "aborted", "exact"),
-        "dead_letter",
+        *("address", "database", "detail", "workers", "serve_workers", "pending", "sending", "succeeded", "failed"),
+        *("aborted", "exact", "dead_letter"),
     ]
     assert (row["address"], row["workers"], row["aborted"], row["dead_letter"]) == (None, 1, 2, 2)
 
