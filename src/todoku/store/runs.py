@@ -53,7 +53,7 @@ class RunStore:
 
     def steps(self, message_seq: int) -> list[StepRow]:
         """The steps of a run, in the order in which they were begun."""
-        return self._database.read(lambda tx: read_steps(tx, message_seq))
+        return self._database.read_alone(lambda tx: read_steps(tx, message_seq))
 
     def standing(self, message_id: UUID) -> StandingRun | None:
         """Where a run stands. None: there is no such message."""
@@ -69,7 +69,7 @@ class RunStore:
 
         Repeating it after a lost reply is harmless: a stored result is not overwritten.
         """
-        return self._database.write("step", lambda tx: _store(tx, steps))
+        return self._database.write_alone("step", lambda tx: _store(tx, steps))
 
     def take_signal(self, claim: Claimed, name: str, taken: Callable[[str], StepRow], wait: StepRow) -> StepRow:
         """Delivers the oldest signal of this name to the wait, once, or writes that the run waits for one.
@@ -115,7 +115,7 @@ class RunStore:
         Calls of runs in flight stay until those have parked or ended.
         """
         database = self._database
-        if not database.read(lambda tx: tx.rows("has_run_calls"))[0][0]:
+        if not database.read_alone(lambda tx: tx.rows("has_run_calls"))[0][0]:
             return 0
 
         def work(tx: Tx) -> int:

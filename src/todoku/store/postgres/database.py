@@ -47,8 +47,7 @@ _NO_TIMEOUTS: Final = (
 
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds that a handler waits for a connection before its attempt is released."""
-
-_PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
+_PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release", "step"})
 
 
 class PostgresTx:
