@@ -113,6 +113,7 @@ def build_request(options: UpstashOptions, to: Address, queue: str | None, own: 
             trace=own,
         ),
         by_content=options.by_content,
+        run=options.run,
     )
 
 
