@@ -41,7 +41,8 @@ class BatchItem(msgspec.Struct, frozen=True):
 
     destination: str
     headers: dict[str, str] | None = None
-    body: str | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    """A string is sent as it is; any other JSON, which the SDK of workflows sends, as the bytes that came."""
     queue: str | None = None
 
 
@@ -92,11 +93,17 @@ class PublishEndpoints:
             )
         except InvalidMessage as error:
             raise InvalidMessage(f"message {number} of the batch: {error}") from None
-        return msgspec.structs.replace(post, body=(item.body or "").encode())
+        return msgspec.structs.replace(post, body=_body(bytes(item.body)))
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
         options = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
         return build_request(options, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
+
+
+def _body(raw: bytes) -> bytes:
+    if raw.startswith(b'"'):
+        return msgspec.json.decode(raw, type=str).encode()
+    return b"" if raw == b"null" else raw
 
 
 def build_request(options: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
