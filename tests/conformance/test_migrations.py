@@ -54,7 +54,7 @@ STEPS = [
     (16, "causes"),
     (17, "projections"),
     (18, "captures"),
-    (20, "http_runs"),
+    (19, "http_runs"),
 ]
 LATEST = STEPS[-1][0]
 ALL = tuple(version for version, _ in STEPS)

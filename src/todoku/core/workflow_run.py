@@ -17,6 +17,7 @@ import msgspec
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import Callback, HttpRequest, RunPart, is_run_header
+from todoku.core.msgspec_warmup import warm_up
 
 MOST_BYTES: Final = 32 << 20
 """Bytes that all steps of one run may have together: every call of its URL contains them."""
@@ -56,7 +57,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     invoke: bool = False
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RunStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The parts of a step's JSON that todoku reads. `target_step`: it plans the step of this number."""
 
     step_id: int
@@ -91,6 +92,10 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     workflow_run_id: str
     step: dict[str, Any]
     body: str | None = None
+
+
+warm_up(RunStep)
+warm_up(Invocation)
 
 
 def run_options(given: Mapping[str, str]) -> RunOptions | None:
@@ -131,10 +136,10 @@ def _call_step(given: Mapping[str, str]) -> str:
     return step
 
 
-def parse_step(body: bytes | str) -> Step:
+def parse_step(body: bytes | str) -> RunStep:
     """Parses the JSON of a step. InvalidMessage."""
     try:
-        step = msgspec.json.decode(body, type=Step)
+        step = msgspec.json.decode(body, type=RunStep)
     except msgspec.DecodeError as error:
         raise InvalidMessage(f"the step cannot be read: {error}", hint="only the SDK of the workflow appends") from None
     if not 0 <= step.step_id <= _MOST_STEPS or (step.step_id == 0 and not step.target_step):

@@ -19,7 +19,7 @@ from todoku.core.workflow_run import (
     INITIAL,
     Invocation,
     RunOptions,
-    Step,
+    RunStep,
     call_request,
     invoked_event,
     parse_step,
@@ -34,7 +34,7 @@ from todoku.store.http_runs import NewRun, RunRow, RunTransaction
 _INVOKED_FOR: Final = 3660 * 86_400.0
 """Seconds after which a run that invoked another stops waiting for it."""
 
-_INITIAL_STEP: Final = Step(step_id=0, step_name="init", step_type="Initial")
+_INITIAL_STEP: Final = RunStep(step_id=0, step_name="init", step_type="Initial")
 
 _Put = tuple[Message, Draft | None]
 """The message of a publish, and its draft; without one it is a duplicate."""

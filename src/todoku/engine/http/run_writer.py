@@ -12,7 +12,7 @@ import msgspec
 from todoku.core.errors import InvalidMessage, RunEnded
 from todoku.core.http_request import HttpRequest, RunPart
 from todoku.core.message import Draft
-from todoku.core.workflow_run import MOST_BYTES, Step, call_request, parse_step
+from todoku.core.workflow_run import MOST_BYTES, RunStep, call_request, parse_step
 from todoku.engine.encryption.run_texts import RunTexts
 from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import Outbox, new_id
@@ -63,7 +63,7 @@ class RunWriter:
         message_id: UUID,
         *,
         before: int = 0,
-        step: Step | None = None,
+        step: RunStep | None = None,
         call_type: CallType = "step",
     ) -> None:
         """Appends a step to a run that has `before` bytes. InvalidMessage: it would have too many."""
