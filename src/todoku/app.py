@@ -33,6 +33,7 @@ from todoku.engine.embedded_worker import run_beside, run_until_idle
 from todoku.engine.encryption.secret_ref import Resolve
 from todoku.engine.flows.workflow import Workflows
 from todoku.engine.group_commit import GroupCommit
+from todoku.engine.http.run_calls import RunCalls
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import Sources
@@ -95,7 +96,7 @@ class App:
         self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
-            sender = Requests(settings, KeyRing(self.store, settings).keys)
+            sender = Requests(settings, KeyRing(self.store, settings).keys, run_body=RunCalls(self.outbox).body)
             self.registry.serve_http(sender, settings, batch=sender.batch)
 
     @property

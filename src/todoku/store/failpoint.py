@@ -34,6 +34,7 @@ OPERATIONS: Final = frozenset(
     | {"publish_by_hand", "record"}
     | {"repeat", "set_on_abort", "announce", "expire", "follow", "prune", "count", "migrate", "rewrap", "shred", "copy"}
     | {"fire", "fail_schedule", "declare_schedules", "put_schedule", "pause_schedule", "remove_schedule"}
+    | {"http_run"}
     | {"run_schedule", "put_queue", "put_group", "secrets", "api_key", "api_key_used", "take_alerts", "told_alert"}
     | {"record_audit", "user", "session", "request_drain", "request_stacks", "answer_stacks", "clear_stacks"}
     | {"declare_projection", "admit_projection", "acknowledge_projection", "reject_projection", "stop_projection"}

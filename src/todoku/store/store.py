@@ -24,6 +24,7 @@ from todoku.store.deliveries import DeliveryStore
 from todoku.store.depths import DepthStore
 from todoku.store.destinations import DestinationStore
 from todoku.store.endings import Endings, read_hooks
+from todoku.store.http_runs import HttpRunStore
 from todoku.store.invariants import find_broken
 from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
@@ -158,6 +159,11 @@ class Store:
     def url_groups(self) -> UrlGroupStore:
         """URL groups and their endpoints."""
         return UrlGroupStore(self.database)
+
+    @cached_property
+    def http_runs(self) -> HttpRunStore:
+        """Workflow runs over HTTP."""
+        return HttpRunStore(self.database, notify=self._notify)
 
     @cached_property
     def projections(self) -> ProjectionStore:
