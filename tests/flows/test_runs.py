@@ -714,3 +714,48 @@ def test_a_workflow_is_async_and_an_undo_can_be_found_by_name(box: todoku.App) -
     assert settled(box, run)[0] == "aborted"
     assert "by its name" in str(run.error())
     assert calls == []
+
+
+def test_publishing_something_else_at_the_same_place_stops_the_run(box: todoku.App, clock: Clock) -> None:
+    """R1: a payload with the time in it would be published at every wake-up."""
+    numbers = iter((1, 2))
+
+    @box.on("order.fulfilled")
+    async def note(event: int) -> None:
+        calls.append(event)
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.publish("order.fulfilled", next(numbers))
+        await ctx.sleep(60)
+
+    run = flow.start()
+    box.drain()
+    clock.forward(61)
+    assert settled(box, run) == ("aborted", "STEP_CHANGED")
+    assert calls == [1]
+
+
+def test_a_parked_run_is_no_suspect_whatever_happened_to_its_workers(box: todoku.App, clock: Clock) -> None:
+    """R6: three deploys that kill their workers in a month do not abort a healthy run."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        for _ in range(5):
+            await ctx.sleep(60)
+
+    run = flow.start()
+    for _ in range(5):
+        box.drain()
+        lose(box)
+        clock.forward(61)
+    box.drain()
+    assert run.status() == "succeeded"
+
+
+def lose(box: todoku.App) -> None:
+    """Counts a worker that died under each run."""
+    with box.store.database.open_transaction(5) as opened:
+        opened.connection.execute("update todoku_delivery set lost = lost + 1")
+        opened.check()
+        opened.commit()

@@ -117,7 +117,7 @@ def find_changed(asked: str, stored: Iterable[StepRow], used: Iterable[str]) -> 
     """
     known = set(used)
     for row in stored:
-        if row.kind == "step" and row.name == asked and row.is_stored and row.key not in known:
+        if row.kind in ("step", "children", "publish") and row.name == asked and row.is_stored and row.key not in known:
             return row
     return None
 

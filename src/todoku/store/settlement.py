@@ -170,6 +170,7 @@ def _unfinished_row(claim: Claimed, settlement: Settlement, run_ms: RunTimes) ->
         "error": settlement.error,
         "snoozed": int(settlement.snoozed),
         "given_back": int(settlement.snoozed or settlement.parked),
+        "parked": int(settlement.parked),
         "max_attempts": claim.max_attempts,
         "run_ms": run_ms.get(claim.id),
         **({} if settlement.response is None else {"response": msgspec.to_builtins(settlement.response)}),

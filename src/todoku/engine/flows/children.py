@@ -85,10 +85,11 @@ def cancel_messages(store: Store, messages: Sequence[UUID], why: str) -> None:
 
 async def _ends(flow: Flow, name: str, calls: Sequence[Call[Any]], complete: Complete) -> list[ChildEnd]:
     """How the children ended: stored, or once enough of them have (R11)."""
-    run = flow.run
-    asked = run.ask(name, encode([[call.job, call.payload.text] for call in calls]))
+    run, arguments = flow.run, encode([[call.job, call.payload.text] for call in calls])
+    asked = run.ask(f"{name} {', '.join(sorted({call.job for call in calls}))}", arguments)
     row = asked.row
     if row is None:
+        await run.refuse_changed(asked, arguments)
         row, made, batch = _begun(flow, name, run.new_row(asked, "children", None), calls)
         begun = row
         with run.working(asked):

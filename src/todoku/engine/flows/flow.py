@@ -232,7 +232,10 @@ class Flow(Context):
         """Publishes an event, or a topic and its payload, once: the message and the step are one commit."""
         draft = self._run.runtime.draft(event, payload, options)
         text = bounded(draft.payload or str(draft.payload_bytes), f"the payload of {draft.topic}")
-        row = await self._publish(self._run.ask(f"publish {draft.topic}", text), draft)
+        asked = self._run.ask(f"publish {draft.topic}", text)
+        if asked.row is None:
+            await self._run.refuse_changed(asked, text)
+        row = await self._publish(asked, draft, text)
         return UUID(msgspec.json.decode(row.result or "null", type=str))
 
     async def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -242,16 +245,17 @@ class Flow(Context):
         and the queue of this one. Nothing of this run is undone any more.
         """
         call = self._run.runtime.next_run(self.claim).call(*args, **kwargs)
+        text = bounded(call.payload.text, f"the arguments of {call.job}")
         # By a key, not by its arguments: a run is followed by one other, whatever the code says now.
-        await self._publish(self._run.ask("restart", call.payload.text, key=""), call.draft())
+        await self._publish(self._run.ask("restart", text, key=""), call.draft(), text)
         self._run.stop(DONE)
         raise RunStopped
 
-    async def _publish(self, asked: Asked, draft: Draft) -> StepRow:
+    async def _publish(self, asked: Asked, draft: Draft, text: str) -> StepRow:
         """Publishes a message with its step, in one commit, unless that is stored. The step returns its id."""
         if (stored := asked.row) is not None and stored.is_stored:
             return stored
-        begun = self._run.new_row(asked, "publish", None)
+        begun = self._run.new_row(asked, "publish", text)
         row = msgspec.structs.replace(begun, state="done", result=encode(str(draft.id)))
         runs = self._run.runtime.store.runs
         with self._run.working(asked):

@@ -66,7 +66,7 @@ class Run:
         self._busy = 0
         self._activity = 0
         self._waiting: dict[asyncio.Future[None], float] = {}
-        self._loop = asyncio.get_event_loop()
+        self._loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[AttemptEnd] = self._loop.create_future()
         self._read_at = time.monotonic()
         self.cancelling = False
@@ -293,7 +293,10 @@ def _resolve(waiting: asyncio.Future[None]) -> None:
 
 async def drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
     """Calls the function of a workflow until it ends, or the run is stopped. Returns its value, or how that was."""
-    await run.load()
+    try:
+        await run.load()
+    except (DatabaseUnavailable, DatabaseBusy):  # nothing has begun: the attempt is not counted
+        return park(1.0)
     main = asyncio.ensure_future(call())
     try:
         await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -77,13 +77,13 @@ select id from unnest((select ids from token)) as s(id)
 
 -- name: settle_rest
 -- Fenced as settle_done. The failed attempt is written with its epoch in the same statement (H4), and with the
--- max_attempts the worker used. Returns the tokens the worker does not own, and the rows that would be retried but
+-- max_attempts the worker used. A run that parks has not killed its worker: it is no suspect any more. Returns the tokens the worker does not own, and the rows that would be retried but
 -- were cancelled meanwhile.
 with held as materialized (
     select s.*, d.attempts, d.replay_count, d.claimed_at, d.cancel_requested, d.message_seq
       from json_to_recordset(:rows::json)
            as s(id bigint, epoch bigint, status text, delay float8, reason text, error text, snoozed int,
-                given_back int, max_attempts int, response json, traceback text, fingerprint text, run_ms int)
+                given_back int, parked int, max_attempts int, response json, traceback text, fingerprint text, run_ms int)
      cross join lateral (
         select attempts, replay_count, claimed_at, cancel_requested, message_seq from todoku_delivery
          where id = s.id and epoch = s.epoch and worker_id = :worker limit 1 for update) d
@@ -95,7 +95,7 @@ with held as materialized (
            fingerprint = case when d.cancel_requested and held.status <> 'aborted' then null else held.fingerprint end,
            epoch = d.epoch + 1, worker_id = null, cancel_requested = false, updated_at = todoku_now(),
            attempts = d.attempts - held.given_back, snoozes = d.snoozes + held.snoozed,
-           max_attempts = held.max_attempts,
+           max_attempts = held.max_attempts, lost = case held.parked when 1 then 0 else d.lost end,
            next_run_at = todoku_now() + make_interval(secs => held.delay)
       from held where d.id = any (array(select id from held)) and d.id = held.id
 ), attempt as (

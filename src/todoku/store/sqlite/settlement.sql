@@ -61,7 +61,7 @@ delete from todoku_delivery where id in (
 
 -- name: settle_rest
 -- Fenced as settle_done. The failed attempt is written with its epoch before the row changes (H4), and with the
--- max_attempts the worker used. Returns the tokens the worker does not own, and the rows that would be retried but
+-- max_attempts the worker used. A run that parks has not killed its worker: it is no suspect any more. Returns the tokens the worker does not own, and the rows that would be retried but
 -- were cancelled meanwhile.
 select json_extract(s.value, '$.id'), d.id is not null from json_each(:rows) s
   left join todoku_delivery d
@@ -90,6 +90,7 @@ update todoku_delivery as d
        attempts = d.attempts - json_extract(s.value, '$.given_back'),
        snoozes = d.snoozes + json_extract(s.value, '$.snoozed'),
        max_attempts = json_extract(s.value, '$.max_attempts'),
+       lost = case json_extract(s.value, '$.parked') when 1 then 0 else d.lost end,
        next_run_at = :now + cast(json_extract(s.value, '$.delay') * 1000000 as integer), updated_at = :now
   from json_each(:rows) s
  where d.id = json_extract(s.value, '$.id') and d.epoch = json_extract(s.value, '$.epoch') and d.worker_id = :worker
