@@ -29,7 +29,7 @@ TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 export TODOKU_TEST_TURN = $(if $(TESTS),,$(TURN))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-flow bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -175,6 +175,9 @@ bench-idle: setup ## an idle worker beside a bare NOTIFY loop, and what an idle 
 bench-jobs: setup ## a million jobs: what each costs, the workers' memory; and limits under load, one line per bar
 	$(PY) -m bench.jobs
 	@if [ -f bench/limits.py ]; then $(PY) -m bench.limits; fi
+
+bench-flow: setup ## workflows of ten steps beside DBOS and Absurd in turns, and what 100,000 waiting runs cost an idle daemon
+	$(PY) -m bench.flow $(FLOW)
 
 bench-limits: setup ## a limit of 2 per key over 8 processes: never more, and the other keys stay busy
 	$(PY) -m bench.limits

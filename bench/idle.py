@@ -126,10 +126,12 @@ def bare_loop(url: str, number: int) -> list[float]:
 # ------------------------------------------------------------------------------------------------- nothing to do
 
 
-def idle_daemon(url: str) -> tuple[float, float]:
+def idle_daemon(
+    url: str, code: str = "@box.job\ndef nothing() -> None: ...\n", *, watched: float = WATCHED
+) -> tuple[float, float]:
     """Of a daemon with one worker process and nothing to do: its share of a core, its transactions a second."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "idle.py").write_text("import todoku\nbox = todoku.App()\n@box.job\ndef nothing() -> None: ...\n")
+        Path(folder, "idle.py").write_text(f"import todoku\nbox = todoku.App()\n{code}")
         command = [sys.executable, "-m", "todoku", "run", "--app", "idle:box", "--workers", "1", "--port", "0"]
         daemon = subprocess.Popen(
             command, cwd=folder, env={**os.environ, "DATABASE_URL": url}, stdout=subprocess.DEVNULL,
@@ -140,12 +142,12 @@ def idle_daemon(url: str) -> tuple[float, float]:
                 wait_for_lease(connection)
                 time.sleep(5)  # what it does once, at its start, is over
                 before = transactions(connection), processor_time(daemon.pid)
-                time.sleep(WATCHED)
+                time.sleep(watched)
                 after = transactions(connection), processor_time(daemon.pid)
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait()
-    return (after[1] - before[1]) / WATCHED, (after[0] - before[0]) / WATCHED
+    return (after[1] - before[1]) / watched, (after[0] - before[0]) / watched
 
 
 def wait_for_lease(connection: psycopg.Connection[tuple[object, ...]]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,10 @@ async def connected(*, autocommit: bool = True) -> Any:
     return await psycopg.AsyncConnection.connect(URL, autocommit=autocommit)
 
 
-async def fill(number: int) -> None:
+async def fill_by(make: Callable[[Any], AsyncAbsurd], number: int) -> None:
     """It has no bulk call: one statement each, 1,000 a transaction."""
     line = await connected()
-    absurd = client(line)
+    absurd = make(line)
 
     async def enqueue() -> None:
         for start in range(0, number, FILL):
@@ -97,6 +98,11 @@ async def paced(number: int) -> None:
 async def work() -> None:
     clients = [client(await connected()) for _ in range(WORKERS)]
     batch = SLOTS // WORKERS if HANDLER_SEC else BATCH
+    await work_with(clients, batch)
+
+
+async def work_with(clients: Sequence[AsyncAbsurd], batch: int) -> None:
+    """A worker for each client, which runs so many at once."""
     await asyncio.to_thread(counted.wait)
     await asyncio.gather(*(
         absurd.start_worker(
@@ -109,7 +115,7 @@ async def work() -> None:
 if __name__ == "__main__":
     program.main(
         prepare=prepare,
-        fill=lambda n: asyncio.run(fill(n)),
+        fill=lambda n: asyncio.run(fill_by(client, n)),
         publish=lambda n: asyncio.run(publish(n)),
         caller=lambda n: asyncio.run(caller(n)),
         paced=lambda n: asyncio.run(paced(n)),

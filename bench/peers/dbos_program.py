@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient
@@ -47,15 +48,16 @@ def client(size: int = 5) -> DBOSClient:
 def fill(number: int) -> None:
     """It has no bulk call: one statement each, 500 a transaction of the caller."""
     enqueuing = client()
+    timed(lambda: in_transactions(number, lambda line, n: enqueuing.enqueue_in_transaction(line, ENQUEUE, n, TEXT)))
+
+
+def in_transactions(number: int, enqueue: Callable[[sa.Connection, int], object]) -> None:
+    """Enqueue so many by a call of each, 500 a transaction."""
     engine = sa.create_engine(ADDRESS)
-
-    def enqueue() -> None:
-        for start in range(0, number, FILL):
-            with engine.begin() as line:
-                for n in range(start, min(start + FILL, number)):
-                    enqueuing.enqueue_in_transaction(line, ENQUEUE, n, TEXT)
-
-    timed(enqueue)
+    for start in range(0, number, FILL):
+        with engine.begin() as line:
+            for n in range(start, min(start + FILL, number)):
+                enqueue(line, n)
 
 
 def publish(number: int) -> None:

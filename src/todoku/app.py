@@ -91,8 +91,8 @@ class App:
         self.plans = self._timetable.plans
         self.projections, self.captures = Projections(declared), Captures(declared)
         self.sources, self.queues = Sources(self.outbox), Queues(self.store)
-        self.workflow = Workflows(declared)
-        self.signal, self.asignal = self.workflow.signal, self.workflow.asignal
+        self.flows = Workflows(declared)
+        self.workflow, self.signal, self.asignal = self.flows.workflow, self.flows.signal, self.flows.asignal
         self.deliveries = Deliveries(self.outbox, declared.route_to)
         self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():

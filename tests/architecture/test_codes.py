@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-CODE = re.compile(r"(?<![\w-])(?:[HI][1-9]\d?|(?:SEC|MEND|W|S\d)-[1-9]\d*)(?![\w-])")
+CODE = re.compile(r"(?<![\w-])(?:[HIR][1-9]\d?|(?:SEC|MEND|W|S\d)-[1-9]\d*)(?![\w-])")
 ROW = re.compile(rf"^\| ({CODE.pattern}) \|", re.MULTILINE)
 OUTSIDE_DOCUMENT = re.compile(r"\bDESIGN\b|\bREQUIREMENTS\b|protocol-review")
-FAMILIES = {"I": 13, "H": 29}
+FAMILIES = {"I": 13, "H": 29, "R": 24}
 """Families that are listed whole, and how many codes each has."""
 
 

@@ -14,7 +14,7 @@ from tests.client.conftest import fell_back
 from tests.daemon.running import until
 from tests.support.proxy import Proxy, Side
 from tests.support.world import World
-from todoku.client import Flow, Queue, QueueRefused, connect
+from todoku.client import FlowControl, Queue, QueueRefused, connect
 from todoku.core.errors import InvalidAct, NoRoute
 from todoku.core.http_request import request_of
 from todoku.engine import operations
@@ -50,7 +50,7 @@ def test_a_topic_goes_where_the_app_routes_it(box: todoku.App, queue: Queue) -> 
 def test_a_url_is_a_request_with_everything_that_was_said(box: todoku.App, queue: Queue) -> None:
     done = queue.publish(
         WORKER, {"n": 1}, retries=0, timeout=7, method="PUT", callback="https://worker.example.com/done",
-        flow=Flow(key="stripe", rate=5), labels=["eu"], headers={"X-A": "b"}, deduplication_id="evt_7",
+        flow=FlowControl(key="stripe", rate=5), labels=["eu"], headers={"X-A": "b"}, deduplication_id="evt_7",
     )  # fmt: skip
     story = box.store.messages.story(UUID(done.id))
     assert story is not None
@@ -58,7 +58,7 @@ def test_a_url_is_a_request_with_everything_that_was_said(box: todoku.App, queue
     assert request is not None
     assert (request.url, request.method, request.retries, request.timeout) == (WORKER, "PUT", 0, 7)
     assert request.headers == {"Content-Type": "application/json", "Idempotency-Key": "evt_7", "X-A": "b"}
-    assert (request.flow, request.labels) == (Flow(key="stripe", rate=5), ("eu",))
+    assert (request.flow, request.labels) == (FlowControl(key="stripe", rate=5), ("eu",))
     assert request.callback is not None
     assert story.message.payload_bytes == b'{"n":1}'
     assert [(one.destination, one.queue) for one in story.deliveries] == [("https://worker.example.com", "flow:stripe")]

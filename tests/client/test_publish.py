@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import Elsewhere, fell_back
-from todoku.client import Flow, QueueRefused, connect
+from todoku.client import FlowControl, QueueRefused, connect
 from todoku.core.errors import BlockingCall, InvalidAct, InvalidMessage, InvalidSetting
 
 WORKER = "https://worker.example.com/hooks?kind=payment"
@@ -31,7 +31,7 @@ def test_a_publish_says_everything_in_the_words_of_the_wire(queues: Any, elsewhe
         callback="https://worker.example.com/done",
         failure_callback="https://worker.example.com/dead",
         labels=["payments", "eu"],
-        flow=Flow(key="stripe", parallelism=2, rate=10, period=60),
+        flow=FlowControl(key="stripe", parallelism=2, rate=10, period=60),
     )
     ((path, headers, body),) = elsewhere.accepted()
     assert path == f"/v2/publish/{WORKER}"

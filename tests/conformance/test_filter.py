@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.requesting import Requesting
 from tests.support.world import SOMEBODY, World, aborted
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.core.outcome import Traceback
 from todoku.store.deliveries import Filter
 
@@ -46,7 +46,7 @@ def requesting(world: World) -> Requesting:
 def test_a_request_matches_if_it_has_any_value_of_each_field(
     requesting: Requesting, world: World, which: Filter, matches: bool
 ) -> None:
-    id = requesting.post(URL, labels=("red", "big"), flow=Flow(key="tenant"))
+    id = requesting.post(URL, labels=("red", "big"), flow=FlowControl(key="tenant"))
     found = [delivery.message_id for delivery in world.store.deliveries.find(which).items]
     assert found == ([id] if matches else [])
     acted = world.store.acts.cancel(which, SOMEBODY, dry_run=True)

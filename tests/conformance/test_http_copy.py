@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.engine.copy import copy
 from todoku.engine.http import (
     api_tokens,
@@ -37,7 +37,7 @@ def fill(world: World) -> str:
     url_groups.set_headers(world.store, "shops", {"X-Ü": "ö"}, SOMEBODY)
     url_groups.disable(world.store, "https://b.example/", "HTTP_GONE", SOMEBODY)
     request_queues.upsert(world.store, "orders", SOMEBODY, parallelism=3, paused=True)
-    requesting.post(flow=Flow(key="tenant", parallelism=2, rate=5, period=2.5))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=2, rate=5, period=2.5))
     requesting.post(queue="fifo")
     requesting.post("", group="shops")
     requesting.run(answered(500, b"\x00\xff", dead=True))

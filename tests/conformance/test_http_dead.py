@@ -10,7 +10,7 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.engine.http import dead_letters
 from todoku.engine.http.dead_letters import Selection
 from todoku.store import deliveries
@@ -79,7 +79,7 @@ def test_several_values_mean_any_of_them_and_several_kinds_all_of_them(requestin
     kill(requesting, 500)
     requesting.post("https://b.example/y", labels=("blue",), queue="orders")
     kill(requesting, 404)
-    requesting.post("https://c.example/z", labels=("red", "big"), flow=Flow(key="tenant"), schedule="nightly")
+    requesting.post("https://c.example/z", labels=("red", "big"), flow=FlowControl(key="tenant"), schedule="nightly")
     requesting.run(aborted("CONNECT_TIMEOUT"))
     for wanted, expected in FILTERS:
         found = {item.request.request.url[8] for item in dead_letters.find(requesting.outbox, wanted).items}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.url_groups import EndpointName
 from todoku.store.limits import Counted
@@ -113,7 +113,7 @@ def test_a_name_that_fits_no_url_is_refused(world: World, name: str) -> None:
 
 def test_a_flow_key_tells_what_it_allows_what_runs_and_what_waits(requesting: Requesting) -> None:
     store = requesting.world.store
-    flow = Flow(key="tenant", parallelism=2, rate=10, period=60.0)
+    flow = FlowControl(key="tenant", parallelism=2, rate=10, period=60.0)
     for _ in range(3):
         requesting.post(flow=flow)
     worker, counted = requesting.world.worker(), Counted(queues=frozenset({"flow:tenant"}))
@@ -130,7 +130,7 @@ def test_a_flow_key_tells_what_it_allows_what_runs_and_what_waits(requesting: Re
 
 def test_keys_are_listed_by_a_part_of_their_name(requesting: Requesting) -> None:
     for key in ("tenant-1", "tenant-2", "other"):
-        requesting.post(flow=Flow(key=key, parallelism=1))
+        requesting.post(flow=FlowControl(key=key, parallelism=1))
     names = [flow.key for flow in flow_control.list_keys(requesting.world.store)]
     assert names == ["other", "tenant-1", "tenant-2"]
     assert [flow.key for flow in flow_control.list_keys(requesting.world.store, search="nant")] == [
@@ -142,13 +142,13 @@ def test_keys_are_listed_by_a_part_of_their_name(requesting: Requesting) -> None
 
 def test_the_last_publisher_says_what_a_key_allows_and_a_pin_goes_before_it(requesting: Requesting) -> None:
     store = requesting.world.store
-    requesting.post(flow=Flow(key="tenant", rate=5))
-    requesting.post(flow=Flow(key="tenant", parallelism=7, rate=6, period=2.0))
+    requesting.post(flow=FlowControl(key="tenant", rate=5))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=7, rate=6, period=2.0))
     found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period) == (7, 6, 2.0)
     flow_control.pin(store, "tenant", SOMEBODY, rate=1, period=3600.0)
-    requesting.post(flow=Flow(key="tenant", parallelism=8, rate=9))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=8, rate=9))
     found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period, found.pinned_rate) == (8, 1, 3600.0, True)
@@ -162,18 +162,18 @@ def test_the_last_publisher_says_what_a_key_allows_and_a_pin_goes_before_it(requ
 
 def test_a_limit_that_a_person_set_by_hand_stays_until_publishers_say_something_new(requesting: Requesting) -> None:
     store = requesting.world.store
-    requesting.post(flow=Flow(key="tenant", parallelism=5))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=5))
     store.limits.set("flow:tenant", SOMEBODY, of="queue", concurrency=1, rate=None)
-    flow_control.ensure(store, Flow(key="tenant", parallelism=5))
+    flow_control.ensure(store, FlowControl(key="tenant", parallelism=5))
     assert [limit.concurrency for limit in store.limits.read().queues] == [1]
-    flow_control.ensure(store, Flow(key="tenant", parallelism=6))
+    flow_control.ensure(store, FlowControl(key="tenant", parallelism=6))
     assert [limit.concurrency for limit in store.limits.read().queues] == [6]
 
 
 def test_a_paused_key_sends_nothing_and_stays_paused_whatever_is_published(requesting: Requesting) -> None:
     store = requesting.world.store
     flow_control.pause(store, "tenant", SOMEBODY, paused=True)
-    requesting.post(flow=Flow(key="tenant", parallelism=5))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=5))
     found = flow_control.get(store, "tenant")
     assert found is not None
     assert (found.paused, found.parallelism_max) == (True, 5)
@@ -183,7 +183,7 @@ def test_a_paused_key_sends_nothing_and_stays_paused_whatever_is_published(reque
 
 
 def test_acts_of_people_are_audited_and_those_of_publishers_are_not(requesting: Requesting) -> None:
-    requesting.post(flow=Flow(key="tenant", parallelism=5))
+    requesting.post(flow=FlowControl(key="tenant", parallelism=5))
     requesting.post(queue="orders")
     assert requesting.world.sql("select action from todoku_audit") == []
     flow_control.pin(requesting.world.store, "tenant", SOMEBODY, parallelism=1)
@@ -196,14 +196,14 @@ def test_acts_of_people_are_audited_and_those_of_publishers_are_not(requesting: 
 
 def test_what_came_into_being_by_use_is_forgotten_when_nobody_uses_it(requesting: Requesting, world: World) -> None:
     for key in ("idle", "pinned", "paused", "waiting"):
-        requesting.post(flow=Flow(key=key, parallelism=5))
+        requesting.post(flow=FlowControl(key=key, parallelism=5))
     requesting.post(queue="fifo")
     requesting.post(queue="gone")
     requesting.run()
     flow_control.pin(world.store, "pinned", SOMEBODY, parallelism=1)
     flow_control.pause(world.store, "paused", SOMEBODY, paused=True)
     request_queues.upsert(world.store, "wanted", SOMEBODY)
-    requesting.post(flow=Flow(key="waiting", parallelism=5))
+    requesting.post(flow=FlowControl(key="waiting", parallelism=5))
     requesting.post(queue="fifo")
     world.advance(8 * DAY)
     assert world.store.retention.prune(history_ttl=30 * DAY).queues == 2
@@ -212,7 +212,7 @@ def test_what_came_into_being_by_use_is_forgotten_when_nobody_uses_it(requesting
 
 
 def test_what_is_used_now_and_then_is_not_forgotten(world: World) -> None:
-    flow = Flow(key="tenant", parallelism=5)
+    flow = FlowControl(key="tenant", parallelism=5)
     for _ in range(3):
         flow_control.ensure(world.store, flow)
         request_queues.ensure(world.store, "orders")

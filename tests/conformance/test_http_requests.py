@@ -11,7 +11,7 @@ import pytest
 from tests.support.requesting import Requesting, answered
 from tests.support.world import SOMEBODY, World
 from todoku.core.errors import InvalidMessage, NoSuchMessage
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.engine.http import requests
 from todoku.engine.http.request_draft import Posting
 from todoku.store.deliveries import Filter
@@ -110,7 +110,9 @@ def test_many_are_cancelled_by_what_they_have_in_common_and_no_job_is(
     ids = {
         "a": requesting.post("https://a.example/x", labels=("red",), caller_ip="10.0.0.7"),
         "b": requesting.post("https://b.example:8443/y", queue="orders"),
-        "c": requesting.post("https://c.example/z", labels=("red",), flow=Flow(key="tenant"), schedule="nightly"),
+        "c": requesting.post(
+            "https://c.example/z", labels=("red",), flow=FlowControl(key="tenant"), schedule="nightly"
+        ),
     }
     assert requests.cancel_many(requesting.outbox, wanted, SOMEBODY).number == len(expected)
     assert {name for name, id in ids.items() if _status(requesting, id) == "aborted"} == expected

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow, HttpRequest
+from todoku.core.http_request import FlowControl, HttpRequest
 from todoku.core.schedule import Cron
 from todoku.core.upstash_headers import UpstashOptions, collect_fields, header_name, parse_options
 
@@ -94,14 +94,14 @@ def test_a_failure_callback_is_not_a_callback() -> None:
 @pytest.mark.parametrize(
     ("value", "flow"),
     [
-        ("parallelism=3, rate=4, period=2s", Flow(key="k", parallelism=3, rate=4, period=2)),
-        ("parallelism=3,rate=4,period=2", Flow(key="k", parallelism=3, rate=4, period=2)),
-        ("rate=23, period=1h30m3s", Flow(key="k", rate=23, period=5403)),
-        ("rate=1", Flow(key="k", rate=1)),
-        (" Parallelism = 5 ", Flow(key="k", parallelism=5)),
+        ("parallelism=3, rate=4, period=2s", FlowControl(key="k", parallelism=3, rate=4, period=2)),
+        ("parallelism=3,rate=4,period=2", FlowControl(key="k", parallelism=3, rate=4, period=2)),
+        ("rate=23, period=1h30m3s", FlowControl(key="k", rate=23, period=5403)),
+        ("rate=1", FlowControl(key="k", rate=1)),
+        (" Parallelism = 5 ", FlowControl(key="k", parallelism=5)),
     ],
 )
-def test_flow_control(value: str, flow: Flow) -> None:
+def test_flow_control(value: str, flow: FlowControl) -> None:
     assert read(Upstash_Flow_Control_Key="k", Upstash_Flow_Control_Value=value).request.flow == flow
 
 

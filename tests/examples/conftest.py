@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path[:0] = [str(EXAMPLES / name) for name in ("users", "orders", "shop", "payments", "projections", "capture")]
+sys.path[:0] = [
+    str(EXAMPLES / name) for name in ("users", "orders", "shop", "payments", "projections", "capture", "fulfilment")
+]
 
 from users_example.application import Application  # noqa: E402
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 import todoku
 from tests.flows.conftest import Clock
 from todoku.core.errors import InvalidMessage, InvalidSetting, JobAborted, NotThere
+from todoku.testing import crash, lose_lease
 
 calls: list[Any] = []
 
@@ -451,6 +452,45 @@ def test_publishing_is_a_step_and_happens_once(box: todoku.App, clock: Clock) ->
     box.drain()
     assert run.status() == "succeeded"
     assert calls == [{"id": 7}]
+
+
+def test_a_run_that_restarts_ends_and_another_begins_once(box: todoku.App, clock: Clock) -> None:
+    """R14"""
+
+    @box.workflow(unique_for=3600, per_key=todoku.Limit(concurrency=1))
+    async def poll(ctx: todoku.Flow, left: int) -> str:
+        calls.append((left, ctx.claim.key, ctx.claim.priority))
+        await ctx.sleep(60)
+        if left == 0:
+            return "the last"
+        return await ctx.restart(left - 1)
+
+    first = poll.using(key="tenant", priority=3).start(2)
+    for _ in range(4):
+        box.drain()
+        clock.forward(61)
+    assert first.result(timeout=0) is None
+    assert calls == [(left, "tenant", 3) for left in (2, 2, 1, 1, 0, 0)]
+    assert steps(box, first) == {"sleep": "open", "restart": "done"}
+    assert box.store.broken(history_ttl=1e9, ledger_ttl=1e9) == {}
+
+
+def test_a_run_whose_worker_dies_after_its_restart_begins_no_second_one(box: todoku.App) -> None:
+    """R14: what counts is the stored step, also if the code would pass other arguments now."""
+
+    @box.workflow
+    async def poll(ctx: todoku.Flow, number: int) -> int:
+        calls.append(number)
+        if number == 0:
+            await ctx.restart(ctx.claim.lost + 1)
+        return number
+
+    run = poll.start(0)
+    crash(box, at="settle.before_commit")
+    lose_lease(box)
+    box.drain()
+    assert run.result(timeout=0) is None
+    assert sorted(calls) == [0, 1]
 
 
 # ------------------------------------------------------------------------------------------- failures

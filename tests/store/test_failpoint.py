@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -20,6 +20,7 @@ from todoku.core.alert import Raised
 from todoku.core.capture import TableRule
 from todoku.core.ending import Following, NewBatch
 from todoku.core.errors import DatabaseUnavailable, InvalidSetting
+from todoku.core.flow import StepRow
 from todoku.core.limit import Limit
 from todoku.core.outcome import Done
 from todoku.core.schedule import Every, Plan
@@ -34,6 +35,7 @@ from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, 
 from todoku.store.http_runs import NewRun
 from todoku.store.projections import RebuildProgress
 from todoku.store.publish import Publishing
+from todoku.store.runs import signal as send_signal
 from todoku.store.schedules import Firing
 from todoku.store.sessions import Person
 from todoku.testing.armed import _ACTIONS, arm_from
@@ -169,10 +171,24 @@ def keep_captures(world: World) -> None:
     kept.drop("main", SOMEBODY)
 
 
+def keep_runs(world: World) -> None:
+    """Each write about runs once."""
+    store, worker = world.store, world.worker()
+    world.publish()
+    (claim,) = world.claim(worker)
+    row = StepRow(key="wait", number=1, name="wait", kind="wait", state="open", awaits="approval")
+    store.runs.take_signal(claim, "approval", lambda _: row, row)
+    publishing = Publishing(store.database.dialect, store.database.queries, store.database.now())
+    store.run(send_signal(publishing, UUID(claim.message_id), "approval", "1"))
+    store.claims.release([claim])
+    store.runs.heed_calls()
+
+
 def everything(world: World) -> None:
     """Each write of the store once."""
     store, worker = world.store, world.worker()
     store.migrate()
+    keep_runs(world)
     world.publish(6)
     world.publish(2, key="k", ordered=True)
     world.publish(2, key="k", per_key=Limit(concurrency=1))

@@ -34,8 +34,9 @@ MODULES: Final[dict[str, tuple[str, ...] | None]] = {
 
 INTERNAL: Final = {
     "App": "store telemetry outbox declarations registry events plans sources receiver",
-    "Call": "draft handle handle_of handle_or_none options payload",
+    "Call": "draft handle handler handle_of handle_or_none options payload",
     "Context": "claim join flush cancel",
+    "Flow": "run cancel named_step",
     "Job": "outbox handler target route",
     "Ref": "encoded is_local",
     "Response": "without_content",
@@ -49,7 +50,12 @@ UNSHOWN: Final = {
 }  # fmt: skip
 """Classes that signatures name and users do not need by name: the functions that create their objects are shown."""
 
-SAID: Final = {"App.jobs": ("Mapping[str, Job]", "The jobs declared here, by name.")}
+SAID: Final = {
+    "App.asignal": ("", "`box.signal` in async code."),
+    "App.jobs": ("Mapping[str, Job]", "The jobs declared here, by name."),
+    "App.signal": ("", "Sends a value to a run: [Workflows.signal](Workflows.signal.md)."),
+    "App.workflow": ("", "Makes an async function a workflow: [Workflows.workflow](Workflows.workflow.md)."),
+}
 """The type and meaning of attributes that the source does not say where they are set."""
 
 
@@ -174,8 +180,11 @@ class Documented:
             match node:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value):
                     yield Attribute(name, self._kind_of(value, kinds))
-                case ast.Assign(targets=[ast.Tuple(elts=targets)]):
-                    yield from (Attribute(one.attr, "") for one in targets if isinstance(one, ast.Attribute))
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
+                    values = value.elts if isinstance(value, ast.Tuple) else [value] * len(targets)
+                    for one, each in zip(targets, values, strict=True):
+                        if isinstance(one, ast.Attribute):
+                            yield Attribute(one.attr, self._kind_of(each, kinds))
                 case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=annotation):
                     yield Attribute(name, ast.unparse(annotation))
                 case _:

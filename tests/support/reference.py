@@ -25,6 +25,7 @@ HELD: Final = {
     "DeadLetterCalls": "queue.dlq",
     "Deliveries": "box.deliveries",
     "FailedEvents": "events",
+    "Flow": "ctx",
     "Handle": "handle",
     "Inbox": "box.inbox(…)",
     "Job": "job",
@@ -36,12 +37,14 @@ HELD: Final = {
     "Queues": "box.queues",
     "Ref": "ref",
     "Schedules": "box.schedules",
+    "Workflow": "workflow",
+    "Workflows": "box",
 }
 """What the examples call an object of the class."""
 
 CONSTRUCTED: Final = {
-    "Abort", "App", "DeliveryError", "Done", "FailedEvents", "Flow", "IdempotencyMiddleware", "Limit", "Ref", "Retry",
-    "Snooze", "Todoku",
+    "Abort", "App", "DeliveryError", "Done", "FailedEvents", "FlowControl", "IdempotencyMiddleware", "Limit", "Ref",
+    "Retry", "Snooze", "Todoku",
 }  # fmt: skip
 """Classes that people create objects of. Objects of the others are what calls return."""
 
@@ -52,6 +55,7 @@ GUIDES: Final = {
     " todoku.exponential todoku.linear todoku.table",
     "events": "App.on App.event App.route App.schema Destination Outgoing todoku.destination todoku.log",
     "hooks": "App.after App.batch App.chain App.batch_status Batch BatchStatus Ending HookOptions EndingOptions",
+    "workflows": "App.flows Workflows Workflow WorkflowOptions Flow StepFailed",
     "schedules": "App.cron App.every App.schedule Schedules Schedule TimedOptions Timing",
     "once": "App.once App.inbox Ledger Inbox Answer Entry fastapi.once idempotency receiver",
     "ingest": "App.ingest Verifier ReceivedRequest Identity Challenge todoku.stripe todoku.github todoku.slack"

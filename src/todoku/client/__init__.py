@@ -6,13 +6,13 @@ from todoku.client.failed_events import FailedEvents, failed_events
 from todoku.client.metrics_push import MetricsPush, push_metrics
 from todoku.client.queue import Queue
 from todoku.core.errors import QueueRefused, QueueUnavailable
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 
 __all__ = [
     "DeadLetter",
     "DeadLetters",
     "FailedEvents",
-    "Flow",
+    "FlowControl",
     "MetricsPush",
     "Published",
     "Queue",

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.address_guard import check_url
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import CORRELATION, Flow, check_headers, is_forwardable
+from todoku.core.http_request import CORRELATION, FlowControl, check_headers, is_forwardable
 from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.msgspec_warmup import warm_up
 from todoku.core.outcome import Duration, seconds
@@ -44,7 +44,7 @@ class Sending(TypedDict, total=False):
     callback: str | None
     failure_callback: str | None
     labels: Sequence[str]
-    flow: Flow | None
+    flow: FlowControl | None
 
 
 class PublishRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class PublishRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     callback: str | None = None
     failure_callback: str | None = None
     labels: tuple[str, ...] = ()
-    flow: Flow | None = None
+    flow: FlowControl | None = None
     trace: dict[str, str] = {}
     """Headers of the trace it was published in."""
 

@@ -18,7 +18,7 @@ from todoku.client.answers import DeadLetter, DeadLetterFilter, DeadLetters, Pub
 from todoku.client.http_transport import ServerAnswer, Transport, TransportRequest
 from todoku.client.publish_request import CONTENT_TYPE, PublishRequest
 from todoku.core.errors import InvalidMessage, InvalidSetting, QueueRefused, QueueUnavailable
-from todoku.core.http_request import Flow, origin
+from todoku.core.http_request import FlowControl, origin
 from todoku.core.msgspec_warmup import warm_up
 
 _URL_CHARACTERS: Final = ":/?[]@!$&'()*+,;=%~"
@@ -67,7 +67,7 @@ def _interval(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{math.ceil(seconds * 1000)}ms"
 
 
-def _flow(flow: Flow) -> str:
+def _flow(flow: FlowControl) -> str:
     limits = {"parallelism": flow.parallelism, "rate": flow.rate}
     parts = [f"{name}={value}" for name, value in limits.items() if value is not None]
     return ", ".join([*parts, f"period={_interval(flow.period)}"])

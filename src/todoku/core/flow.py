@@ -88,7 +88,7 @@ class ChildEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-class Children(msgspec.Struct, frozen=True):
+class ChildBatch(msgspec.Struct, frozen=True):
     """The children of one step: their batch, and the messages with their jobs, in the order of the calls."""
 
     batch: str
@@ -96,7 +96,7 @@ class Children(msgspec.Struct, frozen=True):
     jobs: tuple[str, ...]
 
 
-warm_up(Undo)
+warm_up(Undo, ChildEnd, ChildBatch)
 
 
 def digest_arguments(text: str, secret: bytes = b"") -> str:

@@ -134,7 +134,7 @@ INHERITED: Final = TRACE | {*CORRELATION}
 """Message headers that callbacks and messages to hooks inherit from the message that ended."""
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FlowControl(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A flow key and its limits over all workers: `parallelism` at once, and `rate` per `period` (seconds)."""
 
     key: str
@@ -184,7 +184,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """An expression in milliseconds (`core.retry_expression`); None: `DEFAULT_DELAY`."""
     callback: Callback | None = None
     failure_callback: Callback | None = None
-    flow: Flow | None = None
+    flow: FlowControl | None = None
     queue: str | None = None
     group: str | None = None
     endpoint: str | None = None

@@ -18,7 +18,7 @@ from todoku.core.errors import InvalidMessage, InvalidSetting
 from todoku.core.http_request import (
     RETRIES,
     Callback,
-    Flow,
+    FlowControl,
     HttpRequest,
     canonical,
     check_header_value,
@@ -198,7 +198,7 @@ def _run_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     return check_headers(_forwarded(given, prefix + _FORWARD, of_run=True) | own)
 
 
-def _flow(given: Mapping[str, str]) -> Flow | None:
+def _flow(given: Mapping[str, str]) -> FlowControl | None:
     key = _identifier(given, "upstash-flow-control-key", LONGEST_NAME)
     name = "upstash-flow-control-value"
     if key is None:
@@ -214,7 +214,7 @@ def _flow(given: Mapping[str, str]) -> Flow | None:
     parallelism, rate = (_number(options, part, f"{part} of {what}", 1, _MAX_FLOW) for part in ("parallelism", "rate"))
     if parallelism is None and rate is None:
         raise InvalidMessage(f"{what} has no limit", hint="parallelism=3, or rate=4, period=2s, or both")
-    return Flow(key=key, parallelism=parallelism, rate=rate, period=_period(options.get("period"), what))
+    return FlowControl(key=key, parallelism=parallelism, rate=rate, period=_period(options.get("period"), what))
 
 
 def _period(given: str | None, what: str) -> float:

@@ -173,12 +173,10 @@ def signal(to: Publishing, message_id: UUID, name: str, payload: str) -> Steps[N
 
     NotThere: there is no such run, or it has ended.
     """
-    if to.dialect == "postgresql":
-        rows = yield to.one("signal", message_id=str(message_id), name=name, payload=payload, notify=to.notify)
-    else:
-        rows = yield to.one("signal", message_id=str(message_id), name=name, payload=payload)
-        for (message_seq,) in rows:
-            yield to.one("signal_call", message_seq=cast("int", message_seq), name=name)
+    notices = {"notify": to.notify} if to.dialect == "postgresql" else {}
+    rows = yield to.one("signal", message_id=str(message_id), name=name, payload=payload)
+    for (message_seq,) in rows:
+        yield to.one("signal_call", message_seq=cast("int", message_seq), name=name, **notices)
     if not rows:
         raise NotThere(
             f"no run {message_id} waits or runs", hint="it has ended, was rolled back, or its retention has passed"

@@ -7,7 +7,7 @@ import pytest
 from tests.support.requesting import Requesting
 from tests.support.world import World
 from todoku.core.backoff import DEFAULT
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.core.message import Claimed
 from todoku.engine.http.request_draft import Posting
 from todoku.engine.registry import Registry, Target
@@ -47,7 +47,10 @@ def test_what_others_wait_behind_does_not_wait(world: World, limiting: ClaimLimi
     assert not limiting.may_settle_late(
         claimed(world, "https://shop.example", queue="orders", posting=Posting(fifo=True))
     )
-    plain, flow = claimed(world, "https://slow.example"), claimed(world, "https://shop.example", flow=Flow(key="team"))
+    plain, flow = (
+        claimed(world, "https://slow.example"),
+        claimed(world, "https://shop.example", flow=FlowControl(key="team")),
+    )
     assert limiting.may_settle_late(plain)
     assert limiting.may_settle_late(flow)
     queue, host = (Restriction(name, False, 2, None, 0.0, 0) for name in ("flow:team", "https://slow.example"))

@@ -11,7 +11,7 @@ import pytest
 from tests.support.world import SOMEBODY, World
 from todoku.app import App
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow, HttpRequest, request_of
+from todoku.core.http_request import FlowControl, HttpRequest, request_of
 from todoku.engine.group_commit import GroupCommit
 from todoku.engine.http import flow_control, request_queues, url_groups
 from todoku.engine.http.publish_requests import CheckedRequest, RequestPublisher
@@ -131,13 +131,15 @@ def test_a_queue_with_more_at_once_is_a_limit(world: World, posts: RequestPublis
 
 
 def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: World, posts: RequestPublisher) -> None:
-    flow = Flow(key="tenant", parallelism=2, rate=10, period=5.0)
+    flow = FlowControl(key="tenant", parallelism=2, rate=10, period=5.0)
     posts.put([post(flow=flow)])
     found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.rate_max, found.period, found.waiting) == (2, 10, 5.0, 1)
     flow_control.pin(world.store, "tenant", SOMEBODY, parallelism=1)
-    RequestPublisher(App(world.url).outbox).put([post(flow=Flow(key="tenant", parallelism=9, rate=10, period=5.0))])
+    RequestPublisher(App(world.url).outbox).put(
+        [post(flow=FlowControl(key="tenant", parallelism=9, rate=10, period=5.0))]
+    )
     found = flow_control.get(world.store, "tenant")
     assert found is not None
     assert (found.parallelism_max, found.pinned_parallelism, found.pinned_rate) == (1, True, False)
@@ -150,7 +152,7 @@ def test_a_flow_key_is_known_after_the_first_publish_and_a_pin_stays(world: Worl
 def test_with_a_queue_and_a_flow_key_the_queue_rules_and_the_key_is_recorded(
     world: World, posts: RequestPublisher
 ) -> None:
-    posts.put([post(queue="orders", flow=Flow(key="tenant", parallelism=2))])
+    posts.put([post(queue="orders", flow=FlowControl(key="tenant", parallelism=2))])
     (delivery,) = world.deliveries()
     assert (delivery.queue, delivery.key) == ("http:orders", "tenant")
     assert flow_control.get(world.store, "tenant") is None
@@ -160,7 +162,7 @@ def test_the_usual_publish_asks_the_database_for_nothing(world: World, box: App)
     """A queue and a flow key that are known cost a publish no query of their own."""
     posts, now = RequestPublisher(box.outbox), [0.0]
     posts = RequestPublisher(box.outbox, monotonic=lambda: now[0])
-    usual = [post(queue="orders"), post(flow=Flow(key="tenant", rate=5)), post()]
+    usual = [post(queue="orders"), post(flow=FlowControl(key="tenant", rate=5)), post()]
 
     class Puts:
         async def put(self, drafts: list) -> list:  # type: ignore[type-arg]
@@ -195,10 +197,10 @@ def test_callers_that_publish_together_get_their_own_messages(world: World, box:
     ("bad", "named"),
     [
         (post(queue="no spaces"), "queue"),
-        (post(flow=Flow(key="a/b")), "flow control key"),
-        (post(flow=Flow(key="k", parallelism=0)), "parallelism"),
-        (post(flow=Flow(key="k", rate=-1)), "rate"),
-        (post(flow=Flow(key="k", rate=1, period=1e9)), "period"),
+        (post(flow=FlowControl(key="a/b")), "flow control key"),
+        (post(flow=FlowControl(key="k", parallelism=0)), "parallelism"),
+        (post(flow=FlowControl(key="k", rate=-1)), "rate"),
+        (post(flow=FlowControl(key="k", rate=1, period=1e9)), "period"),
         (post("", group="a b"), "URL group"),
         (post(body=b"x" * (1 << 20) + b"x"), "body"),
     ],

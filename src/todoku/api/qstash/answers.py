@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from todoku.api.problem import NO_STORE
 from todoku.core.control_characters import encode_json
-from todoku.core.http_request import Callback, Flow, HttpRequest
+from todoku.core.http_request import Callback, FlowControl, HttpRequest
 from todoku.core.outcome import Response as Received
 from todoku.engine.http.dead_letters import RequestDeadLetter
 from todoku.engine.http.request_events import HttpEvent
@@ -252,7 +252,7 @@ def number(value: float) -> float:
 _FLOWS: Final = ("flow_control_key", "parallelism", "rate", "period")
 
 
-def _flow(flow: Flow | None) -> dict[str, Any]:
+def _flow(flow: FlowControl | None) -> dict[str, Any]:
     if flow is None:
         return {}
     return dict(zip(_FLOWS, (flow.key, flow.parallelism, flow.rate, number(flow.period)), strict=True))

@@ -12,7 +12,7 @@ import msgspec
 
 from todoku.core.ending import NewBatch, add_to_batch
 from todoku.core.errors import InvalidMessage, JobAborted
-from todoku.core.flow import CHILD, ChildEnd, Children, StepRow, awaited_race
+from todoku.core.flow import CHILD, ChildBatch, ChildEnd, StepRow, awaited_race
 from todoku.core.message import Draft, with_headers
 from todoku.core.status import Status
 from todoku.engine import operations
@@ -57,16 +57,16 @@ async def race(flow: Flow, calls: Sequence[Call[R]]) -> R:
     raise results[0]
 
 
-Complete = Callable[[FlowRuntime, Children, Sequence[ChildEnd | None]], list[ChildEnd] | None]
+Complete = Callable[[FlowRuntime, ChildBatch, Sequence[ChildEnd | None]], list[ChildEnd] | None]
 """Returns how the children ended, once enough of them have; None: the run goes on waiting. Blocks."""
 
 
-def _all_ended(_runtime: FlowRuntime, _known: Children, ends: Sequence[ChildEnd | None]) -> list[ChildEnd] | None:
+def _all_ended(_runtime: FlowRuntime, _known: ChildBatch, ends: Sequence[ChildEnd | None]) -> list[ChildEnd] | None:
     found = [end for end in ends if end is not None]
     return found if len(found) == len(ends) else None
 
 
-def _one_succeeded(runtime: FlowRuntime, known: Children, ends: Sequence[ChildEnd | None]) -> list[ChildEnd] | None:
+def _one_succeeded(runtime: FlowRuntime, known: ChildBatch, ends: Sequence[ChildEnd | None]) -> list[ChildEnd] | None:
     """The first that succeeded wins, and the others are cancelled; all of them have failed: that is the end, too."""
     if all(end is None or end.reason is not None for end in ends):
         return _all_ended(runtime, known, ends)
@@ -112,14 +112,14 @@ def _begun(flow: Flow, name: str, row: StepRow, calls: Sequence[Call[Any]]) -> t
     batch = NewBatch(id=new_id(), total=len(calls), on="finished")
     headers = {CHILD: f"{name} {flow.claim.message_id}"}
     made = [add_to_batch(with_headers(draft, headers), batch.id) for draft in drafts(calls)]
-    known = Children(str(batch.id), tuple(str(draft.id) for draft in made), tuple(call.job for call in calls))
+    known = ChildBatch(str(batch.id), tuple(str(draft.id) for draft in made), tuple(call.job for call in calls))
     awaits = awaited_race(known.batch) if name == "race" else known.batch
     return msgspec.structs.replace(row, awaits=awaits, arguments=msgspec.json.encode(known).decode()), made, batch
 
 
 def _read_ends(runtime: FlowRuntime, row: StepRow, complete: Complete) -> list[ChildEnd] | None:
     """How the children ended; None: not enough of them have. Blocks."""
-    known = msgspec.json.decode(row.arguments or "", type=Children)
+    known = msgspec.json.decode(row.arguments or "", type=ChildBatch)
     status = runtime.store.batch(UUID(known.batch))
     if status is not None and status.open == status.total:
         return None

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Literal, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID, uuid4
 
 import msgspec
@@ -15,12 +15,12 @@ import msgspec
 from todoku.core.backoff import DEFAULT, Backoff, delay
 from todoku.core.errors import InvalidMessage, StepFailed
 from todoku.core.flow import TIMED_OUT, StepRow
-from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Duration, Snooze, error_text, seconds
+from todoku.core.message import Claimed, Draft
+from todoku.core.outcome import DONE, Abort, Duration, Snooze, error_text, seconds
 from todoku.engine.context import Context
 from todoku.engine.execute import Executor
 from todoku.engine.flows import children
-from todoku.engine.flows.run import Asked, Run
+from todoku.engine.flows.run import Asked, Run, RunStopped
 from todoku.engine.flows.runtime import FlowRuntime
 from todoku.engine.flows.step_function import StepFunction, bounded, call, describe_undo, unwrap
 from todoku.engine.jobs.decoders import decoder
@@ -235,15 +235,34 @@ class Flow(Context):
         asked = self._run.ask(f"publish {draft.topic}", text)
         if asked.row is None:
             await self._run.refuse_changed(asked, text)
-        if (row := asked.row) is None or not row.is_stored:
-            begun = self._run.new_row(asked, "publish", text)
-            row = msgspec.structs.replace(begun, state="done", result=encode(str(draft.id)))
-            runs = self._run.runtime.store.runs
-            with self._run.working(asked):
-                await self._run.write_by(lambda: runs.publish(self.claim, row, [draft]))
-                self._run.stored(row)
-            self._run.runtime.outbox.wake()
+        row = await self._publish(asked, draft, text)
         return UUID(msgspec.json.decode(row.result or "null", type=str))
+
+    async def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Ends this run, without a result, and begins another of the same workflow with these arguments, once.
+
+        For runs that go on for ever, before they have too many steps (R14). The other run has the key, the priority
+        and the queue of this one. Nothing of this run is undone any more.
+        """
+        call = self._run.runtime.next_run(self.claim).call(*args, **kwargs)
+        text = bounded(call.payload.text, f"the arguments of {call.job}")
+        # By a key, not by its arguments: a run is followed by one other, whatever the code says now.
+        await self._publish(self._run.ask("restart", text, key=""), call.draft(), text)
+        self._run.stop(DONE)
+        raise RunStopped
+
+    async def _publish(self, asked: Asked, draft: Draft, text: str) -> StepRow:
+        """Publishes a message with its step, in one commit, unless that is stored. The step returns its id."""
+        if (stored := asked.row) is not None and stored.is_stored:
+            return stored
+        begun = self._run.new_row(asked, "publish", text)
+        row = msgspec.structs.replace(begun, state="done", result=encode(str(draft.id)))
+        runs = self._run.runtime.store.runs
+        with self._run.working(asked):
+            await self._run.write_by(lambda: runs.publish(self.claim, row, [draft]))
+            self._run.stored(row)
+        self._run.runtime.outbox.wake()
+        return row
 
     # ------------------------------------------------------------------------------------------- values
 

@@ -22,12 +22,15 @@ from todoku.core.decision import Settlement, park
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
 from todoku.core.flow import MOST_STEPS, StepKind, StepRow, digest_arguments, find_changed, step_key
 from todoku.core.message import Claimed
-from todoku.core.outcome import Abort, Retry
+from todoku.core.outcome import Abort, Done, Retry
 from todoku.engine.execute import Executor
 from todoku.engine.flows.runtime import FlowRuntime
 from todoku.store.runs import RunLost
 
 T = TypeVar("T")
+
+AttemptEnd = Settlement | Done | Abort | Retry
+"""How an attempt of a run ends that is stopped."""
 
 _TURNS: Final = 3
 """Turns of the event loop in which nothing begins, after which everything that the run does is known to wait."""
@@ -64,7 +67,7 @@ class Run:
         self._activity = 0
         self._waiting: dict[asyncio.Future[None], float] = {}
         self._loop = asyncio.get_running_loop()
-        self.stopped: asyncio.Future[Settlement | Abort | Retry] = self._loop.create_future()
+        self.stopped: asyncio.Future[AttemptEnd] = self._loop.create_future()
         self._read_at = time.monotonic()
         self.cancelling = False
         self.on_progress: Callable[[], None] = lambda: None
@@ -263,7 +266,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------- ending
 
-    def stop(self, how: Settlement | Abort | Retry) -> None:
+    def stop(self, how: AttemptEnd) -> None:
         """Ends the attempt with this outcome. The first one counts."""
         if not self.stopped.done():
             self.stopped.set_result(how)

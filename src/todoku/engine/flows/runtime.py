@@ -12,7 +12,7 @@ from todoku.engine.flows.step_function import StepFunctions
 from todoku.engine.flows.step_writer import StepWriter
 from todoku.engine.jobs.decoders import result_decoder
 from todoku.engine.jobs.hints import Hints
-from todoku.engine.jobs.job import Call
+from todoku.engine.jobs.job import Call, Job
 from todoku.engine.jobs.options import PublishOptions
 from todoku.engine.outbox import Outbox
 from todoku.store.store import Store
@@ -37,6 +37,7 @@ class FlowRuntime:
         self.functions = functions
         self.writer = writer
         self.on_change = on_change
+        self.workflow: Job[..., Any] | None = None
         self._results: dict[Callable[..., Any], Callable[[str], Any]] = {}
 
     @property
@@ -61,6 +62,16 @@ class FlowRuntime:
     def open_text(self, claim: Claimed, text: str) -> str:
         """Returns a stored text of a step, decrypted if it is sealed."""
         return self.opener.step(text, claim.message_id, claim.destination)
+
+    def next_run(self, claim: Claimed) -> Job[..., Any]:
+        """Returns the workflow of this run with the options of the run that follows it: its key, priority and queue.
+
+        Its own idempotency key: with `unique_for` the same arguments would be a duplicate of this run.
+        """
+        assert self.workflow is not None  # noqa: S101 - set where it is declared
+        return self.workflow.using(
+            key=claim.key, priority=claim.priority, queue=claim.queue, idempotency_key=f"after {claim.message_id}"
+        )
 
     def decode_result(self, call: Call[Any], text: str) -> Any:
         """Returns the result of a child, as the type that its job says it returns."""

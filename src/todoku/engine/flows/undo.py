@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.flow import Children, StepRow
+from todoku.core.flow import ChildBatch, StepRow
 from todoku.core.status import Status
 from todoku.engine.flows.children import cancel_messages
 from todoku.engine.flows.flow import Flow
@@ -51,7 +51,7 @@ async def _undo_step(ctx: Flow, row: StepRow, run: str, workflow: str) -> None:
 
 
 def _children(row: StepRow) -> list[tuple[UUID, str]]:
-    known = msgspec.json.decode(row.arguments or "", type=Children)
+    known = msgspec.json.decode(row.arguments or "", type=ChildBatch)
     return [(UUID(id), job) for id, job in zip(known.messages, known.jobs, strict=True)]
 
 

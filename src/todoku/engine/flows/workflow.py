@@ -86,7 +86,7 @@ class DeclareWorkflow(Protocol):
 
 
 class Workflows:
-    """Declares workflows, and sends signals to their runs. `box.workflow` is one."""
+    """Declares workflows, and sends signals to their runs. `box.workflow` and `box.signal` are methods of it."""
 
     def __init__(self, declarations: Declarations) -> None:
         self._declarations = declarations
@@ -94,10 +94,10 @@ class Workflows:
         self._writer = StepWriter(declarations.outbox.store)
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def workflow(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
-    def __call__(self, name: str | None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
-    def __call__(self, name: Any = None, /, **options: Unpack[WorkflowOptions]) -> Any:
+    def workflow(self, name: str | None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
+    def workflow(self, name: Any = None, /, **options: Unpack[WorkflowOptions]) -> Any:
         """Makes an async function a workflow: `@box.workflow`, or `@box.workflow(name, queue=…, max_attempts=…, …)`.
 
         Its first parameter is `ctx: todoku.Flow`. `max_attempts` counts failures without progress: each stored step
@@ -116,6 +116,7 @@ class Workflows:
         made: Workflow[..., Any] = Workflow(
             declarations.outbox, msgspec.structs.replace(handler, target=target, marks={RUN: undo})
         )
+        runtime.workflow = made
         declarations.declare(made, rest)
         self._declare_undo(made.handler, runtime)
         return made

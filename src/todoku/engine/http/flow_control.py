@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow
+from todoku.core.http_request import FlowControl
 from todoku.core.limit import FASTEST
 from todoku.engine.http.names import check_name
 from todoku.engine.http.request_queues import TOUCH_INTERVAL
@@ -47,13 +47,13 @@ class FlowKey(msgspec.Struct, frozen=True, kw_only=True):
     pinned_rate: bool
 
 
-def check(flow: Flow) -> None:
+def check(flow: FlowControl) -> None:
     """InvalidMessage unless the key and its limits are valid."""
     check_name(flow.key, "flow control key")
     _check(flow.parallelism, flow.rate, flow.period)
 
 
-def ensure(store: Store, flow: Flow) -> None:
+def ensure(store: Store, flow: FlowControl) -> None:
     """Stores a publisher's limits of a key; a pin overrides them. Reads first: the usual case writes nothing."""
     check(flow)
     name = f"{KIND}{flow.key}"
@@ -152,7 +152,7 @@ def _spec(row: QueueRow | None) -> QueueSpec:
     return QueueSpec(implicit=True) if row is None or row.created_at is None else row.spec
 
 
-def _published_state(row: QueueRow | None, flow: Flow) -> QueueState:
+def _published_state(row: QueueRow | None, flow: FlowControl) -> QueueState:
     """Returns the state of the key with a publisher's limits."""
     spec = msgspec.structs.replace(_spec(row), parallelism=flow.parallelism, rate=flow.rate, period=flow.period)
     return _state(row, spec)

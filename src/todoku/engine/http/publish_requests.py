@@ -14,7 +14,7 @@ import msgspec
 from cachetools import TTLCache
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.http_request import Flow, HttpRequest
+from todoku.core.http_request import FlowControl, HttpRequest
 from todoku.core.identity import key_hash
 from todoku.core.message import Draft, Message
 from todoku.core.workflow_run import RunOptions
@@ -80,7 +80,7 @@ class RequestPublisher:
         self._runs = RunPublisher(outbox)
         self._lock = threading.Lock()  # reading a TTLCache changes it, too
         self._queues: TTLCache[str, int] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
-        self._flows: TTLCache[Flow, bool] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
+        self._flows: TTLCache[FlowControl, bool] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
 
     async def publish(self, group_commit: DraftStore, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
         """Publishes the requests of one call together: all, or none with an error that names the wrong one."""
@@ -172,7 +172,7 @@ class RequestPublisher:
         with self._lock:
             return self._queues.get(queue)
 
-    def _is_known(self, flow: Flow) -> bool:
+    def _is_known(self, flow: FlowControl) -> bool:
         with self._lock:
             return flow in self._flows
 

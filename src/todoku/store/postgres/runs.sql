@@ -50,21 +50,23 @@ returning payload
 
 -- name: signal
 -- Runs in the caller's transaction, and only appends: it waits for no worker, and no worker waits for it (R2). Only for
--- a run that has not ended. Idle workers get a notice, as of a publish.
-with run as materialized (
-    select m.seq from todoku_message m join todoku_delivery d on d.message_seq = m.seq
-     where m.id = cast(cast(:message_id as text) as uuid) and d.status <> 'aborted'
-), sent as (
-    insert into todoku_signal (message_seq, name, payload, created_at)
-    select seq, cast(:name as text), cast(:payload as text), todoku_now() from run
-), call as (
-    insert into todoku_run_call (message_seq, awaits) select seq, cast(:name as text) from run
+-- a run that has not ended.
+insert into todoku_signal (message_seq, name, payload, created_at)
+select m.seq, cast(:name as text), cast(:payload as text), todoku_now()
+  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = cast(cast(:message_id as text) as uuid) and d.status <> 'aborted'
+returning message_seq
+
+-- name: signal_call
+-- With `signal`: a claim wakes the run. Idle workers get a notice, as of a publish.
+with call as (
+    insert into todoku_run_call (message_seq, awaits)
+    values (cast(:message_seq as bigint), cast(:name as text))
 )
-select seq, (select count(pg_notify('todoku', ''))
-               from (select from todoku_worker
-                      where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now()
-                      limit 1) idle)
-  from run
+select count(pg_notify('todoku', ''))
+  from (select from todoku_worker
+         where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now()
+         limit 1) idle
 
 -- name: call_runs
 -- Only appends, in the transaction that ends these batches: the runs that wait for them are woken by a claim.

@@ -1,0 +1,1 @@
+"""Orders that are charged, approved, picked and shipped, or undone: a workflow on todoku."""
