@@ -42,10 +42,11 @@ select delivery, step_key from held
 select state, result from todoku_step where message_seq = :message_seq and step_key = :step_key
 
 -- name: take_signal
--- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2).
+-- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2). One that
+-- another wait of the run takes at the same time is locked, and passed over once that has committed.
 update todoku_signal set step_key = :step_key
  where id = (select id from todoku_signal
-              where message_seq = :message_seq and name = :name and step_key is null order by id limit 1)
+              where message_seq = :message_seq and name = :name and step_key is null order by id limit 1 for update)
 returning payload
 
 -- name: signal
