@@ -57,10 +57,7 @@ class RunStore:
 
     def standing(self, message_id: UUID) -> StandingRun | None:
         """Where a run stands. None: there is no such message."""
-        rows = self._database.read(lambda tx: tx.rows("run_of", message_id=str(message_id)))
-        for delivery, status, reason, epoch, message_seq, undoing in rows:
-            return StandingRun(delivery, status, reason, epoch, message_seq, bool(undoing))
-        return None
+        return self._database.read(lambda tx: read_standing(tx, message_id))
 
     # ------------------------------------------------------------------------------------------- as its worker
 
@@ -145,6 +142,13 @@ def _commit(opened: HandlerTransaction, claim: Claimed, row: StepRow) -> StepRow
 def read_steps(tx: Tx, message_seq: int) -> list[StepRow]:
     """As `RunStore.steps`, in an open transaction."""
     return [StepRow(*row) for row in tx.rows("steps", message_seq=message_seq)]
+
+
+def read_standing(tx: Tx, message_id: UUID) -> StandingRun | None:
+    """As `RunStore.standing`, in an open transaction."""
+    for delivery, status, reason, epoch, message_seq, undoing in tx.rows("run_of", message_id=str(message_id)):
+        return StandingRun(delivery, status, reason, epoch, message_seq, bool(undoing))
+    return None
 
 
 def _store(tx: Tx, steps: Sequence[tuple[Claimed, StepRow]]) -> set[int]:

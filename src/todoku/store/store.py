@@ -35,6 +35,7 @@ from todoku.store.queues import QueueStore
 from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
+from todoku.store.run_acts import RunActs
 from todoku.store.runs import RunStore
 from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
@@ -89,6 +90,11 @@ class Store:
     def runs(self) -> RunStore:
         """Runs of workflows, as workers run them."""
         return RunStore(self.database, self._endings)
+
+    @cached_property
+    def run_acts(self) -> RunActs:
+        """What an operator may do to runs of workflows."""
+        return RunActs(self.database, self._endings)
 
     @cached_property
     def retention(self) -> Retention:
