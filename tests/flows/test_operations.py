@@ -237,7 +237,7 @@ def test_a_run_that_goes_on_or_has_succeeded_is_not_rewound(box: todoku.App) -> 
         operations.undo(box.store, run.id, OPS)
     operations.signal(box.store, run.id, "approval", "ops", OPS)
     box.drain()
-    with pytest.raises(InvalidAct, match="has succeeded.*start a new run"):
+    with pytest.raises(InvalidAct, match=r"has succeeded.*start a new run"):
         operations.rewind(box.store, run.id, OPS, to="charge")
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidAct, NotThere
-from todoku.core.flow import Children, StepRow, is_own_row
+from todoku.core.flow import ChildBatch, StepRow, is_own_row
 from todoku.store import undos
 from todoku.store.acts import UNDONE, Picked, cancel, pick, replay
 from todoku.store.audit import Signed
@@ -67,7 +67,7 @@ class RunActs:
         tx.rows("untake_signals", message_seq=standing.message_seq, step_keys=keys)
         for row in rows:
             if row.kind == "children" and row.state == "open":
-                for child in msgspec.json.decode(row.arguments or "", type=Children).messages:
+                for child in msgspec.json.decode(row.arguments or "", type=ChildBatch).messages:
                     self._cancel_child(tx, UUID(child), signed)
 
     def _cancel_child(self, tx: Tx, message: UUID, signed: Signed) -> None:

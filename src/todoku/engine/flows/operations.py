@@ -16,8 +16,8 @@ from todoku.core.errors import InvalidAct, InvalidMessage, NotThere
 from todoku.core.flow import (
     RUN,
     UNDO_TOPIC,
+    ChildBatch,
     ChildEnd,
-    Children,
     StepKind,
     StepRow,
     changed_steps,
@@ -194,7 +194,7 @@ def _shown(store: Store, row: StepRow, now: float, fields: Sequence[str], *, run
     until = None if row.wait is None else now + row.wait
     slept = row.kind == "sleep" and row.state == "open" and until is not None and until <= now
     ended = until if slept else row.ended
-    known = None if row.kind != "children" else msgspec.json.decode(row.arguments or "", type=Children)
+    known = None if row.kind != "children" else msgspec.json.decode(row.arguments or "", type=ChildBatch)
     return ShownStep(
         number=row.number, key=row.key, name=row.name, kind=row.kind,
         state="done" if slept else _state(row, running=running), started=moment(row.started),
@@ -221,7 +221,7 @@ def _state(row: StepRow, *, running: bool) -> ShownState:
             return state
 
 
-def _children(store: Store, row: StepRow, known: Children) -> ShownChildren:
+def _children(store: Store, row: StepRow, known: ChildBatch) -> ShownChildren:
     batch = store.batch(UUID(known.batch)) if row.state == "open" else None
     total = len(known.messages)
     return ShownChildren(total if batch is None else total - batch.open, total, tuple(map(UUID, known.messages)))

@@ -72,6 +72,7 @@ class Run:
         self.used: set[str] = set()
         self._occurrences: Counter[tuple[str, str]] = Counter()
         self._under_way: set[tuple[str, str]] = set()
+        self._newest = 0
         self._busy = 0
         self._activity = 0
         self._waiting: dict[asyncio.Future[None], float] = {}
@@ -86,6 +87,7 @@ class Run:
         if self.claim.epoch > 1:
             rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
             self.rows = {row.key: row for row in rows if not is_own_row(row)}
+            self._newest = max((row.number for row in self.rows.values()), default=0)
         self._read_at = time.monotonic()
 
     # ------------------------------------------------------------------------------------------- asking
@@ -109,7 +111,9 @@ class Run:
         row = self.rows.get(asked)
         if row is not None and row.state == "fatal" and row.replay < self.claim.replay_count:
             row = msgspec.structs.replace(row, state="open", attempts=0, wait=None)  # R12: a replay tries it again
-        return Asked(asked, name, row, len(self.rows) + 1 if row is None else row.number)
+        if row is None:
+            self._newest += 1
+        return Asked(asked, name, row, self._newest if row is None else row.number)
 
     async def refuse_changed(self, asked: Asked, arguments: str) -> None:
         """Stops the run if it would repeat an effect with other arguments (R1).
