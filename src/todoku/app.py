@@ -88,13 +88,12 @@ class App:
         declared = self.declarations = Declarations(self.outbox, http)
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
-        self.plans = self._timetable.plans
+        self.plans, self.schedules = self._timetable.plans, Schedules(self.outbox, self._timetable.plan)
         self.projections, self.captures = Projections(declared), Captures(declared)
         self.sources, self.queues = Sources(self.outbox), Queues(self.store)
         self.flows = Workflows(declared)
         self.workflow, self.signal, self.asignal = self.flows.workflow, self.flows.signal, self.flows.asignal
         self.deliveries = Deliveries(self.outbox, declared.route_to)
-        self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
             sender = Requests(settings, KeyRing(self.store, settings).keys, run_body=RunCalls(self.outbox).body)
             self.registry.serve_http(sender, settings, batch=sender.batch)

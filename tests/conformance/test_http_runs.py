@@ -19,7 +19,7 @@ from todoku.core.http_request import HttpRequest, RunPart
 from todoku.core.message import Claimed, Message
 from todoku.core.workflow_run import RunOptions, Wait
 from todoku.engine.http.request_draft import Posting
-from todoku.engine.http.run_acts import RunActs
+from todoku.engine.http.run_acts import HttpRunActs
 from todoku.engine.http.run_calls import RunCalls
 from todoku.engine.http.run_publisher import RunPost, RunPublisher
 from todoku.store.deliveries import Filter
@@ -37,7 +37,7 @@ class Runs:
     def __init__(self, world: World) -> None:
         self.world, self.http = world, Requesting(world)
         outbox = self.http.outbox
-        self.publisher, self.acts, self.calls = RunPublisher(outbox), RunActs(outbox), RunCalls(outbox)
+        self.publisher, self.acts, self.calls = RunPublisher(outbox), HttpRunActs(outbox), RunCalls(outbox)
 
     def publish(self, run: str, body: bytes, *, init: bool = False, **more: Any) -> Message:
         options = RunOptions(id=run, url=URL, init=init, call=more.pop("call", None), invoke=more.pop("invoke", False))

@@ -11,11 +11,13 @@ import pytest
 import todoku
 from tests.flows.conftest import Clock
 from todoku.core.errors import InvalidAct, NotThere
+from todoku.engine.diagnostics.explanation import explain
 from todoku.engine.flows import operations
 from todoku.engine.flows.operations import ShownRun
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Filter
 from todoku.store.publish import publish
+from todoku.store.situation import read_situations
 
 OPS = Signed("ada", "a test")
 calls: list[Any] = []
@@ -254,11 +256,11 @@ def test_a_rewind_cancels_children_that_still_run(box: todoku.App) -> None:
     run = flow.start()
     box.drain()
     box.deliveries.settle(run.delivery().id, succeeded=False, by="ada", why="a test")
-    operations.rewind(box.store, run.id, OPS, to="gather")
+    operations.rewind(box.store, run.id, OPS, to="gather pick")
     box.drain()
     picks = box.deliveries.find(destination="pick").items
     assert sorted((each.status, each.reason) for each in picks) == [("aborted", "CANCELLED"), ("pending", None)]
-    assert states(box, run) == [("gather", "rewound"), ("gather", "waiting")]
+    assert states(box, run) == [("gather pick", "rewound"), ("gather pick", "waiting")]
     assert broken(box) == {}
 
 
@@ -369,3 +371,76 @@ def test_a_person_sends_a_signal_which_is_audited(box: todoku.App) -> None:
     assert run.result(timeout=0) == "ada"
     with pytest.raises(InvalidAct, match="has ended"):
         operations.signal(box.store, run.id, "approval", "ada", OPS)
+
+
+# ------------------------------------------------------------------------------------------- explain
+
+
+def explained(box: todoku.App, run: todoku.Handle[Any]) -> list[tuple[str, str]]:
+    """Why a run does not go on, for one and for many alike, without what is said about workers."""
+    situation = box.store.situation(run.delivery().id)
+    assert situation is not None
+    many = box.store.database.snapshot(lambda tx: read_situations(tx, [run.delivery()]))
+    assert explain(many[run.delivery().id]) == explain(situation)
+    workers = {"no_worker", "unregistered", "draining"}
+    return [(each.cause, each.text) for each in explain(situation) if each.cause not in workers]
+
+
+def test_a_parked_run_says_what_it_waits_for(box: todoku.App, clock: Clock) -> None:
+    def flaky() -> None:
+        raise ConnectionError
+
+    @box.job
+    async def pick(number: int) -> int:
+        return number
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.sleep(hours=5)
+        await ctx.wait("approval", timeout=timedelta(hours=3))
+        await ctx.wait("payment")
+        await ctx.gather(*(pick.using(delay=number * 3600).call(number) for number in range(3)))
+        await ctx.step(flaky, max_attempts=3, backoff=todoku.table(100))
+
+    run = flow.start()
+    box.drain()
+    ((cause, text),) = explained(box, run)
+    assert (cause, text[:23], text[-14:]) == ("sleeping", "it is sleeping until 20", ", for 5 h more")
+    clock.forward(5 * 3600 + 1)
+    box.drain()
+    ((cause, text),) = explained(box, run)
+    assert (cause, text.partition(" until ")[0]) == ("waiting_for_signal", "it is waiting for the signal approval")
+    box.signal(run.id, "approval", tx=None)
+    box.drain()
+    assert explained(box, run) == [("waiting_for_signal", "it is waiting for the signal payment")]
+    box.signal(run.id, "payment", tx=None)
+    box.drain()
+    assert explained(box, run) == [("waiting_for_children", "it is waiting for children, 1 of 3 have ended")]
+    clock.forward(3 * 3600)
+    box.drain()
+    ((cause, text),) = explained(box, run)
+    assert (cause, text[:9]) == ("step_back_off", "it waits ")
+    assert text.endswith("before the next attempt of test_a_parked_run_says_what_it_waits_for.flaky")
+
+
+# ------------------------------------------------------------------------------------------- verify
+
+
+def test_a_run_that_nothing_wakes_although_its_children_have_ended_is_found(box: todoku.App) -> None:
+    @box.job
+    async def pick() -> None: ...
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.gather(pick.using(delay=3600).call())
+
+    run = flow.start()
+    box.drain()
+    (child,) = box.deliveries.find(destination="pick").items
+    box.deliveries.cancel(child.id, by="ada", why="a test")
+    assert broken(box) == {}  # a call waits to be heeded
+    with box.store.database.open_transaction(5) as planted:
+        planted.connection.execute("delete from todoku_run_call")
+        planted.check()
+        planted.commit()
+    assert broken(box) == {"woken": (f"delivery {run.delivery().id} gather pick",)}

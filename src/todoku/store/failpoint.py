@@ -41,7 +41,7 @@ OPERATIONS: Final = frozenset(
     | {"set_projection", "begin_rebuild", "advance_rebuild", "switch_projection", "drop_projection"}
     | {"declare_capture", "take_capture", "release_capture", "begin_capture", "set_capture", "store_capture"}
     | {"stage_capture", "measure_capture", "restart_capture", "drop_capture"}
-    | {"step", "heed"}
+    | {"step", "heed", "rewind", "signal", "undo"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

@@ -68,7 +68,7 @@ class NewStep(msgspec.Struct, frozen=True, kw_only=True):
     type: str = ""
 
 
-class StepRow(msgspec.Struct, frozen=True):
+class HttpRunStep(msgspec.Struct, frozen=True):
     """A step of a run."""
 
     position: int
@@ -196,11 +196,11 @@ class HttpRunStore:
         """Returns a run."""
         return next((_run(row) for row in self._database.read(lambda tx: tx.rows("http_run", id=id))), None)
 
-    def steps(self, run_id: str, *, until: UUID | None = None) -> tuple[StepRow, ...]:
+    def steps(self, run_id: str, *, until: UUID | None = None) -> tuple[HttpRunStep, ...]:
         """Returns the steps of a run, or those up to the step that has published this message."""
         rows = self._database.read(lambda tx: tx.rows("http_run_steps", run=run_id, message=until))
         return tuple(
-            StepRow(position, key, uuid(message_id), call_type, name, type, body, moment(at))
+            HttpRunStep(position, key, uuid(message_id), call_type, name, type, body, moment(at))
             for position, key, message_id, call_type, name, type, body, at in rows
         )
 

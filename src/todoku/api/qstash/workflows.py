@@ -17,7 +17,7 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import dead_id
 from todoku.core.workflow_run import Wait, run_options
 from todoku.engine.http import run_views
-from todoku.engine.http.run_acts import RunActs
+from todoku.engine.http.run_acts import HttpRunActs
 from todoku.engine.http.run_calls import RunCalls
 from todoku.engine.http.run_views import RunView, StepView
 from todoku.store.deliveries import Delivery
@@ -40,7 +40,7 @@ class WorkflowEndpoints:
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
-        self._acts, self._calls = RunActs(context.outbox), RunCalls(context.outbox)
+        self._acts, self._calls = HttpRunActs(context.outbox), RunCalls(context.outbox)
 
     async def end(self, request: Request) -> Response:
         """Ends a run: its code has returned (`cancel=false`), or it is to stop (`cancel=true`)."""

@@ -40,7 +40,7 @@ _OPEN: Final[tuple[ShownState, ...]] = ("started", "failed")
 T = TypeVar("T")
 
 
-class RunActs:
+class HttpRunActs:
     """Events and ends of workflow runs, for one App. Thread-safe; calls block."""
 
     def __init__(self, outbox: Outbox) -> None:

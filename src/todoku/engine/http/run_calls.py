@@ -11,7 +11,7 @@ from todoku.core.workflow_run import CallItem, call_body, timed_out_step
 from todoku.engine.encryption.run_texts import RunTexts
 from todoku.engine.http.run_writer import RunWriter
 from todoku.engine.outbox import Outbox
-from todoku.store.http_runs import RunTransaction, StepRow
+from todoku.store.http_runs import HttpRunStep, RunTransaction
 
 
 class RunCalls:
@@ -58,7 +58,7 @@ class RunCalls:
         self._outbox.store.http_runs.write(work)
 
 
-def call_items(texts: RunTexts, run_id: str, steps: tuple[StepRow, ...]) -> list[CallItem]:
+def call_items(texts: RunTexts, run_id: str, steps: tuple[HttpRunStep, ...]) -> list[CallItem]:
     """Returns the steps of a run as its calls contain them, without the requests to third parties."""
     return [
         CallItem(message_id=str(step.message_id), body=texts.open_body(run_id, step.key, step.body))

@@ -16,13 +16,13 @@ from todoku.engine.encryption.run_texts import RunTexts
 from todoku.engine.http.run_acts import RESULT
 from todoku.engine.outbox import Outbox
 from todoku.store.deliveries import Delivery
-from todoku.store.http_runs import RunFilter, RunRow, StepRow
+from todoku.store.http_runs import HttpRunStep, RunFilter, RunRow
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a run with the JSON that the SDK has appended (None: it is encrypted and cannot be opened here)."""
 
-    row: StepRow
+    row: HttpRunStep
     body: dict[str, Any] | str | None
 
     @property
@@ -74,7 +74,7 @@ def view(outbox: Outbox, run: RunRow) -> RunView:
     )
 
 
-def _calls(outbox: Outbox, run: RunRow, steps: Sequence[StepRow]) -> tuple[Delivery, ...]:
+def _calls(outbox: Outbox, run: RunRow, steps: Sequence[HttpRunStep]) -> tuple[Delivery, ...]:
     if not run.is_open:
         return ()
     rows = outbox.store.deliveries.of_requests([row.message_id for row in steps if row.call_type == "step"])

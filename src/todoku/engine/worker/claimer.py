@@ -80,10 +80,9 @@ class Claimer:
         self._wait = _SHORTEST_WAIT
         self._working_since: float | None = None
         self._resting_since: float | None = None
-        self._idle_since = 0.0
         self._announced: tuple[UUID, WorkerState] | None = None
         self._turn = 0
-        self._next_suspect = 0.0
+        self._next_suspect = self._idle_since = 0.0
         self._cursors: dict[str, ClaimCursor] = {}
         self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools], serves_runs=serves_runs)
         self._thread = create_thread("claimer", self._run, on_failure)
