@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
 from fulfilment_example import orders
 from fulfilment_example.api import make_api
 from fulfilment_example.payments import FILE, payments
@@ -23,18 +24,29 @@ class AtWork:
 
     def __init__(self, shop: Shop) -> None:
         self.shop, self.box = shop, shop.box
-        self.client = TestClient(make_api(shop))
+        self._api = make_api(shop)
+
+    def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        return asyncio.run(self._ask(method, path, body))
+
+    async def _ask(self, method: str, path: str, body: object) -> httpx.Response:
+        transport = httpx.ASGITransport(self._api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://fulfilment") as client:
+            return await client.request(method, path, json=body)
 
     def order(self, **other: Any) -> dict[str, Any]:
-        answer = self.client.post("/orders", json={**ORDER, **other})
+        answer = self.ask("POST", "/orders", {**ORDER, **other})
         assert answer.status_code == 201, answer.text
         return dict(answer.json())
 
     def decide(self, order: int, *, approved: bool) -> int:
-        return self.client.post(f"/orders/{order}/approval", json={"by": "ana", "approved": approved}).status_code
+        return self.ask("POST", f"/orders/{order}/approval", {"by": "ana", "approved": approved}).status_code
+
+    def shown(self, order: int) -> dict[str, Any]:
+        return dict(self.ask("GET", f"/orders/{order}").json())
 
     def state(self, order: int) -> str:
-        return str(self.client.get(f"/orders/{order}").json()["state"])
+        return str(self.shown(order)["state"])
 
 
 @pytest.fixture
@@ -57,7 +69,7 @@ def test_an_approved_order_is_charged_picked_and_shipped(at_work: AtWork) -> Non
     assert at_work.state(made["id"]) == "charged"
     assert at_work.decide(made["id"], approved=True) == 204
     at_work.box.drain()
-    shown = at_work.client.get(f"/orders/{made['id']}").json()
+    shown = at_work.shown(made["id"])
     assert (shown["state"], shown["shelves"]) == ("shipped", ["shelf 3", "shelf 4"])
     assert at_work.shop.fulfil.handle(made["run"]).result(timeout=0) == "receipt 1, approved by ana"
     assert states() == [("charged", 1)]
@@ -92,7 +104,7 @@ def test_a_decision_is_made_once_and_of_an_order_that_exists(at_work: AtWork) ->
     made = at_work.order()
     assert [at_work.decide(made["id"], approved=approved) for approved in (False, True)] == [204, 409]
     assert at_work.decide(99, approved=True) == 404
-    assert at_work.client.get("/orders/99").status_code == 404
+    assert at_work.ask("GET", "/orders/99").status_code == 404
 
 
 def test_an_order_that_is_rolled_back_leaves_no_run(at_work: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
