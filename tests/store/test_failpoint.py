@@ -82,7 +82,7 @@ def test_every_operation_has_a_failpoint_before_and_after_its_commit() -> None:
     assert len(NAMES) == 2 * len(OPERATIONS)
 
 
-WRITES = ("write", "_take", "_transaction")
+WRITES = ("write", "write_alone", "_take", "_transaction")
 
 
 def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> None:
@@ -182,6 +182,15 @@ def keep_runs(world: World) -> None:
     store.run(send_signal(publishing, UUID(claim.message_id), "approval", "1"))
     store.claims.release([claim])
     store.runs.heed_calls()
+    run = UUID(claim.message_id)
+    store.run_acts.signal(run, "approval", "1", SOMEBODY)
+    world.settle(world.claim(worker), aborted())
+    store.run_acts.rewind(run, lambda rows: rows, SOMEBODY, to="wait")
+    (claim,) = world.claim(worker)
+    row = StepRow(key="charge", number=1, name="charge", kind="step", state="done", undo="{}")
+    store.runs.store_steps([(claim, row)])
+    world.settle([claim], aborted())
+    store.run_acts.undo(run, SOMEBODY)
 
 
 def everything(world: World) -> None:

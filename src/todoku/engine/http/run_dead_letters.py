@@ -13,7 +13,7 @@ from todoku.core.workflow_run import RunOptions
 from todoku.engine.http import dead_letters
 from todoku.engine.http.dead_letters import RequestDeadLetter, Selection
 from todoku.engine.http.request_draft import Posting
-from todoku.engine.http.run_acts import RunActs
+from todoku.engine.http.run_acts import HttpRunActs
 from todoku.engine.http.run_publisher import RunPost, RunPublisher
 from todoku.engine.http.run_writer import RunWriter
 from todoku.engine.outbox import Outbox, new_id
@@ -32,7 +32,7 @@ class RunDeadLetters:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._writer, self._acts, self._publisher = RunWriter(outbox), RunActs(outbox), RunPublisher(outbox)
+        self._writer, self._acts, self._publisher = RunWriter(outbox), HttpRunActs(outbox), RunPublisher(outbox)
 
     def resume(self, dead_ids: Sequence[str], signed: Signed) -> list[ResumedRun]:
         """Replays dead letters of runs, from the step that failed. Others are passed over."""
