@@ -113,10 +113,7 @@ def at_work(run: Run, pack: list[Member], number: int) -> Member | None:
 
 def end(run: Run, victim: Member) -> None:
     """Kill it, unless it has died at its failpoint; its supervisor ends its lease."""
-    if victim in run.pack.living:
-        run.pack.kill(victim)
-    else:
-        run.pack.until_killed(victim)
+    run.pack.kill_if_alive(victim)
     run.bury(victim)
 
 
@@ -131,8 +128,7 @@ def until_finished(run: Run, flows: Flows, pack: list[Member]) -> None:
         assert time.monotonic() < deadline, stuck(run, flows)
         time.sleep(0.05)
     for worker in run.pack.living:
-        run.pack.kill(worker)
-        run.bury(worker)
+        end(run, worker)
 
 
 def stuck(run: Run, flows: Flows) -> list[str]:

@@ -117,6 +117,11 @@ class Pack:
         assert sent.alive, f"process {member.pid} had ended already: {member.stderr.read_text()[-2000:]}"
         assert self._until_dead(member, since=sent.at) == -signal.SIGKILL
 
+    def kill_if_alive(self, member: Member) -> None:
+        """SIGKILL, unless it has killed itself at a failpoint meanwhile; and come back when it is dead."""
+        self._forks.send(member.pid, signal.SIGKILL)
+        self.until_killed(member)
+
     def until_killed(self, member: Member, *, seconds: float = PATIENCE) -> None:
         """Come back when it has killed itself at a failpoint."""
         code = self._until_dead(member, since=None, seconds=seconds)

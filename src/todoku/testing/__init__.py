@@ -14,7 +14,7 @@ from todoku.testing.assertions import (
     enqueued,
     published,
 )
-from todoku.testing.clock import Clock, fire, frozen
+from todoku.testing.clock import Clock, fire, frozen, skip_sleeps
 from todoku.testing.crashes import crash, lose_lease
 from todoku.testing.fresh_database import empty, fresh
 from todoku.testing.inline import inline
@@ -36,4 +36,5 @@ __all__ = [
     "inline",
     "lose_lease",
     "published",
+    "skip_sleeps",
 ]

@@ -73,6 +73,20 @@ def frozen(box: App, at: datetime | None = None) -> Iterator[Clock]:
         database.set_clock(None)
 
 
+@contextmanager
+def skip_sleeps(box: App) -> Iterator[None]:
+    """While the block runs, sleeps that runs of workflows begin are over at once: `with skip_sleeps(box): box.drain()`.
+
+    Each is stored as a step, as ever. Waits for signals and pauses between attempts are not skipped.
+    """
+    sleeps = box.workflow.sleeps
+    sleeps.skipped = True
+    try:
+        yield
+    finally:
+        sleeps.skipped = False
+
+
 def _unix(at: datetime) -> float:
     if at.tzinfo is None:
         raise InvalidAct(f"{at!r} has no time zone", hint="use an aware datetime: datetime(2026, 1, 1, tzinfo=UTC)")

@@ -165,7 +165,8 @@ class Flow(Context):
         text = f"{total:g}"
         asked = self._run.ask("sleep", text, alike=True)
         if asked.row is None:
-            row = msgspec.structs.replace(self._run.new_row(asked, "sleep", None), arguments=text, wait=total)
+            wait = 0.0 if self._run.runtime.sleeps.skipped else total
+            row = msgspec.structs.replace(self._run.new_row(asked, "sleep", None), arguments=text, wait=wait)
             with self._run.working(asked):
                 await self._run.write(row)
         while (left := self._run.left(self._run.rows[asked.key])) > 0:

@@ -26,18 +26,26 @@ DraftOf = Callable[[Any, object, PublishOptions], Draft]
 ON_CHANGES: Final[tuple[OnChange, ...]] = ("stop", "run")
 
 
+class Sleeps:
+    """Whether the runs of an App wait for their sleeps. Only `todoku.testing` skips them."""
+
+    skipped = False
+
+
 class FlowRuntime:
     """The surroundings of the runs of one workflow."""
 
     def __init__(
-        self, outbox: Outbox, functions: StepFunctions, writer: StepWriter, draft: DraftOf, on_change: OnChange
-    ) -> None:
+        self, outbox: Outbox, functions: StepFunctions, writer: StepWriter, draft: DraftOf, on_change: OnChange,
+        sleeps: Sleeps,
+    ) -> None:  # fmt: skip
         self._outbox = outbox
         self.draft = draft
         self.functions = functions
         self.writer = writer
         self.on_change = on_change
         self.workflow: Job[..., Any] | None = None
+        self.sleeps = sleeps
         self._results: dict[Callable[..., Any], Callable[[str], Any]] = {}
 
     @property

@@ -19,7 +19,7 @@ from todoku.engine.execute import Executor
 from todoku.engine.flows.flow import Flow
 from todoku.engine.flows.operations import signal_text
 from todoku.engine.flows.run import drive
-from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange
+from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange, Sleeps
 from todoku.engine.flows.step_function import StepFunctions
 from todoku.engine.flows.step_writer import StepWriter
 from todoku.engine.flows.undo import undo_run
@@ -92,6 +92,7 @@ class Workflows:
         self._declarations = declarations
         self._functions = StepFunctions(declarations.outbox.secrets)
         self._writer = StepWriter(declarations.outbox.store)
+        self.sleeps = Sleeps()
 
     @overload
     def workflow(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
@@ -111,7 +112,9 @@ class Workflows:
         declarations = self._declarations
         on_change, undo, rest = _checked(function, options)
         handler = declarations.handler(function, name, {"keep_result": True, **rest})
-        runtime = FlowRuntime(declarations.outbox, self._functions, self._writer, declarations.draft, on_change)
+        runtime = FlowRuntime(
+            declarations.outbox, self._functions, self._writer, declarations.draft, on_change, self.sleeps
+        )
         target = _as_run(handler.target, runtime)
         made: Workflow[..., Any] = Workflow(
             declarations.outbox, msgspec.structs.replace(handler, target=target, marks={RUN: undo})
