@@ -100,7 +100,7 @@ class Children(msgspec.Struct, frozen=True):
     jobs: tuple[str, ...]
 
 
-warm_up(Undo)
+warm_up(Undo, ChildEnd, Children)
 
 
 def digest_arguments(text: str, secret: bytes = b"") -> str:
