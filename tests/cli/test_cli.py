@@ -217,8 +217,8 @@ def test_help_is_there(run: Run, arguments: list[str]) -> None:
 SECTIONS = {
     "Look": "status stats list search show explain tail reasons workers schedules limits batch hooks ledger settings "
     "doctor verify",
-    "Act": "publish enqueue replay edit cancel settle clear limit pause resume release-expired schedule flow projection "
-    "capture dlq-sync dlq-rerun spool-forward",
+    "Act": "publish enqueue replay edit cancel settle clear limit pause resume release-expired schedule flow "
+    "projection capture dlq-sync dlq-rerun spool-forward",
     "Run": "up run dev",
     "Set up": "migrate copy tokens users signing-keys encryption-keys debezium-config",
 }
