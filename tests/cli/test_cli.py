@@ -217,8 +217,8 @@ def test_help_is_there(run: Run, arguments: list[str]) -> None:
 SECTIONS = {
     "Look": "status stats list search show explain tail reasons workers schedules limits batch hooks ledger settings "
     "doctor verify",
-    "Act": "publish enqueue replay edit cancel settle clear limit pause resume release-expired schedule projection "
-    "capture dlq-sync dlq-rerun spool-forward",
+    "Act": "publish enqueue replay edit cancel settle clear limit pause resume release-expired schedule flow "
+    "projection capture dlq-sync dlq-rerun spool-forward",
     "Run": "up run dev",
     "Set up": "migrate copy tokens users signing-keys encryption-keys debezium-config",
 }
@@ -232,7 +232,9 @@ def test_the_commands_are_these_and_run_starts_a_worker(run: Run) -> None:
     assert "--workers N" in run("run", "--help").stdout
 
 
-@pytest.mark.parametrize("group", [[], ["schedule"], ["capture"], ["tokens"], ["signing-keys"], ["encryption-keys"]])
+@pytest.mark.parametrize(
+    "group", [[], ["schedule"], ["flow"], ["capture"], ["tokens"], ["signing-keys"], ["encryption-keys"]]
+)
 def test_every_summary_of_a_command_is_a_whole_sentence_at_80_columns(run: Run, group: list[str]) -> None:
     _, _, commands = run(*group, "--help", COLUMNS="80").stdout.partition("-h, --help")
     summaries = re.findall(r"^  [a-z-]+  +(.*)$", commands, re.MULTILINE)

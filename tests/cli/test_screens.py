@@ -91,13 +91,16 @@ def fill(shop: Shop) -> None:
 
 
 def fill_flows(world: World) -> None:
-    """A run that sleeps and waits for a signal, and one whose last step has failed, hours ago."""
-    world.advance(-3.1 * HOUR)
+    """A run that sleeps and waits for a signal, and one whose last step has failed, hours ago.
+
+    No bar begins or ends near the edge of a character: seconds of a slow machine must not move it.
+    """
+    world.advance(-3.05 * HOUR)
     worker = world.worker(name="worker-2.shop.example:4711", lease=35 * HOUR)
     world.publish(2, topic="fulfil", to=["fulfil"], headers={RUN: "auto"}, max_attempts=2)
     waiting, dead = world.claim(worker, destinations=["fulfil"])
     store = world.store.runs
-    paid = StepRow("charge:1", 1, "charge_the_card_of_the_customer", "step", "done", '{"order":17}', took=1800.0)
+    paid = StepRow("charge:1", 1, "charge_the_card_of_the_customer", "step", "done", '{"order":17}', took=0.46 * HOUR)
     slept = StepRow("sleep:1", 2, "sleep", "sleep", "open", "60", wait=60 * HOUR)
     asked = StepRow("wait:1", 3, "wait", "wait", "open", '"approval"', awaits="approval", wait=70.5 * HOUR)
     broken = StepRow(

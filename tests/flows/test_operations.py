@@ -378,10 +378,11 @@ def test_a_person_sends_a_signal_which_is_audited(box: todoku.App) -> None:
 
 def explained(box: todoku.App, run: todoku.Handle[Any]) -> list[tuple[str, str]]:
     """Why a run does not go on, for one and for many alike, without what is said about workers."""
-    situation = box.store.situation(run.delivery().id)
+    delivery = run.delivery()
+    situation = box.store.situation(delivery.id)
     assert situation is not None
-    many = box.store.database.snapshot(lambda tx: read_situations(tx, [run.delivery()]))
-    assert explain(many[run.delivery().id]) == explain(situation)
+    many = box.store.database.snapshot(lambda tx: read_situations(tx, [delivery]))
+    assert explain(many[delivery.id]) == explain(situation)
     workers = {"no_worker", "unregistered", "draining"}
     return [(each.cause, each.text) for each in explain(situation) if each.cause not in workers]
 

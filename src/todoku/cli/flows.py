@@ -48,9 +48,9 @@ _WORK, _WAIT, _REST = "█", "░", "·"
 @utc_option
 @json_option
 def _show(database: str | None, schema: str | None, id: UUID | int, as_json: bool) -> None:
-    """Show a run: its steps, one line each, with when and how long each ran or waited.
+    """Show a run and its steps, one line each.
 
-    ID is the id of the run, or the number of its delivery.
+    A bar says when a step ran or waited, and for how long. ID is the id of the run, or the number of its delivery.
     """
     with open_app(database, schema) as box:
         found = operations.show(box.store, id, mask_fields=box.settings.mask_fields)
@@ -165,7 +165,10 @@ def _undo(
     *, database: str | None, schema: str | None, id: UUID | int, by: str | None, why: str | None, dry_run: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Undo the steps of a dead letter, the last one first. It can never be replayed then."""
+    """Undo the steps of a dead letter, the last one first.
+
+    It can never be replayed then.
+    """
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
         done = operations.undo(box.store, id, operator, dry_run=dry_run)

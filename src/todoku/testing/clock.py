@@ -79,7 +79,7 @@ def skip_sleeps(box: App) -> Iterator[None]:
 
     Each is stored as a step, as ever. Waits for signals and pauses between attempts are not skipped.
     """
-    sleeps = box.workflow.sleeps
+    sleeps = box.flows.sleeps
     sleeps.skipped = True
     try:
         yield
