@@ -242,8 +242,8 @@ debezium: ## fetch the jars of Kafka Connect and Debezium for the tests, once, i
 	  echo "debezium: needs java and mvn; the test on Debezium will be skipped"; \
 	fi
 
-node-clients: ## fetch QStash's client for Node and Cloudflare's workerd, which some tests drive, once, into .cache (needs node and npm)
-	@if [ -d .cache/node/node_modules/@upstash/qstash ] && cmp -s tests/support/node/package-lock.json .cache/node/package-lock.json; then \
+node-clients: ## fetch QStash's clients for Node and Cloudflare's workerd, which some tests drive, once, into .cache (needs node and npm)
+	@if [ -d .cache/node/node_modules/@upstash/workflow ] && cmp -s tests/support/node/package-lock.json .cache/node/package-lock.json; then \
 	  echo "node-clients: present"; \
 	elif command -v npm >/dev/null 2>&1 && command -v node >/dev/null 2>&1; then \
 	  rm -rf .cache/node .cache/node.part; mkdir -p .cache/node.part; \

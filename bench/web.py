@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -73,9 +73,16 @@ PAGES: Final = (
 )
 
 
+class Served(NamedTuple):
+    """A daemon: its address, and the process that answers there."""
+
+    address: str
+    pid: int
+
+
 @contextmanager
-def daemon(url: str) -> Iterator[str]:
-    """A daemon on this database, in a process of its own; its address."""
+def daemon(url: str) -> Iterator[Served]:
+    """A daemon on this database, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "shown.py").write_text("import todoku\nbox = todoku.App()\n@box.job\ndef nothing() -> None: ...\n")
         port = _free_port()
@@ -87,7 +94,7 @@ def daemon(url: str) -> Iterator[str]:
         try:
             address = f"http://127.0.0.1:{port}"
             _wait_until_ready(address)
-            yield address
+            yield Served(address, process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -117,7 +124,7 @@ def page_bars(name: str, url: str) -> list[Bar]:
     with closing(App(url)) as box:
         (dead,) = box.store.deliveries.newest_dead(1)
     took: dict[str, list[float]] = {}
-    with daemon(url) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with daemon(url) as served, httpx.Client(base_url=served.address, timeout=60) as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
         paths = [path.replace("{dead}", str(dead.id)) for path in PAGES]
         answers = {path: client.get(path, headers={"accept": "text/html"}) for path in paths}
@@ -179,22 +186,26 @@ async def _view(port: int) -> None:
     stream, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(_request("/live", "text/event-stream"))
+        shown = ""
         while line := await stream.readline():
             if line.startswith(b"event: tick"):
-                await _fetch(port)
+                shown = await _fetch(port, shown)
     finally:
         writer.close()
 
 
-async def _fetch(port: int) -> None:
+async def _fetch(port: int, shown: str) -> str:
+    """Asks for what has changed since the version that is shown, as `live.js` does. Returns the version shown now."""
     page, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(_request("/", "text/html", "Connection: close\r\nX-Todoku-Live: 1\r\n"))
+        more = f"Connection: close\r\nX-Todoku-Live: 1\r\nIf-None-Match: {shown}\r\n"
+        writer.write(_request("/", "text/html", more))
         body = await page.read(-1)
     finally:
         writer.close()
-    if not body.startswith(b"HTTP/1.1 200"):
+    if not body.startswith((b"HTTP/1.1 200", b"HTTP/1.1 304")):
         raise RuntimeError(body[:200].decode(errors="replace"))
+    return body.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
 
 
 def _request(path: str, accept: str, more: str = "") -> bytes:
@@ -222,13 +233,13 @@ def rate_bar(name: str, url: str, processes: int) -> Bar:
     """
     context = multiprocessing.get_context("spawn")
     counts, opened = context.RawArray("q", processes), context.Event()
-    with daemon(url) as address:
+    with daemon(url) as served:
         workers = [context.Process(target=work, args=(url, place, counts), daemon=True) for place in range(processes)]
-        watching = context.Process(target=watch, args=(address, VIEWERS, opened), daemon=True)
+        watching = context.Process(target=watch, args=(served.address, VIEWERS, opened), daemon=True)
         for child in (*workers, watching):
             child.start()
         _wait_until(lambda: all(counts), "the workers run nothing")
-        ratios = list(_ratios(name, counts, opened))
+        ratios = list(_ratios(name, counts, opened, served.pid))
         if not watching.is_alive():
             raise RuntimeError("the viewers have left")
         for child in (*workers, watching):
@@ -245,19 +256,30 @@ def _wait_until(holds: Callable[[], bool], otherwise: str) -> None:
     raise RuntimeError(otherwise)
 
 
-def _ratios(name: str, counts: Sequence[int], opened: Event) -> Iterator[float]:
+def _ratios(name: str, counts: Sequence[int], opened: Event, serving: int) -> Iterator[float]:
     for pair in range(PAIRS):
-        rates = {}
+        rates, busy = {}, {}
         for is_open in (False, True) if pair % 2 else (True, False):
             (opened.set if is_open else opened.clear)()
             time.sleep(SETTLE_SEC)
-            before, began = sum(counts), time.perf_counter()
+            before, used, began = sum(counts), _processor_ms(serving), time.perf_counter()
             time.sleep(WINDOW_SEC)
-            rates[is_open] = (sum(counts) - before) / (time.perf_counter() - began)
+            took = time.perf_counter() - began
+            rates[is_open], busy[is_open] = (sum(counts) - before) / took, (_processor_ms(serving) - used) / took
         if min(rates.values()) < 100:
             raise RuntimeError("the backlog was too small: nothing is left to drain")
         print(f"  {name}: alone {rates[False]:,.0f}/s, beside {VIEWERS} dashboards {rates[True]:,.0f}/s", flush=True)
+        print(f"    the daemon's processor time: {busy[False]:.1f} and {busy[True]:.1f} ms a second", flush=True)
         yield rates[True] / rates[False]
+
+
+def _processor_ms(pid: int) -> float:
+    """The processor time that a process has used, all its threads together; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 # ----------------------------------------------------------------------------------------------------------- bars

@@ -1,7 +1,8 @@
 """`make bench-http`: ingest and delivery, on both databases.
 
 Ingest is measured twice: beside the framework's empty endpoint, and beside the endpoint that a user would write.
-`--quick`: a few seconds each; `--only`: one database; `--part`: one of the three.
+`--quick`: a few seconds each; `--only`: one database; `--part`: one of the three; `--serve-workers`: on PostgreSQL,
+how many processes of the daemon serve the ingest part, and beside a daemon with one the second part.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", choices=("sqlite", "postgres"), help="one database")
     parser.add_argument("--part", choices=("ingest", "beside", "delivery"), help="one of the three")
+    parser.add_argument("--serve-workers", type=int, default=1, metavar="N", help="processes that serve HTTP")
     options = parser.parse_args()
     parts = [part for part in (ingest, beside, delivery) if options.part in (None, part.__name__.rpartition(".")[2])]
     work = (
@@ -29,6 +31,7 @@ def main() -> None:
         if options.quick
         else {"seconds": 20.0, "number": 20_000, "rounds": ROUNDS}
     )
+    work["serve_workers"] = options.serve_workers
     bars: list[Bar] = []
     if options.only != "postgres":
         for part in parts:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bench.bars import Bar
-from bench.http.figures import TODOKU, WITH_WAL, ingest_rates
+from bench.http.figures import TODOKU, ingest_rates
 
 REQUIRED = 2.0
 
 
-def bars(url: str, name: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
+def bars(url: str, name: str, *, number: int, rounds: int, serve_workers: int = 1, **_: object) -> list[Bar]:
     """How many times the requests of each hand-written endpoint todoku takes; `url` is empty for a SQLite file."""
-    figures = ingest_rates(url, number=number, rounds=rounds)
+    figures = ingest_rates(url, number=number, rounds=rounds, serve_workers=serve_workers)
     for figure in figures:
         print(f"  {name}: {figure}", flush=True)
-    others = [figure for figure in figures if figure.name not in (TODOKU, WITH_WAL)]
+    others = [figure for figure in figures if not figure.name.startswith(TODOKU)]
     return [Bar(f"ingest/{name}/beside {other.name}", figures[0].rate / other.rate, REQUIRED, "x") for other in others]

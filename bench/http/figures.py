@@ -63,11 +63,18 @@ class Figure:
 
 
 def ingest_rates(
-    url: str, *, number: int, rounds: int, connections: int = CONNECTIONS, show: Callable[[str], None] = print
+    url: str,
+    *,
+    number: int,
+    rounds: int,
+    connections: int = CONNECTIONS,
+    serve_workers: int = 1,
+    show: Callable[[str], None] = print,
 ) -> list[Figure]:
     """Ingest beside the hand-written endpoint, on a PostgreSQL database, or on SQLite files if `url` is empty.
 
-    Without the packages of the endpoint, `show` is given the reason, and todoku is measured alone.
+    Without the packages of the endpoint, `show` is given the reason, and todoku is measured alone. On PostgreSQL a
+    daemon with `serve_workers` serving processes takes turns with the others.
     """
     with ExitStack() as stack:
         daemon = stack.enter_context(ingest.serving(url))
@@ -75,6 +82,9 @@ def ingest_rates(
         if not url and not wal_is_safe():
             daemon = stack.enter_context(ingest.serving(url, TODOKU_SQLITE_WAL="1"))
             contenders[WITH_WAL] = (daemon.port, daemon.process.pid)
+        if url and serve_workers > 1:
+            daemon = stack.enter_context(ingest.serving(url, serve_workers))
+            contenders[f"{TODOKU} in {serve_workers} processes"] = (daemon.port, daemon.process.pid)
         for way in POSTGRES_WAYS if url else SQLITE_WAYS:
             try:
                 database = url or f"{stack.enter_context(tempfile.TemporaryDirectory(dir='/tmp'))}/events.db"
@@ -83,13 +93,13 @@ def ingest_rates(
                 show(f"  FastAPI and {way} is left out: {reason}")
         server = server_process(url) if url else None
         figures = [Figure(name) for name in contenders]
-        run = time.time_ns()  # events of an earlier call would be repetitions
-        for figure in figures:
-            warm = ingest.requests(min(number, 500), "kept", f"{run}_warm")
+        run = time.time_ns()  # events of an earlier call, or of another contender, would be repetitions
+        for place, figure in enumerate(figures):
+            warm = ingest.requests(min(number, 500), "kept", f"{run}_warm_{place}")
             _measure(Figure("warm"), contenders[figure.name], server, warm, connections)
         for turn in range(rounds):
-            for figure in figures:
-                wanted = ingest.requests(number, "kept", f"{run}_{turn}")
+            for place, figure in enumerate(figures):
+                wanted = ingest.requests(number, "kept", f"{run}_{turn}_{place}")
                 _measure(figure, contenders[figure.name], server, wanted, connections)
                 show(f"  ingest, round {turn + 1} of {rounds}: {figure.name} {figure.rates[-1]:,.0f}/s")
     return figures

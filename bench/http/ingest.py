@@ -96,17 +96,19 @@ def sent(port: int, wanted: list[bytes], rate: float | None = None, *, connectio
 
 
 @contextmanager
-def serving(url: str, **more: str) -> Iterator[Daemon]:
-    """A daemon with the App above. `more` is for its environment."""
+def serving(url: str, serve_workers: int = 1, **more: str) -> Iterator[Daemon]:
+    """A daemon with the App above, and so many processes that serve. `more` is for its environment."""
     with tempfile.TemporaryDirectory(prefix="todoku-bench-") as home:
         (Path(home) / "hooks.py").write_text(HOOKS)
         environ = {"TODOKU_DATABASE": url or f"sqlite:///{home}/bench.db"}
         box = todoku.App(environ["TODOKU_DATABASE"])
         box.migrate()
         box.close()
-        daemon = Daemon(("run", "--app", "hooks:box", "--workers", "1"), Path(home), environ | more)
+        arguments = ("run", "--app", "hooks:box", "--workers", "1", "--serve-workers", str(serve_workers))
+        daemon = Daemon(arguments, Path(home), environ | more)
         try:
             daemon.until_ready()
+            until(lambda: all(one["state"] == "serving" for one in daemon.serving()), "all serving processes")
             yield daemon
         finally:
             daemon.close()
@@ -132,9 +134,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def bars(url: str, name: str, *, seconds: float, number: int, rounds: int) -> list[Bar]:
-    """The bars of one database. `url` is empty for a SQLite file."""
-    with serving(url) as daemon, empty() as nothing:
+def bars(url: str, name: str, *, seconds: float, number: int, rounds: int, serve_workers: int = 1) -> list[Bar]:
+    """The bars of one database. `url` is empty for a SQLite file, on which one process serves."""
+    with serving(url, serve_workers if url else 1) as daemon, empty() as nothing:
         sent(daemon.port, requests(500, "handled", "warm"))
         paced = sent(daemon.port, requests(int(RATE * seconds), "handled", "paced"), RATE)
         middle, late = paced.percentile(0.5), paced.percentile(0.99)

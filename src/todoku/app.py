@@ -33,6 +33,7 @@ from todoku.engine.embedded_worker import run_beside, run_until_idle
 from todoku.engine.encryption.secret_ref import Resolve
 from todoku.engine.flows.workflow import Workflows
 from todoku.engine.group_commit import GroupCommit
+from todoku.engine.http.run_calls import RunCalls
 from todoku.engine.http.signing_keys import KeyRing
 from todoku.engine.ingest.receive import Ingest
 from todoku.engine.ingest.source import Sources
@@ -87,15 +88,14 @@ class App:
         declared = self.declarations = Declarations(self.outbox, http)
         self.registry, self.jobs, self.events = declared.registry, declared.jobs, declared.events
         self._timetable = DeclaredSchedules(declared)
-        self.plans = self._timetable.plans
+        self.plans, self.schedules = self._timetable.plans, Schedules(self.outbox, self._timetable.plan)
         self.projections, self.captures = Projections(declared), Captures(declared)
         self.sources, self.queues = Sources(self.outbox), Queues(self.store)
         self.flows = Workflows(declared)
         self.workflow, self.signal, self.asignal = self.flows.workflow, self.flows.signal, self.flows.asignal
         self.deliveries = Deliveries(self.outbox, declared.route_to)
-        self.schedules = Schedules(self.outbox, self._timetable.plan)
         if is_installed():
-            sender = Requests(settings, KeyRing(self.store, settings).keys)
+            sender = Requests(settings, KeyRing(self.store, settings).keys, run_body=RunCalls(self.outbox).body)
             self.registry.serve_http(sender, settings, batch=sender.batch)
 
     @property
@@ -181,7 +181,7 @@ class App:
     @blocking("box")
     async def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
         """Publishes many events, or (topic, payload), in your transaction: all of them, or none."""
-        return await self.outbox.insert(self.declarations.drafts(events), tx)
+        return await self.outbox.insert_many(self.declarations.drafts(events), tx)
 
     apublish_many = asynchronous(publish_many)
 

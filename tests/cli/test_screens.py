@@ -28,7 +28,8 @@ from tests.daemon.running import KEPT
 from tests.support.world import SOMEBODY, World
 from todoku.app import App
 from todoku.core.capture import table_rule
-from todoku.core.decision import Settlement
+from todoku.core.decision import Settlement, park
+from todoku.core.flow import RUN, StepRow
 from todoku.core.status import Status
 from todoku.daemon.banner import program
 from todoku.daemon.terminal import takes_colour
@@ -49,6 +50,7 @@ SHOWN = (
     "show 4", "explain 1", "limits", "hooks", "tail --since 1d --for 0", "list --utc --limit 2",
     "schedules", "tokens list", "capture list", "capture show main", "capture show billing", "--help",
 )  # fmt: skip
+FLOWS = ("flow show 8", "flow show 9")
 
 
 def fill(shop: Shop) -> None:
@@ -86,6 +88,28 @@ def fill(shop: Shop) -> None:
         )
     box.schedules.pause("nightly-report", by="ada", why="a test")
     box.close()
+
+
+def fill_flows(world: World) -> None:
+    """A run that sleeps and waits for a signal, and one whose last step has failed, hours ago."""
+    world.advance(-3.1 * HOUR)
+    worker = world.worker(name="worker-2.shop.example:4711", lease=35 * HOUR)
+    world.publish(2, topic="fulfil", to=["fulfil"], headers={RUN: "auto"}, max_attempts=2)
+    waiting, dead = world.claim(worker, destinations=["fulfil"])
+    store = world.store.runs
+    paid = StepRow("charge:1", 1, "charge_the_card_of_the_customer", "step", "done", '{"order":17}', took=1800.0)
+    slept = StepRow("sleep:1", 2, "sleep", "sleep", "open", "60", wait=60 * HOUR)
+    asked = StepRow("wait:1", 3, "wait", "wait", "open", '"approval"', awaits="approval", wait=70.5 * HOUR)
+    broken = StepRow(
+        "ship:1", 2, "ship", "step", "fatal", '{"order":18}', error="ConnectionError: the warehouse did not answer",
+        attempts=3, took=60.0,
+    )  # fmt: skip
+    world.advance(HOUR)
+    store.store_steps([(claim, paid) for claim in (waiting, dead)])
+    store.store_steps([(waiting, slept), (waiting, asked), (dead, broken)])
+    world.settle([waiting], park(60 * HOUR))
+    world.settle([dead], _ended(Status.ABORTED, "STEP_FAILED", "ship failed 3 times"))
+    world.reset_clock()
 
 
 def capture(world: World, worker: UUID) -> None:
@@ -151,7 +175,9 @@ def settled(text: str) -> str:
 def test_screens_fit_their_terminal_and_are_as_in_their_golden_file(shop: Shop, columns: int) -> None:
     """Issue 12: no cell is wrapped, ids are whole, what is constant or empty leaves, errors get the width."""
     fill(shop)
-    text = settled(plain(on_terminal(shop, columns, *SHOWN)))
+    text = on_terminal(shop, columns, *SHOWN)
+    fill_flows(shop.world)
+    text = settled(plain(text + on_terminal(shop, columns, *FLOWS)))
     wide = [line for line in text.splitlines() if len(line) + sum(ord(one) > 0x2E7F for one in line) > columns]
     assert wide == [], f"wider than {columns} columns"
     golden = SCREENS / f"{columns}.txt"
@@ -199,8 +225,8 @@ def test_status_names_the_database_the_workers_the_numbers_and_three_commands(
     assert all(f"{program()} {words}  " in text for words in ("status  ", "show 2  ", "replay 2"))
     (row,) = rows(shop.run("status", "--json"))
     assert list(row) == [
-        *("address", "database", "detail", "workers", "pending", "sending", "succeeded", "failed", "aborted", "exact"),
-        "dead_letter",
+        *("address", "database", "detail", "workers", "serve_workers", "pending", "sending", "succeeded", "failed"),
+        *("aborted", "exact", "dead_letter"),
     ]
     assert (row["address"], row["workers"], row["aborted"], row["dead_letter"]) == (None, 1, 2, 2)
 

@@ -55,6 +55,7 @@ STEPS = [
     (17, "projections"),
     (18, "captures"),
     (19, "workflows"),
+    (20, "http_runs"),
 ]
 LATEST = STEPS[-1][0]
 ALL = tuple(version for version, _ in STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from uuid import uuid4
 import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
+from todoku.core.decision import park
 from todoku.core.ending import Following, NewBatch, add_to_batch
+from todoku.core.flow import RUN, StepRow
 from todoku.core.limit import Limit
 from todoku.core.settings import Settings
 from todoku.engine.diagnostics.verification import CHECKS, verify
@@ -59,6 +62,10 @@ def busy(world: World) -> None:
     to = Publishing(database.dialect, database.queries, database.now())
     world.store.run(begin(to, [Following(members, NewBatch(id=batch, total=2, on="finished"))]))
     world.settle(world.claim(worker, limit=1, destinations=["bound"]))
+    world.publish(1, topic="fulfil", to=["fulfil"], headers={RUN: "auto"})
+    (run,) = world.claim(worker, destinations=["fulfil"])
+    world.store.runs.store_steps([(run, StepRow("wait:1", 1, "wait", "wait", "open", awaits="approval"))])
+    world.settle([run], park(math.inf))
 
 
 def test_everything_holds_whatever_has_happened(world: World) -> None:
@@ -93,6 +100,23 @@ def _lane_taken_away(world: World) -> None:
     world.publish(1, key="new", ordered=True, to=["bank"])
     assert world.claim_lanes(world.worker(lease=HOUR))
     world.sql("update todoku_lane set worker_id = null")
+
+
+def _step(world: World, message: str, key: str) -> None:
+    now = "1" if world.backend == "sqlite" else "now()"
+    world.sql(
+        "insert into todoku_step (message_seq, step_key, number, name, kind, state, started_at, epoch)"
+        f" values (({message}), '{key}', 1, 'undo', 'undo', 'open', {now}, 0)"
+    )
+
+
+def _signal(world: World, step: str) -> None:
+    """A signal for a run that is parked, as if its call had been lost."""
+    now = "1" if world.backend == "sqlite" else "now()"
+    world.sql(
+        "insert into todoku_signal (message_seq, name, payload, created_at, step_key)"
+        f" select message_seq, 'approval', 'null', {now}, {step} from todoku_delivery where destination = 'fulfil'"
+    )
 
 
 HISTORY = "finished_at, delivery_id, epoch, message_seq, destination, queue, attempts, replay_count"
@@ -163,6 +187,12 @@ PLANTED: dict[str, Callable[[World], None]] = {
         world,
         "update todoku_delivery set updated_at = updated_at + 3600000000 where status = 'failed'",
         "update todoku_delivery set updated_at = updated_at + interval '1 hour' where status = 'failed'",
+    ),
+    "step": lambda world: _step(world, "select 4711", "charge:1"),
+    "signal": lambda world: _signal(world, "'nobody'"),
+    "woken": lambda world: _signal(world, "null"),
+    "undone": lambda world: _step(
+        world, "select min(message_seq) from todoku_delivery where status = 'failed'", "~undo"
     ),
 }
 

@@ -140,10 +140,18 @@ class Daemon:
 
     def workers(self) -> list[dict[str, Any]]:
         """The worker processes, as `/readyz?verbose` tells of them."""
+        return self._told("workers")
+
+    def serving(self) -> list[dict[str, Any]]:
+        """The processes that serve HTTP, if there are several."""
+        return self._told("serving")
+
+    def _told(self, kind: str) -> list[dict[str, Any]]:
         _, body = self.ask("/readyz?verbose")
-        found = [] if body is None else list(body["workers"])
-        self._known_children |= {worker["pid"] for worker in found if worker["pid"]}
-        return found
+        if body is None:
+            return []
+        self._known_children |= {child["pid"] for child in (*body["workers"], *body["serving"]) if child["pid"]}
+        return list(body[kind])
 
     def until_ready(self) -> None:
         def ready() -> bool:
@@ -174,7 +182,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
         for pid in self._known_children:
-            if alive(pid) and b"todoku.daemon.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if alive(pid) and b"todoku.daemon." in Path(f"/proc/{pid}/cmdline").read_bytes():
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
         self._out.close()

@@ -69,6 +69,21 @@ def settle(world: World, number: int) -> None:
     world.settle(world.claim(world.worker(), number))
 
 
+def test_a_burst_is_sampled_also_when_it_is_over(world: World) -> None:
+    """The rate is that of the moment of reading: the rows of a sample that is seconds old are no fewer a second."""
+    values = SharedValues()
+    numbers = SharedNumbers(world.store, Settings(), values)
+    began = numbers.now()
+    settle(world, 40)
+    assert numbers.rates().ended == pytest.approx(2.0)
+    world.sql("delete from todoku_history")
+    assert numbers.rates().ended == pytest.approx(2.0), "as it was read"
+    values.clear()
+    assert numbers.rates().ended == 0.0
+    assert numbers.highest_rate(began) == pytest.approx(2.0), "the stretch may have that many a second"
+    assert numbers.highest_rate(numbers.now() + 1) == 0.0, "a later one has not"
+
+
 @pytest.mark.parametrize(
     ("ends", "full", "rate"),
     [

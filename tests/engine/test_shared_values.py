@@ -35,7 +35,7 @@ def test_a_value_that_took_long_is_kept_longer() -> None:
     values, made = SharedValues(monotonic=clock), []
 
     def slowly() -> int:
-        clock.now += 0.04
+        clock.now += 0.008
         made.append(clock.now)
         return len(made)
 

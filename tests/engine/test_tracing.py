@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import StatusCode
 
+import todoku
 from tests.core.making import claimed
-from tests.support.world import aborted, failed
+from tests.support.world import World, aborted, failed
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
@@ -188,6 +190,20 @@ def test_publishing_in_a_span_puts_the_trace_into_the_headers(traced: Traced) ->
     trace_id = f"{span.get_span_context().trace_id:032x}"
     assert found.pop("traceparent").split("-")[1] == trace_id
     assert found == {"sentry-trace": "s", "baggage": "shop=7"}
+
+
+def test_each_call_of_a_job_has_the_trace_of_its_own_moment(traced: Traced, world: World) -> None:
+    """What calls have in common is prepared once (decision 43), but a trace is not."""
+    box = todoku.App(world.url)
+    job = box.job("work")(lambda: None)
+    for name in ("checkout", None, None, "refund", "refund", None):
+        with traced.tracer.start_as_current_span(name) if name else nullcontext():
+            job.enqueue()
+    box.close()
+    spans = [f"{id_of(span):016x}" for span in traced.exporter.get_finished_spans()]
+    texts = [text for (text,) in world.sql("select cast(headers as text) from todoku_message order by seq")]
+    found = [text and json.loads(text)["traceparent"].split("-")[2] for text in texts]
+    assert found == [spans[0], None, None, spans[1], spans[2], None]
 
 
 def test_a_caller_who_names_a_trace_keeps_it(traced: Traced) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.crew import Crew, until
 from tests.support.world import World
+from todoku.core.outcome import Retry
 from todoku.engine import claim
 from todoku.engine.context import Context
 from todoku.engine.worker.claimer import Claimer
@@ -40,14 +41,14 @@ def asleep(world: World, worker: Worker) -> None:
 
 
 def publish_until(world: World, met: Callable[[], bool]) -> int:
-    """Give the worker so much to do that it writes "running", which a single message does not. Returns how much.
+    """Give the worker so much to do that it writes "running", which a few messages do not. Returns how much.
 
-    By the portion: on a busy machine one worker handles single messages faster than they are published.
+    By large portions: a worker that has a pause between two of them goes on wanting notices.
     """
     published = 0
     deadline = time.monotonic() + A_MINUTE
     while time.monotonic() < deadline:
-        published += len(world.publish(20))
+        published += len(world.publish(1000))
         if met():
             return published
     raise AssertionError(f"the worker was given {published} messages, and did not say that it is running")
@@ -230,6 +231,24 @@ def test_MEND_3_a_publisher_that_commits_while_the_worker_sleeps_is_found_withou
         go.set()
         until(lambda: len(crew.seen) == 1, what="the message without a notice")
     publisher.join()
+
+
+@announcing
+def test_a_retry_that_is_due_soon_waits_for_no_notice(world: World, crew: Crew) -> None:
+    """Nothing gives notice of it, however long the worker has slept before: polls begin anew after each attempt."""
+
+    def fail_once(ctx: Context) -> None:
+        crew.seen.append(ctx)
+        if len(crew.seen) == 1:
+            raise Retry(after=0.05)
+
+    crew.handles("warehouse", fail_once, run="thread")
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        asleep(world, worker)
+        assert worker._claimer is not None
+        worker._claimer._idle_since -= A_MINUTE
+        world.publish()
+        until(lambda: len(crew.seen) == 2, what="the retry")
 
 
 @announcing

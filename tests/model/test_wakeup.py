@@ -14,6 +14,7 @@ SHORTEST = {
     "lost_reply_is_unknown": 4,
     "looks_after_idle": 4,
     "looks_everywhere": 5,
+    "looks_after_finding": 5,
 }
 """Each fix, and how many steps it takes without it until a message waits."""
 

@@ -46,6 +46,7 @@ class Wakeup:
     lost_reply_is_unknown: bool = True  # a write whose reply is lost is repeated
     looks_after_idle: bool = True  # having written "idle", the claimer looks once more
     looks_everywhere: bool = True  # that look, and the one after a notice, has no budget: it sees every place
+    looks_after_finding: bool = True  # a claim at places it knows is no look: the claimer still owes the one it began
 
 
 class State(NamedTuple):
@@ -65,6 +66,7 @@ class State(NamedTuple):
     new_leases: int = 1
     lost_replies: int = 1
     notices_of_others: int = 1
+    messages_of_others: int = 1
 
 
 Step = tuple[str, State]
@@ -79,6 +81,11 @@ def steps(state: State, fixes: Wakeup) -> Iterator[Step]:
 
 def _claimer(state: State, fixes: Wakeup) -> Iterator[Step]:
     committed = state.publisher in (DELIVER, OVER)
+    asleep = SLEEP if state.believed == IDLE else FALL_ASLEEP
+    if state.claimer == LOOK and state.messages_of_others and not state.claimed:
+        # At a place that it knows. Polls do not begin anew after it, so what else waits has to be looked for at once.
+        left, after = state.messages_of_others - 1, LOOK if fixes.looks_after_finding else asleep
+        yield "the claimer finds another message", state._replace(claimer=after, messages_of_others=left)
     match state.claimer:
         case "look" if committed and not state.claimed and state.may_see:
             yield "the claimer finds the message", state._replace(claimed=True)
@@ -86,7 +93,6 @@ def _claimer(state: State, fixes: Wakeup) -> Iterator[Step]:
             return
         case "look":
             # A look that was not complete is followed by a sleep, as a complete one is.
-            asleep = SLEEP if state.believed == IDLE else FALL_ASLEEP
             yield "the claimer finds nothing", state._replace(claimer=asleep, may_see=False)
         case "fall asleep":
             after = LOOK if fixes.looks_after_idle else SLEEP

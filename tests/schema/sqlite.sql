@@ -300,6 +300,62 @@ CREATE TABLE todoku_hook (
     primary key (name, event)
 ) strict, without rowid;
 
+CREATE TABLE todoku_http_event (
+    id         integer primary key,
+    run_id     text not null,
+    event_id   text not null,
+    data       text not null,
+    created_at integer not null
+) strict;
+
+CREATE INDEX todoku_http_event_run on todoku_http_event (run_id, event_id, id);
+
+CREATE TABLE todoku_http_run (
+    id         text primary key,
+    url        text not null,
+    state      text not null default 'started' check (state in ('started', 'success', 'canceled')),
+    request    text not null,
+    labels     text not null default '[]',
+    invoker    text,
+    result     text,
+    steps      integer not null default 0,
+    bytes      integer not null default 0,
+    created_at integer not null,
+    updated_at integer not null,
+    ended_at   integer
+) strict;
+
+CREATE INDEX todoku_http_run_created on todoku_http_run (created_at, id);
+
+CREATE TABLE todoku_http_run_step (
+    run_id     text not null,
+    position   integer not null,
+    step_key   text not null,
+    message_id text not null,
+    call_type  text not null check (call_type in ('step', 'toCallback')),
+    name       text not null,
+    type       text not null,
+    body       text not null,
+    created_at integer not null,
+    primary key (run_id, position),
+    unique (run_id, step_key)
+) strict, without rowid;
+
+CREATE INDEX todoku_http_run_updated on todoku_http_run (updated_at);
+
+CREATE TABLE todoku_http_waiter (
+    run_id     text not null,
+    step_key   text not null,
+    event_id   text not null,
+    step       text not null,
+    message_id text not null,
+    deadline   integer not null,
+    created_at integer not null,
+    primary key (run_id, step_key)
+) strict, without rowid;
+
+CREATE INDEX todoku_http_waiter_event on todoku_http_waiter (event_id, run_id);
+
 CREATE TABLE todoku_inbox (
     consumer   text not null,
     message_id text not null,

@@ -29,6 +29,8 @@ CHECKED: dict[tuple[str, str], tuple[Any, Any, Any]] = {
     ("todoku_projection_index", "phase"): ("", "filling", "ready"),
     ("todoku_capture", "state"): ("starting", "away", "stopped"),
     ("todoku_capture_table", "phase"): ("waiting", "reading", "done"),
+    ("todoku_http_run", "state"): ("started", "success", "canceled"),
+    ("todoku_http_run_step", "call_type"): ("step", "toCallback", "step"),
     ("todoku_step", "kind"): ("step", "wait", "children"),
     ("todoku_step", "state"): ("open", "done", "fatal"),
 }

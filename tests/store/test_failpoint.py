@@ -32,6 +32,7 @@ from todoku.store.batches import begin
 from todoku.store.capture_portions import Portion
 from todoku.store.deliveries import Filter
 from todoku.store.failpoint import NAMES, OPERATIONS, armed, kill, lose, reach, stop
+from todoku.store.http_runs import NewRun
 from todoku.store.projections import RebuildProgress
 from todoku.store.publish import Publishing
 from todoku.store.runs import signal as send_signal
@@ -112,13 +113,14 @@ def keep_schedules(world: World) -> None:
 
 
 def keep_http(world: World) -> None:
-    """Each write about queues, groups, secrets and tokens once."""
+    """Each write about queues, groups, secrets, tokens and workflow runs once."""
     request_queues.ensure(world.store, "orders")
     url_groups.put(world.store, "shops", [EndpointName("https://a.example/")], SOMEBODY)
     signing_keys.signing_keys(world.store, world.settings())
     made, _ = api_tokens.create(world.store, SOMEBODY, name="shop", scopes=["read"])
     assert made.id is not None
     world.store.tokens.record_use(made.id, every=60)
+    world.store.http_runs.write(lambda change: change.create(NewRun(id="wfr_1", url="https://a.example/", request="")))
 
 
 def keep_people(world: World) -> None:

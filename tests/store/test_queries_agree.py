@@ -74,8 +74,9 @@ def value_of(text: ast.JoinedStr) -> ast.expr:
 
 
 ALL = list(calls())
-SHARED = [call for call in ALL if call[0].parent == Path() and call[0].name != "publish.py"]
-PUBLISH = {name for path, name, _ in ALL if path.name == "publish.py"}
+BUILDERS = ("publish.py", "publish_parts.py")
+SHARED = [call for call in ALL if call[0].parent == Path() and call[0].name not in BUILDERS]
+PUBLISH = {name for path, name, _ in ALL if path.name in BUILDERS}
 
 
 def of(backend: str) -> list[Call]:

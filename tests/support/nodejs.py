@@ -19,14 +19,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ROOT / ".cache" / "node" / "node_modules"
 DRIVER = Path(__file__).parent / "node" / "driver.mjs"
+WORKFLOWS = Path(__file__).parent / "node" / "workflows.mjs"
 
 
 def missing() -> str | None:
     """Why it cannot be driven here; None: it can."""
     if shutil.which("node") is None:
         return "node is not installed: `make system-packages node-clients`"
-    if not (MODULES / "@upstash" / "qstash").is_dir():
-        return "the client for Node is not here: `make node-clients`"
+    if not all((MODULES / "@upstash" / name).is_dir() for name in ("qstash", "workflow")):
+        return "the clients for Node are not here: `make node-clients`"
     return None
 
 
@@ -119,6 +120,31 @@ def cloudflare_worker(code: str, home: Path, port: int, **bindings: str) -> Iter
     ) as process:  # fmt: skip
         try:
             yield log
+        finally:
+            process.kill()
+
+
+class NodeWorkflows(NodeClient):
+    """An application in Node that serves workflows, and its client: `call("trigger", …)` is `client.trigger(…)`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(process)
+        assert process.stdout is not None
+        self.url = f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+
+
+@contextmanager
+def node_workflows(url: str, token: str, keys: tuple[str, str]) -> Iterator[NodeWorkflows]:
+    """The application, with this server; skips as `node_client`."""
+    required()
+    named = {"QSTASH_CURRENT_SIGNING_KEY": keys[0], "QSTASH_NEXT_SIGNING_KEY": keys[1]}
+    with subprocess.Popen(
+        ["node", str(WORKFLOWS), str(MODULES)],
+        env=os.environ | {"QSTASH_URL": url, "QSTASH_TOKEN": token} | named,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            yield NodeWorkflows(process)
         finally:
             process.kill()
 

@@ -101,6 +101,27 @@ def test_a_rollback_leaves_nothing(shop: World, box: App, caller: Caller) -> Non
     assert stored(shop) == {"message": 1, "delivery": 2, "ledger": 1, "lane": 0}
 
 
+def test_many_messages_in_parts_commit_and_roll_back_with_the_callers_rows(
+    shop: World, box: App, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I2: on PostgreSQL each part is a statement of the caller's transaction (decision 43)."""
+    monkeypatch.setattr("todoku.engine.outbox.PART", 10)
+    monkeypatch.setattr("todoku.store.publish_parts.PART", 10)
+    many: list[tuple[str, object]] = [("order.created", {"n": n}) for n in range(35)]
+    caller.begin()
+    caller.publish_many(box, many)
+    caller.rollback()
+    assert stored(shop) == NOTHING
+
+    caller.begin()
+    caller.execute("insert into shop_order (id, note) values (1, 'mine')")
+    messages = caller.publish_many(box, many)
+    assert (orders(shop), stored(shop)) == ([], NOTHING)
+    caller.commit()
+    assert (orders(shop), stored(shop)) == ([(1, "mine")], NOTHING | {"message": 35, "delivery": 70})
+    assert {row.message_id for row in shop.deliveries()} == {message.id for message in messages}
+
+
 def test_a_repeated_publish_finds_the_earlier_message(shop: World, box: App, caller: Caller) -> None:
     """I5: same key, same body: the earlier message, nothing new queued; in its own transaction and in a later one."""
     caller.begin()

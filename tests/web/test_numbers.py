@@ -81,20 +81,6 @@ def test_wrong_forms_are_refused_and_change_nothing(
     assert world.store.limits.read().queues == ()
 
 
-def test_a_live_fetch_of_the_overview_has_nothing_of_its_viewer(served: Server) -> None:
-    """It is rendered once for all viewers; the page itself is each viewer's own."""
-    html = {"accept": "text/html"}
-    admin, viewer = served.client("admin"), served.client("read")
-    page = admin.get("/", headers=html).text
-    live = [client.get("/", headers={**html, "x-todoku-live": "1"}).text for client in (admin, viewer)]
-    for region in ("numbers", "chart", "queues", "workers"):
-        assert f'id="{region}" data-live' in live[0]
-    assert 'class="viewer' in page
-    assert 'name="csrf"' not in live[0]
-    for text in live:
-        assert 'class="viewer' not in text
-
-
 @needs_browser
 def test_the_overview_shows_everything_and_leads_on(browser_page: Page, world: World) -> None:
     dead = fill(world)

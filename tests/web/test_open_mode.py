@@ -7,8 +7,8 @@ import pytest
 from tests.support.serving import Server
 from tests.web.signing_in import PASSWORD, Visitor, path_of
 from todoku.core.errors import CannotStart
+from todoku.daemon.http_start import refuse_open
 from todoku.daemon.http_thread import listen
-from todoku.daemon.start import refuse_open
 from todoku.web.page import WebPage
 from todoku.web.site import PAGES
 

@@ -11,8 +11,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from inspect import iscoroutinefunction
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -29,6 +30,9 @@ from todoku.engine.http.api_tokens import Token, TokenChecker
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Metrics
+
+if TYPE_CHECKING:
+    from todoku.api.shared_levels import SharedLevels
 
 # ------------------------------------------------------------
 # Requests refused because of their token: each is counted; a log line every few seconds summarizes them.
@@ -85,18 +89,25 @@ class TakeResult(msgspec.Struct, frozen=True):
 
 
 class RateBuckets:
-    """Token buckets by name: each holds `size` permits and gains `rate` per second. For one event loop only."""
+    """Token buckets by name: each holds `size` permits and gains `rate` per second. For one event loop only.
 
-    def __init__(self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+    `shared`: where several processes count together.
+    """
+
+    def __init__(
+        self, *, rate: float, size: int, clock: Callable[[], float] = time.monotonic, shared: SharedLevels | None = None
+    ) -> None:
         self._rate, self._size, self._clock = rate, size, clock
-        self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MOST_BUCKETS)
+        self._levels: LRUCache[str, tuple[float, float]] | SharedLevels = shared or LRUCache(_MOST_BUCKETS)
+        self._lock: Callable[[], AbstractContextManager[None]] = nullcontext if shared is None else shared.lock
 
     def take(self, name: str) -> TakeResult:
         """Takes a permit from the bucket of this name, if there is one."""
-        level, now = self._level(name)
-        ok = level >= 1
-        level -= ok
-        self._levels[name] = (level, now)
+        with self._lock():
+            level, now = self._level(name)
+            ok = level >= 1
+            level -= ok
+            self._levels[name] = (level, now)
         return self._result(ok, level)
 
     def peek(self, name: str) -> TakeResult:
@@ -142,6 +153,17 @@ _CALLER: Final = "todoku_caller"
 _IN_QUERY: Final = "qstash_token"
 
 
+class GateCounts(msgspec.Struct, frozen=True):
+    """Where a gate counts the requests of each token and the wrong tokens of each address; None: in its own memory."""
+
+    requests: SharedLevels | None = None
+    wrong: SharedLevels | None = None
+
+
+COUNTS_APART: Final = GateCounts()
+"""For a gate that counts alone."""
+
+
 class Gate:
     """Admits requests, or raises Refused: 401 without a valid token, 403 without the scope, 429 over the rate.
 
@@ -157,10 +179,11 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
         proxies: Proxies = NO_PROXIES,
         failures: AuthFailures | None = None,
+        counts: GateCounts = COUNTS_APART,
     ) -> None:
         self._tokens = tokens
-        self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock)
-        self._wrong = RateBuckets(rate=1.0, size=_FAILURES, clock=clock)
+        self._rates = RateBuckets(rate=rate, size=max(1, int(2 * rate)), clock=clock, shared=counts.requests)
+        self._wrong = RateBuckets(rate=1.0, size=_FAILURES, clock=clock, shared=counts.wrong)
         self._right: LRUCache[bytes, bool] = LRUCache(_MOST_DIGESTS)
         self._proxies = proxies
         self._failures = failures or AuthFailures(Metrics())

@@ -34,6 +34,15 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
     silent_sec: float = 0.0
 
 
+class ServingProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several processes that serve HTTP, as `/readyz?verbose` returns it. The first is the daemon's own."""
+
+    number: int
+    pid: int
+    state: str
+    restarts: int
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition of a daemon at one moment."""
 
@@ -41,6 +50,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     checks: tuple[Check, ...]
     workers: tuple[WorkerProcess, ...] = ()
+    serving: tuple[ServingProcess, ...] = ()
+    """Empty: there is one serving process."""
     breakers: tuple[str, ...] = ()
     pings: tuple[str, ...] = ()
 

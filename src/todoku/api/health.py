@@ -118,6 +118,7 @@ def _verbose(condition: Condition) -> dict[str, Any]:
         "state": condition.state,
         "checks": condition.checks,
         "workers": condition.workers,
+        "serving": condition.serving,
         "blocked": condition.blocked,
         "breakers": condition.breakers,
         "pings": condition.pings,

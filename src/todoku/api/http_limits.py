@@ -53,6 +53,8 @@ class BoundedProtocol(UvicornProtocol):
         self._only_health = False
         self.version = "1.1"
         """The HTTP version of the newest request."""
+        self.first_bytes = b""
+        """What another process has read from this connection before it handed it on."""
         self._set_parser()
 
     # ---------------------------------------------------------------------------------- the connection
@@ -62,6 +64,8 @@ class BoundedProtocol(UvicornProtocol):
         super().connection_made(_Lingering(transport, self))  # type: ignore[arg-type]
         self._only_health = not self._open.admit(self, self.client[0] if self.client else "")
         self._start_head_timer()
+        if self.first_bytes:
+            self.data_received(self.first_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timers and removes the connection."""

@@ -28,6 +28,7 @@ from todoku.core.errors import (
     NoSuchMessage,
     NotThere,
     ResultNotKept,
+    RunEnded,
     SchemaError,
     TodokuError,
 )
@@ -86,7 +87,8 @@ def error_response(error: Exception) -> ErrorResponse:
         case IdempotencyConflict() | IllegalTransition() | CannotOpen():
             return ErrorResponse(409, str(error))
         case InvalidMessage() | InvalidAct() | InvalidSetting():
-            return ErrorResponse(422, str(error))
+            # The SDKs of workflows know by status 400 that their run has ended.
+            return ErrorResponse(400 if isinstance(error, RunEnded) else 422, str(error))
         case DatabaseUnavailable():
             return ErrorResponse(503, _UNAVAILABLE, _RETRY_AFTER)
         case DatabaseBusy():

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from todoku.api.admin.table import admin_routes
-from todoku.api.auth import AuthFailures, Gate, GuardedRoute, deny_undeclared
+from todoku.api.auth import COUNTS_APART, AuthFailures, Gate, GateCounts, GuardedRoute, deny_undeclared
 from todoku.api.condition import HealthSource
 from todoku.api.connections import bounds_of
 from todoku.api.health import health_routes
@@ -23,6 +23,7 @@ from todoku.api.problem import NO_STORE
 from todoku.api.qstash.routes import qstash_routes
 from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import RequestFrame
+from todoku.api.shared_port import PATHS, IntakeOnly
 from todoku.app import App
 from todoku.core.proxies import proxies
 from todoku.core.scope import is_public
@@ -77,13 +78,33 @@ def _no_routes(_: RequestContext) -> Iterable[GuardedRoute]:
 
 
 def server_app(
-    box: App, watched: HealthSource, *, local: bool = False, more: MoreRoutes = _no_routes
-) -> ServedApp:  # fmt: skip
-    """Returns the application of a daemon, for one event loop. `local`: only this machine can connect."""
-    context = msgspec.structs.replace(context_of(box), condition=watched.condition)
+    box: App,
+    watched: HealthSource,
+    *,
+    local: bool = False,
+    more: MoreRoutes = _no_routes,
+    counts: GateCounts = COUNTS_APART,
+) -> ServedApp:
+    """Returns the application of a daemon, for one event loop. `local`: only this machine can connect.
+
+    `counts`: where all serving processes of the daemon count requests and wrong tokens together.
+    """
+    context = msgspec.structs.replace(context_of(box, counts), condition=watched.condition)
     endpoint = ingest_endpoint(context)
+    routing = Routing([*server_routes(context, endpoint, watched, local=local), *more(context)])
+    return _served(box, routing, endpoint)
+
+
+def intake_app(box: App, counts: GateCounts) -> ServedApp:
+    """Returns what the further serving processes of a daemon serve: requests that store messages, and no others."""
+    context = context_of(box, counts)
+    endpoint = ingest_endpoint(context)
+    publishing = [route for route in qstash_routes(context) if route.path.startswith(PATHS)]
+    return _served(box, IntakeOnly(Routing([IngestRoute(context, endpoint), *publishing])), endpoint)
+
+
+def _served(box: App, routing: ASGIApp, endpoint: IngestEndpoint) -> ServedApp:
     bounds = bounds_of(box.settings)
-    routing: ASGIApp = Routing([*server_routes(context, endpoint, watched, local=local), *more(context)])
     if is_public(box.settings.token, box.settings.signing_keys):
         return ServedApp(
             RequestFrame(LocalOnly(routing), within=bounds.receive), bounds=bounds
@@ -108,7 +129,7 @@ def metrics_app(box: App) -> ASGIApp:
     return RequestFrame(LocalOnly(app) if is_public(box.settings.token, box.settings.signing_keys) else app)
 
 
-def context_of(box: App) -> RequestContext:
+def context_of(box: App, counts: GateCounts = COUNTS_APART) -> RequestContext:
     """Returns the context of the endpoints of an App."""
     settings = box.settings
     gate = Gate(
@@ -116,6 +137,7 @@ def context_of(box: App) -> RequestContext:
         rate=settings.api_rate,
         proxies=proxies(settings.trusted_proxies),
         failures=AuthFailures(box.telemetry.metrics),
+        counts=counts,
     )
     return RequestContext(box, gate, GroupCommit(box.outbox), SharedNumbers(box.store, settings))
 

@@ -15,6 +15,7 @@ from todoku.cli.deliveries import explain, ledger, list_, reasons, search, stats
 from todoku.cli.edit import edit
 from todoku.cli.encryption_keys import encryption_keys
 from todoku.cli.failed_events import dlq_rerun, dlq_sync
+from todoku.cli.flows import flow
 from todoku.cli.messages import enqueue, publish, show
 from todoku.cli.operations import cancel, clear, replay, settle
 from todoku.cli.output import say
@@ -37,7 +38,7 @@ SECTIONS: Final = {
     ),
     "Act; what you change is audited, with your name and reason": (
         *(publish, enqueue, replay, edit, cancel, settle, clear),
-        *(limit, pause, resume, release_expired, schedule, projection, capture),
+        *(limit, pause, resume, release_expired, schedule, flow, projection, capture),
         *(dlq_sync, dlq_rerun, spool_forward),
     ),
     "Run": (up, run, dev),

@@ -11,7 +11,7 @@ import click
 from todoku.cli.options import database_option, json_option, open_app
 from todoku.cli.output import print_document, print_json, say, wrap_labelled
 from todoku.core.control_characters import escape_controls
-from todoku.daemon.banner import Banner, banner, find_address, read_facts
+from todoku.daemon.banner import Banner, banner, find_daemon, read_facts
 from todoku.daemon.dev import DevOptions
 from todoku.daemon.dev import dev as dev_daemon
 from todoku.daemon.reload import up_reloading
@@ -58,6 +58,8 @@ _OPTIONS = (
                  help="HTTP port (TODOKU_PORT; default: 8320); 0: any free port."),
     click.option("--workers", type=click.IntRange(1), metavar="N",
                  help="Number of worker processes (TODOKU_PROCESSES)."),
+    click.option("--serve-workers", type=click.IntRange(1), metavar="N",
+                 help="Number of processes that serve HTTP (TODOKU_SERVE_WORKERS; default: 1)."),
     click.option("--open", "is_open", is_flag=True,
                  help="Serve the dashboard without sign-in, to this machine only."),
     click.option("--log", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
@@ -96,13 +98,12 @@ def status(database: str | None, schema: str | None, as_json: bool) -> None:
     The same lines as `todoku up` prints when it starts.
     """
     with open_app(database, schema) as box:
-        address = find_address(box, sqlite_file(box.settings.database))
-        facts = read_facts(box, address)
+        facts = read_facts(box, find_daemon(box, sqlite_file(box.settings.database)))
     if as_json:
         dead = None if facts.dead is None else facts.dead.id
         print_json({
-            "address": address, "database": facts.database, "detail": facts.detail, "workers": facts.workers,
-            **facts.counts, "exact": facts.exact, "dead_letter": dead,
+            "address": facts.address, "database": facts.database, "detail": facts.detail, "workers": facts.workers,
+            "serve_workers": facts.serving, **facts.counts, "exact": facts.exact, "dead_letter": dead,
         })  # fmt: skip
     else:
         print_banner(banner(facts, database=database, schema=schema))
@@ -128,6 +129,8 @@ def run(no_http: bool, once: bool, batch: int, as_json: bool, **given: Any) -> N
     SIGTERM or Ctrl-C lets running attempts finish; a second one exits at once.
     """
     options = DaemonOptions(**given, http=not no_http)
+    if no_http and options.serve_workers is not None:
+        raise click.UsageError("--serve-workers is for HTTP, and --no-http serves none: give one of them.")
     if not once:
         sys.exit(run_daemon(options))
     done = run_single_pass(options, batch)

@@ -43,7 +43,8 @@ class EndedRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     created_at: float
     body: bytes | None
-    """None: the message is encrypted, so a callback does not contain its body."""
+    """None: the message is encrypted, so a callback does not contain its body. For a call of a workflow run, the body
+    that the run was started with."""
     response: Response | None
     """The receiver's last response; None: it never answered."""
 
@@ -68,13 +69,24 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     endpoint_name: str | None = None
     schedule_id: str | None = None
     caller_ip: str | None = msgspec.field(default=None, name="callerIP")
+    workflow_run_id: str | None = None
+    workflow_created_at: int | None = None
 
 
 def callback_of(request: HttpRequest, *, succeeded: bool) -> Callback | None:
-    """Returns the callback of a request that ended like this, if it has one. A callback has no callback of its own."""
+    """Returns the callback of a request that ended like this, if it has one. A callback has no callback of its own.
+
+    A workflow run gets the answer of a third party by the same callback, whatever it is.
+    """
     if request.source is not None:
         return None
+    if _is_call(request):
+        return request.callback
     return request.callback if succeeded else request.failure_callback
+
+
+def _is_call(request: HttpRequest) -> bool:
+    return request.run is not None and request.run.part == "call"
 
 
 def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str, str]) -> Draft:
@@ -93,7 +105,8 @@ def callback_draft(id: UUID, ended: EndedRequest, to: Callback, trace: dict[str,
         labels=ended.request.labels,
         redact=ended.request.redact,
         source=ended.message_id,
-        kind="callback" if ended.succeeded else "failure_callback",
+        kind="callback" if ended.succeeded or _is_call(ended.request) else "failure_callback",
+        run=to.run,
     )
     secrets = {} if to.sealed is None else {SECRETS: to.sealed}
     leg = Leg(
@@ -116,25 +129,30 @@ def callback_body(ended: EndedRequest) -> bytes:
     """Returns the JSON body of a callback. The status is 0 if the receiver never answered."""
     request, response = ended.request, ended.response or Response(0)
     created = round(ended.created_at * 1000)
+    retried = max(0, ended.attempts - 1)
+    source = None if ended.body is None else redact_body(request, ended.body)
     return msgspec.json.encode(
         _Body(
             status=response.status,
             header=_as_lists(_without_secrets(redact_response_headers(response.headers, request.redact))),
             body=response.body,
-            retried=max(0, ended.attempts - 1),
-            max_retries=request.retries,
+            retried=retried,
+            # The SDK of a workflow takes a failure for the last one only if both numbers are equal.
+            max_retries=retried if _is_call(request) else request.retries,
             source_message_id=ended.message_id,
             url=request.url,
             method=request.method,
             source_header=_as_lists(_without_secrets(redact_headers(request.headers, request.redact))),
             created_at=created,
             not_before=created,
-            source_body=None if ended.body is None else redact_body(request, ended.body),
+            source_body=source if request.run is None else source or b"",  # which these SDKs require
             dlq_id=None if ended.succeeded else dead_id(ended.delivery_id, ended.replay_count),
             topic_name=request.group,
             endpoint_name=request.endpoint,
             schedule_id=request.schedule,
             caller_ip=request.caller_ip,
+            workflow_run_id=None if request.run is None else request.run.id,
+            workflow_created_at=None if request.run is None else request.run.created_at,
         )
     )
 

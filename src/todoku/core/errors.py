@@ -15,7 +15,8 @@ TodokuError
 ├── IllegalTransition       the state machine of deliveries does not have this step
 ├── InvalidSetting          a setting is invalid
 ├── InvalidAct              the operation cannot be done as requested; nothing was changed
-│   └── NotThere            its object does not exist
+│   ├── NotThere            its object does not exist
+│   └── RunEnded            the workflow run has ended, or does not exist
 ├── CannotStart             a daemon cannot start: its port or file is in use, or a package is not installed
 ├── CaptureError            a capture cannot go on: its stream cannot be read, or a table cannot be captured
 ├── QueueUnavailable        a remote queue did not answer in time; whether it has the message is unknown
@@ -123,6 +124,10 @@ class InvalidAct(TodokuError, ValueError):
 
 class NotThere(InvalidAct, LookupError):
     """The object of the operation (a queue, schedule, group or token) does not exist. Nothing was changed."""
+
+
+class RunEnded(InvalidAct):
+    """Nothing can be added to the workflow run: it has ended, or does not exist. Nothing was changed."""
 
 
 class CannotStart(TodokuError):

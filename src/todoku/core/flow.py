@@ -7,11 +7,12 @@ concurrent branches work, and a step may be added between two others while a run
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
+from todoku.core.errors import InvalidAct
 from todoku.core.msgspec_warmup import warm_up
 
 StepKind = Literal["step", "sleep", "wait", "children", "publish", "value", "undo"]
@@ -37,6 +38,9 @@ TIMED_OUT: Final = "timeout"
 
 UNDO_TOPIC: Final = "todoku.undo"
 """The topic of the message that undoes the steps of a run."""
+
+CHANGED: Final = "~changed"
+"""The key of the row in which a run says which stored results would have been left over (R1), for `rewind --accept`."""
 
 NO_UNDO: Final = frozenset({
     "BAD_PAYLOAD", "BAD_MASTER_KEY", "BY_HAND", "IDEMPOTENCY_CONFLICT", "INVALID_STEP", "SCHEMA_MISMATCH", "SHREDDED",
@@ -109,17 +113,55 @@ def step_key(name: str, digest: str, occurrence: int) -> str:
     return f"{name}:{digest}" if occurrence == 0 else f"{name}:{digest}#{occurrence}"
 
 
-def find_changed(asked: str, stored: Iterable[StepRow], used: Iterable[str]) -> StepRow | None:
-    """Returns a stored result of the function `asked` that this attempt has not used, if there is one (R1).
+def find_changed(asked: str, stored: Iterable[StepRow], used: Iterable[str]) -> list[StepRow]:
+    """Returns the stored results of the function `asked` that this attempt has not used (R1).
 
     A run that asks for a step that is not stored, while such a result is left over, would repeat an effect with other
     arguments.
     """
     known = set(used)
-    for row in stored:
-        if row.kind in ("step", "children", "publish") and row.name == asked and row.is_stored and row.key not in known:
-            return row
-    return None
+    return [
+        row
+        for row in stored
+        if row.kind in ("step", "children", "publish") and row.name == asked and row.is_stored and row.key not in known
+    ]
+
+
+def is_own_row(row: StepRow) -> bool:
+    """Whether a row is no step, but what todoku keeps about a run: that it is undone, or what has changed."""
+    return row.kind == "undo" or row.key == CHANGED
+
+
+def steps_from(rows: Sequence[StepRow], to: str) -> list[StepRow]:
+    """Returns the step `to`, by its number, key or name, and every step that was begun after it.
+
+    InvalidAct: there is no such step, or several have this name.
+    """
+    steps = [row for row in rows if row.state != "rewound" and not is_own_row(row)]
+    found = [row for row in steps if to in (str(row.number), row.key)] or [row for row in steps if row.name == to]
+    if len(found) != 1:
+        known = ", ".join(f"{row.number} {row.name}" for row in steps[:_LISTED]) + (" …" if steps[_LISTED:] else "")
+        what = f"{len(found)} steps are called {to!r}" if found else f"the run has no step {to!r}"
+        raise InvalidAct(what, hint=f"give one by its number: {known}" if steps else "it has no steps yet: replay it")
+    return [row for row in steps if row.number >= found[0].number]
+
+
+def changed_steps(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Returns the stored results that a run stopped for rather than leave them over (R1), and the row that says so.
+
+    InvalidAct: it did not stop for any.
+    """
+    kept = next((row for row in rows if row.key == CHANGED), None)
+    if kept is None:
+        raise InvalidAct(
+            "the run did not stop because a step has changed", hint="name the step to go back to: --to STEP"
+        )
+    keys = msgspec.json.decode(kept.result or "[]", type=set[str])
+    return [kept, *(row for row in rows if row.key in keys and row.is_stored)]
+
+
+_LISTED: Final = 50
+"""Steps that an error lists, at most."""
 
 
 def awaited_race(batch: str) -> str:

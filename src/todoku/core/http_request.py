@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -97,6 +97,12 @@ def is_forwardable(name: str) -> bool:
     return name not in _CONNECTION_HEADERS and not name.startswith(_RESERVED_PREFIXES)
 
 
+def is_run_header(name: str) -> bool:
+    """Whether a publisher may set this header, too, if the request belongs to a workflow run."""
+    name = name.lower()
+    return name.startswith("upstash-workflow-") or name == "upstash-label"
+
+
 def decode_header_value(raw: bytes) -> str:
     """Decodes a received value as UTF-8, which todoku sends, or as Latin-1, which loses no byte."""
     try:
@@ -137,6 +143,19 @@ class FlowControl(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     period: float = 1.0
 
 
+class RunPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The workflow run that a request belongs to, and its part in it.
+
+    `step`: it calls the URL of the run; its body is read from the steps of the run when it is sent. `call`: it requests
+    a third party, and `result` hands over the answer. `failure`: it reports that the run has failed.
+    """
+
+    id: str
+    created_at: int
+    """Unix milliseconds."""
+    part: Literal["step", "call", "result", "failure"] = "step"
+
+
 class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The request that reports how another request ended."""
 
@@ -149,6 +168,7 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay: float = 0.0
     sealed: str | None = None
     """The secret headers, sealed for the request's message, this URL and method. In `headers` their values are ""."""
+    run: RunPart | None = None
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,6 +196,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The id of the message whose end this request reports; only callbacks have it."""
     kind: RequestKind = "request"
     """Callbacks stored by todoku 0.1 have the default here; only `source` marks them."""
+    run: RunPart | None = None
 
 
 warm_up(HttpRequest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import unicodedata
 from collections.abc import Collection
 from typing import Final
@@ -71,9 +72,9 @@ def uuid7(unix_ms: int, randomness: bytes) -> UUID:
 
 def uuids7(unix_ms: int, randomness: bytes) -> list[UUID]:
     """Returns a version 7 UUID of each 10 random bytes, in ascending order."""
-    places = range(0, len(randomness), 10)
+    same, pairs = _uuid7_number(unix_ms, bytes(10)), struct.iter_unpack(">HQ", randomness)
     # Sorted as numbers: UUID compares in Python, which costs more than all the rest.
-    numbers = sorted([_uuid7_number(unix_ms, randomness[place : place + 10]) for place in places])
+    numbers = sorted([same | (high & 0x0FFF) << 64 | low & 0x3FFF_FFFF_FFFF_FFFF for high, low in pairs])
     return [UUID(int=number) for number in numbers]
 
 

@@ -114,8 +114,11 @@ class Response(msgspec.Struct, frozen=True):
 warm_up(Response)
 
 
-def trim_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Response:
-    """Returns the part of a response that is stored: the first 16 KiB of the body, and the headers that fit into 8 KiB.
+def trim_response(
+    status: int, headers: Iterable[tuple[str, str]], body: bytes, *, most: int = KEPT_BODY_BYTES
+) -> Response:
+    """Returns the part of a response that is stored: the first `most` bytes of the body, and the headers that fit into
+    8 KiB.
 
     The values of a repeated header are joined by commas.
     """
@@ -126,7 +129,7 @@ def trim_response(status: int, headers: Iterable[tuple[str, str]], body: bytes) 
         if (left := left - len(name) - len(clean.encode())) < 0:
             break
         kept[name] = f"{kept[name]}, {clean}" if name in kept else clean
-    return Response(status, kept, body[:KEPT_BODY_BYTES])
+    return Response(status, kept, body[:most])
 
 
 class Traceback(msgspec.Struct, frozen=True):

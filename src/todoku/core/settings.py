@@ -66,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The share of attempts without a trace in their message for which OpenTelemetry's sampler is consulted."""
     host: str = "127.0.0.1"
     port: int = 8320
+    serve_workers: int = 1
+    """Processes that serve HTTP on this port; more than one only on PostgreSQL."""
     app: str | None = None
     """`module:attribute` of the App that a daemon runs."""
     api_rate: float = 1000.0
@@ -146,6 +148,7 @@ _POSITIVE: Final = frozenset(
     {
         "concurrency",
         "processes",
+        "serve_workers",
         "batch",
         "max_attempts",
         "max_lost",

@@ -24,9 +24,11 @@ from todoku.core.http_request import (
     check_header_value,
     check_headers,
     is_forwardable,
+    is_run_header,
 )
 from todoku.core.message import MAX_KEY_LENGTH
 from todoku.core.schedule import Cron, cron
+from todoku.core.workflow_run import RunOptions, run_options
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 MOST_RETRIES: Final = 1000
@@ -60,6 +62,8 @@ class UpstashOptions(msgspec.Struct, frozen=True, kw_only=True):
     by_content: bool = False
     when: Cron | None = None
     schedule_id: str | None = None
+    run: RunOptions | None = None
+    """The workflow run that the publish starts or continues."""
 
 
 def collect_fields(headers: Iterable[tuple[str, str]], query: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
@@ -89,16 +93,17 @@ def parse_options(
     `Upstash-Cron` is parsed only if `scheduled`.
     """
     at = _not_before(given, now)
+    run = run_options(given)
     return UpstashOptions(
         request=HttpRequest(
             url="",
             method=_method(given, "upstash-method"),
-            headers=_headers(given),
+            headers=_headers(given, of_run=run is not None),
             timeout=_timeout(given, "upstash-timeout"),
             retries=_retries(given, "upstash-retries"),
             retry_delay=_retry_delay(given, "upstash-retry-delay"),
-            callback=_callback(given, "upstash-callback"),
-            failure_callback=_callback(given, "upstash-failure-callback"),
+            callback=_callback(given, "upstash-callback", of_run=run is not None),
+            failure_callback=_callback(given, "upstash-failure-callback", of_run=run is not None),
             flow=_flow(given),
             labels=_labels(given),
             redact=_redact(given),
@@ -111,6 +116,7 @@ def parse_options(
         by_content=_flag(given, "upstash-content-based-deduplication"),
         when=_cron(given) if scheduled else None,
         schedule_id=_identifier(given, "upstash-schedule-id", LONGEST_NAME),
+        run=run,
     )
 
 
@@ -122,24 +128,29 @@ def header_name(name: str) -> str:
 # ------------------------------------------------------------------------------------- request and callbacks
 
 
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
+def _headers(given: Mapping[str, str], *, of_run: bool) -> dict[str, str]:
     """Returns the headers to send to the receiver. `Upstash-Forward-X` overrides `Upstash-Header-Forward`."""
     found: dict[str, str] = {}
     if _flag(given, "upstash-header-forward"):
         found |= {name: value for name, value in given.items() if is_forwardable(name) and name not in _NEVER_FORWARDED}
     if "content-type" in given:
         found["content-type"] = given["content-type"]
-    return check_headers(found | _forwarded(given, _UPSTASH + _FORWARD))
+    return check_headers(found | _forwarded(given, _UPSTASH + _FORWARD, of_run=of_run))
 
 
-def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Returns the fields that begin with the prefix, without it."""
+def _forwarded(given: Mapping[str, str], prefix: str, *, of_run: bool) -> dict[str, str]:
+    """Returns the fields that begin with the prefix, without it.
+
+    The SDK of a workflow forwards every header of the request it has received, so those of todoku are left out there.
+    """
     found: dict[str, str] = {}
     for field, value in given.items():
         name = field.removeprefix(prefix)
         if name == field or not name:
             continue
-        if not is_forwardable(name):
+        if not is_forwardable(name) and not (of_run and is_run_header(name)):
+            if of_run:
+                continue
             raise InvalidMessage(
                 f"{header_name(field)} cannot be forwarded", hint="todoku or the HTTP client sets this header"
             )
@@ -147,14 +158,14 @@ def _forwarded(given: Mapping[str, str], prefix: str) -> dict[str, str]:
     return found
 
 
-def _callback(given: Mapping[str, str], name: str) -> Callback | None:
+def _callback(given: Mapping[str, str], name: str, *, of_run: bool) -> Callback | None:
     url = given.get(name)
     if url is None:
         return None
     return Callback(
         url=check_url(url, what=header_name(name)),
         method=_method(given, f"{name}-method"),
-        headers=_callback_headers(given, f"{name}-"),
+        headers=_run_headers(given, f"{name}-") if of_run else _callback_headers(given, f"{name}-"),
         timeout=_timeout(given, f"{name}-timeout"),
         retries=_retries(given, f"{name}-retries"),
         retry_delay=_retry_delay(given, f"{name}-retry-delay"),
@@ -174,7 +185,17 @@ def _callback_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
         if field.startswith(prefix) and (rest := field.removeprefix(prefix)) not in _OPTIONS
         if not rest.startswith(_FORWARD)
     }
-    return check_headers(_forwarded(plain, prefix) | _forwarded(given, prefix + _FORWARD))
+    return check_headers(_forwarded(plain, prefix, of_run=False) | _forwarded(given, prefix + _FORWARD, of_run=False))
+
+
+def _run_headers(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Returns the headers of a callback of a workflow run: `Upstash-Callback-Workflow-X` is `Upstash-Workflow-X`."""
+    own = {
+        _UPSTASH + field.removeprefix(prefix): value
+        for field, value in given.items()
+        if field.startswith(f"{prefix}workflow-")
+    }
+    return check_headers(_forwarded(given, prefix + _FORWARD, of_run=True) | own)
 
 
 def _flow(given: Mapping[str, str]) -> FlowControl | None:

@@ -47,10 +47,18 @@ def command(*words: str, database: str | None = None, schema: str | None = None)
 # ---------------------------------------------------------------------------------------------------- the lines
 
 
+class FoundDaemon(msgspec.Struct, frozen=True):
+    """A daemon that works on a database: its address, and how many processes serve HTTP there. None: not found."""
+
+    address: str | None = None
+    serving: int | None = None
+
+
 class BannerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the database says of todoku: its address, its workers, the number of deliveries, the newest dead letter."""
 
     address: str | None
+    serving: int | None
     database: str
     detail: str
     workers: int
@@ -59,12 +67,12 @@ class BannerFacts(msgspec.Struct, frozen=True, kw_only=True):
     dead: Delivery | None
 
 
-def read_facts(box: App, address: str | None) -> BannerFacts:
-    """Reads it. `address`: that of the daemon, if it is known."""
+def read_facts(box: App, daemon: FoundDaemon) -> BannerFacts:
+    """Reads it."""
     counts = box.store.statistics.counts(max_age=1.0)  # first, because the summary may use older ones
     about, dead = box.about(), box.store.deliveries.newest_dead(1)
     return BannerFacts(
-        address=address, database=about.database, detail=about.detail,
+        address=daemon.address, serving=daemon.serving, database=about.database, detail=about.detail,
         workers=len(box.store.limits.read().workers),
         counts={status.value: counts.of(status.value) for status in Status}, exact=counts.exact,
         dead=dead[0] if dead else None,
@@ -88,6 +96,8 @@ def banner(
     numbers = ", ".join(f"{number} {status}" for status, number in facts.counts.items())
     lines = [("database", f"{facts.database} ({facts.detail})")]
     lines += [("running", running)] if running else [("workers", f"{facts.workers} alive")]
+    if facts.serving is not None and facts.serving > 1:
+        lines.append(("serving", f"HTTP in {facts.serving} processes"))
     lines.append(("deliveries", numbers + ("" if facts.exact else " (sampled)")))
     if facts.dead is not None:
         lines.append(("dead letter", _describe_dead(facts.dead)))
@@ -128,40 +138,47 @@ def _tries(dead: Delivery | None) -> list[tuple[tuple[str, ...], str]]:
 # ----------------------------------------------------------------------------------------------- a daemon elsewhere
 
 
-def find_address(box: App, file: Path | None) -> str | None:
-    """The address of the daemon that works on this database: of `todoku up` on the file, else where the settings say.
+def find_daemon(box: App, file: Path | None) -> FoundDaemon:
+    """Finds the daemon that works on this database: `todoku up` on the file, else where the settings say.
 
-    An address from the settings counts only if the daemon there runs a worker that this database knows. None: none was
-    found; a daemon with another port, or on another machine, may still run.
+    An address from the settings counts only if the daemon there runs a worker that this database knows. If none was
+    found, a daemon with another port, or on another machine, may still run.
     """
     if file is not None and (holder := lock_holder(file)) is not None:
-        return holder.rpartition(", ")[2]
+        return FoundDaemon(holder.rpartition(", ")[2], 1)  # on SQLite there are never more
     known = {str(row.id) for row in box.store.leases.workers()}
     host, port = box.settings.host, box.settings.port
-    return f"http://{host}:{port}" if known and known & _workers_at(host, port) else None
+    there = _ask(host, port) if known else None
+    if there is None or not known & {worker.worker_id for worker in there.workers}:
+        return FoundDaemon()
+    return FoundDaemon(f"http://{host}:{port}", max(1, len(there.serving)))
 
 
-def _workers_at(host: str, port: int) -> set[str]:
-    """The ids of the workers of the daemon there, as it tells programs on the same machine; empty if it does not."""
+def _ask(host: str, port: int) -> _Readiness | None:
+    """What the daemon there tells programs on the same machine; None if it does not."""
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - only `todoku status` asks
 
     connection = HTTPConnection(host, port, timeout=_ANSWERS_WITHIN)
     try:
         connection.request("GET", "/readyz?verbose")
-        body = msgspec.json.decode(connection.getresponse().read(), type=_Readiness)
+        return msgspec.json.decode(connection.getresponse().read(), type=_Readiness)
     except (OSError, HTTPException, msgspec.DecodeError):
-        return set()
+        return None
     finally:
         connection.close()
-    return {worker.worker_id for worker in body.workers if worker.worker_id is not None}
 
 
 class _WorkerThere(msgspec.Struct):
     worker_id: str | None = None
 
 
+class _ServingThere(msgspec.Struct):
+    state: str
+
+
 class _Readiness(msgspec.Struct):
     workers: list[_WorkerThere] = []
+    serving: list[_ServingThere] = []
 
 
 warm_up(_Readiness)

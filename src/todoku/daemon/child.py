@@ -6,7 +6,6 @@ when the supervisor is gone.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import logging
@@ -23,6 +22,7 @@ from todoku.app import App
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
 from todoku.daemon.app_loader import load_app
+from todoku.daemon.child_start import start_child
 from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, ReportPipe
 from todoku.daemon.supervisor import MARGIN
@@ -42,15 +42,7 @@ STUCK_EXIT_CODE: Final = 70
 
 def main() -> None:
     """Runs one worker until SIGTERM, or until the supervisor is gone."""
-    parser = argparse.ArgumentParser(prog="python -m todoku.daemon.child")
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--started", type=int, required=True)
-    parser.add_argument("--number", type=int, required=True)
-    parser.add_argument("--app")
-    parser.add_argument("--log", default="auto")
-    given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides
-    configure_logging(given.log)
+    given = start_child("todoku.daemon.child", "started")
     try:
         run_worker(given.number, given.app, given.log, ReportPipe(given.fd), given.started)
     except TodokuError as error:

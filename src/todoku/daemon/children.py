@@ -1,4 +1,4 @@
-"""A worker process as its supervisor sees it: started in its own process group, monitored, waited for."""
+"""A child process as its supervisor sees it: started in its own process group, monitored, waited for."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
 
-from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, Notice, read_notices
+from todoku.daemon.pipe import HealthReport, Incarnation, MetricsReport, Notice, Serving, read_notices
 from todoku.engine.worker.health import Health
 from todoku.engine.worker.held_deliveries import create_shared_memory, may_have_started
 
 QUICK_DEATH: Final = 2.0
-"""Seconds. A worker process that ends sooner counts as a quick death."""
+"""Seconds. A process that ends sooner counts as a quick death."""
 
 _LONGEST_PAUSE: Final = 30.0
 
 
-class Child:
-    """One worker process. Only the thread that handles the supervisor's events changes its state."""
+class SupervisedProcess:
+    """One child process. Only the thread that handles the supervisor's events changes its state.
 
-    def __init__(self, number: int, command: Callable[[int, int], Sequence[str]], events: SimpleQueue[Any]) -> None:
+    `command` gets the descriptor of the child's end of the pipe; `shared` are further descriptors that it inherits.
+    """
+
+    def __init__(
+        self, number: int, command: Callable[[int], Sequence[str]], shared: Sequence[int], events: SimpleQueue[Any]
+    ) -> None:
         self.number = number
         self.started_at = self.last_notice_at = time.monotonic()
-        self.incarnations: list[UUID] = []
-        self.health: Health | None = None
-        self.dump = b""
         self.was_killed = False
-        self._started = create_shared_memory()
         ours, theirs = socket.socketpair()
         with theirs:
             # Its own process group: Ctrl-C reaches only the supervisor, and a kill also reaches what handlers started.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                list(command(theirs.fileno(), self._started)),
-                pass_fds=(theirs.fileno(), self._started),
+                list(command(theirs.fileno())),
+                pass_fds=(theirs.fileno(), *shared),
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -64,16 +65,42 @@ class Child:
         ours.close()
         events.put(ChildDied(self, code))
 
-    def record(self, notice: Notice) -> None:
+    def record(self, notice: Notice) -> None:  # noqa: ARG002 - for subclasses
         """Updates the state from a notice of the process."""
         self.last_notice_at = time.monotonic()
+
+    def drain(self) -> None:
+        """Asks the process to finish what it does and exit."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the process and everything it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Child(SupervisedProcess):
+    """One worker process. `command` gets the descriptors of its end of the pipe and of the shared memory."""
+
+    def __init__(self, number: int, command: Callable[[int, int], Sequence[str]], events: SimpleQueue[Any]) -> None:
+        self.incarnations: list[UUID] = []
+        self.health: Health | None = None
+        self._started = started = create_shared_memory()
+        super().__init__(number, lambda pipe: command(pipe, started), (started,), events)
+
+    def record(self, notice: Notice) -> None:
+        """Updates the state from a notice of the process."""
+        super().record(notice)
         match notice:
             case Incarnation(worker_id):
                 self.incarnations.append(worker_id)
-            case MetricsReport(dump):
-                self.dump = dump
             case HealthReport(health):
                 self.health = health
+            case MetricsReport() | Serving():
+                pass
+            case _:
+                assert_never(notice)
 
     @property
     def is_working(self) -> bool:
@@ -87,28 +114,55 @@ class Child:
         finally:
             os.close(self._started)
 
-    def drain(self) -> None:
-        """Asks the process to finish its attempts and exit."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """Kills the process and everything it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+C = TypeVar("C", bound=SupervisedProcess)
+
+
+class ChildPlace(Generic[C]):
+    """One of the N places for a child process: the process in it, and when the next one may start."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.child: C | None = None
+        self.starts = 0
+        self._quick_deaths = 0
+        self._next_start_at = 0.0
+
+    def may_start(self, now: float) -> bool:
+        """Whether a process has to be started."""
+        return self.child is None and now >= self._next_start_at
+
+    def fill(self, child: C) -> None:
+        """Puts a process into the place that was just started."""
+        self.child = child
+        self.starts += 1
+
+    def vacate(self, now: float) -> float:
+        """Takes out the process, which has died. Returns the seconds before the next one may start."""
+        if self.child is not None:
+            self._quick_deaths = self._quick_deaths + 1 if now - self.child.started_at < QUICK_DEATH else 0
+        self.child = None
+        pause = restart_delay(self._quick_deaths)
+        self._next_start_at = now + pause
+        return pause
+
+    @property
+    def restarts(self) -> int:
+        """How often a process in it was replaced."""
+        return max(0, self.starts - 1)
 
 
 class NoticeReceived(msgspec.Struct, frozen=True):
-    """A worker process sent a notice."""
+    """A child process sent a notice."""
 
-    child: Child
+    child: SupervisedProcess
     notice: Notice
 
 
 class ChildDied(msgspec.Struct, frozen=True):
-    """A worker process ended: with an exit code, or by a signal (negative)."""
+    """A child process ended: with an exit code, or by a signal (negative)."""
 
-    child: Child
+    child: SupervisedProcess
     code: int
 
 

@@ -61,7 +61,8 @@ _NAME = "todoku.daemon.dev_app:box"
 
 def _with_local_address(options: DaemonOptions) -> DaemonOptions:
     port = options.port if options.port is not None else int(os.environ.get("TODOKU_PORT") or PORT)
-    return msgspec.structs.replace(options, host=options.host or "127.0.0.1", port=port, is_open=True)
+    host = options.host or "127.0.0.1"
+    return msgspec.structs.replace(options, host=host, port=port, is_open=True, serve_workers=1)
 
 
 def _export_credentials(dev_options: DevOptions) -> None:

@@ -11,7 +11,8 @@ from todoku.api.condition import Check, Condition, WorkerProcess
 from todoku.app import App
 from todoku.core.errors import SchemaError
 from todoku.core.redaction import is_sensitive
-from todoku.daemon.supervisor import Supervisor, WorkerPlace
+from todoku.daemon.children import Child, ChildPlace
+from todoku.daemon.supervisor import Supervisor
 from todoku.engine.observability.exposition import CachedGauges, render
 from todoku.engine.observability.message_headers import correlation_id, decode_headers
 from todoku.engine.worker.health import Health
@@ -44,6 +45,7 @@ class HealthView:
             state=supervisor.state,
             checks=self._checks(),
             workers=tuple(_worker(place, now) for place in supervisor.places),
+            serving=() if supervisor.serving is None else supervisor.serving.condition(),
             breakers=tuple(sorted({name for one in health for name in one.breakers})),
             pings=tuple(sorted({name for one in health for name in one.pings})),
         )
@@ -108,8 +110,8 @@ def any_tripped_and_none_claims(workers: Sequence[Health | None]) -> bool:
     return not claiming and any(health.tripped for health in started)
 
 
-def _worker(place: WorkerPlace, now: float) -> WorkerProcess:
-    child, restarts = place.child, max(0, place.starts - 1)
+def _worker(place: ChildPlace[Child], now: float) -> WorkerProcess:
+    child, restarts = place.child, place.restarts
     if child is None:
         return WorkerProcess(number=place.number, pid=0, state="restarting", restarts=restarts)
     health, silent = child.health, round(now - child.last_notice_at, 1)

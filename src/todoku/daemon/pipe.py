@@ -1,6 +1,6 @@
-"""The pipe from a worker process to its supervisor: notices as JSON lines; nothing goes the other way.
+"""The pipe from a child process to its supervisor: notices as JSON lines; nothing goes the other way.
 
-No other process has the supervisor's end open, so end-of-file means to the worker that the supervisor is gone.
+No other process has the supervisor's end open, so end-of-file means to the child that the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ class MetricsReport(msgspec.Struct, frozen=True, tag="measured"):
     dump: bytes
 
 
-Notice = Incarnation | HealthReport | MetricsReport
+class Serving(msgspec.Struct, frozen=True, tag="serving"):
+    """A serving process accepts connections."""
 
-_DECODER: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Incarnation | HealthReport | MetricsReport)
+
+Notice = Incarnation | HealthReport | MetricsReport | Serving
+
+_DECODER: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Incarnation | HealthReport | MetricsReport | Serving)
 
 
 class ReportPipe:
-    """The worker's end. Any thread may send; without a supervisor, notices are dropped."""
+    """The child's end. Any thread may send; without a supervisor, notices are dropped."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)

@@ -128,7 +128,10 @@ def _roots(app: str) -> list[Path]:
 
 def _command(options: DaemonOptions) -> list[str]:
     """The command of the daemon itself. Its database and schema are in the environment, where no process list shows."""
-    given = {"--app": options.app, "--host": options.host, "--port": options.port, "--workers": options.workers}
+    given = {
+        "--app": options.app, "--host": options.host, "--port": options.port, "--workers": options.workers,
+        "--serve-workers": options.serve_workers,
+    }  # fmt: skip
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     open_word = ["--open"] if options.is_open else []
     return [sys.executable, "-m", "todoku", "up", *words, *open_word, "--log", options.log]

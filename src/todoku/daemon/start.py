@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from todoku.app import App, load_settings
 from todoku.core.errors import CannotStart, SchemaError, TodokuError
-from todoku.core.scope import is_public
 from todoku.core.settings import Settings
 from todoku.daemon.alert_thread import create_alert_thread
 from todoku.daemon.app_loader import find_app_name, load_app
-from todoku.daemon.banner import Banner, banner, command, read_facts
+from todoku.daemon.banner import Banner, FoundDaemon, banner, command, read_facts
 from todoku.daemon.database_start import Opening
 from todoku.daemon.demo import DemoPublisher, DemoReceiver
 from todoku.daemon.demo_shop import create_demo_app
 from todoku.daemon.file_lock import FileLock
 from todoku.daemon.health_view import HealthView
-from todoku.daemon.http_thread import HttpThread, is_local, listen, listening_url
+from todoku.daemon.http_start import (
+    create_http_app,
+    create_rates,
+    refuse_open,
+    refuse_public_credentials,
+    refuse_serving_together,
+)
+from todoku.daemon.http_thread import HttpThread, is_local, listen_for, listening_url
+from todoku.daemon.serving import ServingProcesses
 from todoku.daemon.statistics import StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
@@ -36,26 +43,6 @@ from todoku.engine.http.api_tokens import create_first
 from todoku.engine.http.signing_keys import signing_keys
 from todoku.engine.observability.log import Log, Style, configure_logging
 from todoku.store.store import Store
-
-
-def refuse_public_credentials(settings: Settings, listening: socket.socket) -> None:
-    """Raises CannotStart if the token or a signing key is public and other machines can reach the server."""
-    if is_public(settings.token, settings.signing_keys) and not is_local(listening):
-        listening.close()
-        raise CannotStart(
-            "this server would be reachable by other machines with the public credentials of development",
-            hint="listen on 127.0.0.1, or set your own TODOKU_TOKEN and TODOKU_SIGNING_KEYS",
-        )
-
-
-def refuse_open(listening: socket.socket) -> None:
-    """Raises CannotStart if other machines can reach a server whose dashboard asks no one to sign in."""
-    if not is_local(listening):
-        listening.close()
-        raise CannotStart(
-            "--open serves the dashboard without sign-in, and other machines could reach it",
-            hint="listen on 127.0.0.1, or leave out --open and sign in with a token or a user",
-        )
 
 
 def create_credentials(store: Store, settings: Settings, address: str) -> list[str]:
@@ -74,11 +61,6 @@ def create_credentials(store: Store, settings: Settings, address: str) -> list[s
     return ["todoku created these credentials. Copy them now, they are not shown again:", *lines] if lines else []
 
 
-if TYPE_CHECKING:
-    from todoku.api.auth import GuardedRoute
-    from todoku.api.ingest_fast_path import ServedApp
-    from todoku.api.request_context import RequestContext
-
 _FOREVER: Final = 100 * 365 * 86_400.0
 _EXIT_WITHIN: Final = 10.0
 
@@ -92,6 +74,7 @@ class DaemonOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     port: int | None = None
     workers: int | None = None
+    serve_workers: int | None = None
     http: bool = True
     log: Style = "auto"
     is_open: bool = False
@@ -219,18 +202,33 @@ class Daemon:
             self._http = self._serve_http(options)
 
     def _serve_http(self, options: DaemonOptions) -> HttpThread:
-        """Binds the socket. Raises CannotStart if the port is taken, or if the address would serve strangers."""
+        """Binds the sockets. Raises CannotStart if the port is taken, or if the address would serve strangers."""
         box, settings = self.box, self.box.settings
+        number = options.serve_workers or settings.serve_workers
+        if number > 1:
+            refuse_serving_together(settings, number, is_sqlite=sqlite_file(settings.database) is not None)
         host = settings.host if options.host is None else options.host
-        listening = listen(host, settings.port if options.port is None else options.port)
+        listening, *others = listen_for(host, settings.port if options.port is None else options.port, number)
         refuse_public_credentials(settings, listening)
         if options.is_open:
             refuse_open(listening)
         self.address = listening_url(listening)
+        rates = create_rates() if others else None
         view = HealthView(self.supervisor, box, without_password(settings.database))
-        return HttpThread(
-            lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open), listening
+        http = HttpThread(
+            lambda: create_http_app(box, view, local=is_local(listening), is_open=options.is_open, rates=rates),
+            listening,
         )
+        if rates is not None:
+            self.supervisor.serving = ServingProcesses(http, others, partial(self._serving_command, rates), (rates,))
+        return http
+
+    @property
+    def serving(self) -> int:
+        """How many processes serve HTTP."""
+        if self._http is None:
+            return 0
+        return 1 if self.supervisor.serving is None else len(self.supervisor.serving.places) + 1
 
     def when_opened(self, act: Callable[[], None]) -> None:
         """Registers `act` to run in a thread once the database can be used."""
@@ -244,6 +242,8 @@ class Daemon:
         """Runs until stopped; returns the exit code."""
         if self._http is not None:
             self._http.start()
+        if self.supervisor.serving is not None:
+            self.supervisor.serving.cover_all()
         code = 1
         try:
             code = self.supervisor.run()
@@ -261,7 +261,7 @@ class Daemon:
             act()
 
     def _on_opened(self) -> None:
-        Log(address=self.address, workers=len(self.supervisor.places)).info("STARTED")
+        Log(address=self.address, workers=len(self.supervisor.places), serving=self.serving).info("STARTED")
         self._statistics.start()
         self._alerts.start()
         for act in self._when_opened:
@@ -282,9 +282,16 @@ class Daemon:
             self.credential_lines = create_credentials(self.box.store, self.box.settings, self.address)
 
     def _command(self, number: int, line: int, memory: int) -> list[str]:
+        return self._child_command(self.child, number, {"--fd": line, "--started": memory})
+
+    def _serving_command(self, rates: int, number: int, line: int, listening: int, hand_over: int) -> list[str]:
+        descriptors = {"--fd": line, "--listening": listening, "--hand-over": hand_over, "--rates": rates}
+        return self._child_command(("todoku.daemon.serving_child",), number, descriptors)
+
+    def _child_command(self, module: Sequence[str], number: int, descriptors: Mapping[str, int]) -> list[str]:
         app = [] if self.name is None else ["--app", self.name]
-        given = ["--fd", str(line), "--started", str(memory), "--number", str(number), "--log", self._log]
-        return [sys.executable, "-m", *self.child, *given, *app]
+        given = [word for name, descriptor in descriptors.items() for word in (name, str(descriptor))]
+        return [sys.executable, "-m", *module, *given, "--number", str(number), "--log", self._log, *app]
 
 
 def check_migrated(box: App) -> None:
@@ -315,7 +322,10 @@ def greeting(daemon: Daemon, options: DaemonOptions, *, publishes: bool) -> Bann
     ending = (entering, ("stop", f"Ctrl-C, or kill -TERM {os.getpid()}"), ("start over", f"stop, then {over}"))
     try:
         shown = banner(
-            read_facts(daemon.box, daemon.address), running=running, database=options.database, schema=options.schema
+            read_facts(daemon.box, FoundDaemon(daemon.address, daemon.serving)),
+            running=running,
+            database=options.database,
+            schema=options.schema,
         )
     except TodokuError:  # the database went away: the guardrail reports it
         shown = Banner(f"todoku is running on {daemon.address}", (("running", running),))
@@ -341,25 +351,6 @@ def _default_processes(box: App) -> int:
     if sqlite_file(box.settings.database) is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def create_http_app(box: App, watched: HealthView, *, local: bool, is_open: bool = False) -> ServedApp:
-    """Creates everything that the daemon serves. Imported late, because it needs the extra `server`.
-
-    `is_open`: the dashboard needs no sign-in.
-    """
-    from todoku.api.server import server_app  # noqa: PLC0415
-    from todoku.web.entrance import OpenEntrance  # noqa: PLC0415
-    from todoku.web.sign_in import SignInEntrance  # noqa: PLC0415
-    from todoku.web.site import web_routes  # noqa: PLC0415
-
-    def routes(context: RequestContext) -> list[GuardedRoute]:
-        read_only = context.settings.web_read_only
-        return web_routes(
-            context, OpenEntrance(context.gate, read_only=read_only) if is_open else SignInEntrance(context)
-        )
-
-    return server_app(box, watched, local=local, more=routes)
 
 
 def _print_credentials(daemon: Daemon) -> None:

@@ -19,10 +19,11 @@ import msgspec
 
 from todoku.core.errors import TodokuError
 from todoku.core.settings import Settings
-from todoku.daemon.children import QUICK_DEATH, Child, ChildDied, NoticeReceived, describe_exit, restart_delay
+from todoku.daemon.children import Child, ChildDied, ChildPlace, NoticeReceived, SupervisedProcess, describe_exit
 from todoku.daemon.database_start import DatabaseOpened, DatabaseRefused, Opening
 from todoku.daemon.guardrail import Guardrail, Pinger
-from todoku.daemon.pipe import MetricsReport
+from todoku.daemon.pipe import MetricsReport, Notice, Serving
+from todoku.daemon.serving import DRAIN_SEC, ServingChild, ServingProcesses
 from todoku.daemon.systemd import Notify
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.metrics import Children
@@ -104,17 +105,6 @@ class SignalReceived(msgspec.Struct, frozen=True):
 Event = SignalReceived | DatabaseOpened | DatabaseRefused | NoticeReceived | ChildDied
 
 
-class WorkerPlace:
-    """One of the N places for a worker process: the process in it, and when the next one may start."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.child: Child | None = None
-        self.starts = 0
-        self.quick_deaths = 0
-        self.next_start_at = 0.0
-
-
 class Supervisor:
     """See the module. `command(number, pipe, memory)` returns the command of a worker process; both are descriptors."""
 
@@ -133,7 +123,9 @@ class Supervisor:
         self.settings = settings
         self.opening = opening
         self.guardrail = Guardrail(settings.guardrail_db_failures)
-        self.places = tuple(WorkerPlace(number) for number in range(1, processes + 1)) if settings.enabled else ()
+        self.places = tuple(ChildPlace[Child](number) for number in range(1, processes + 1)) if settings.enabled else ()
+        self.serving: ServingProcesses | None = None
+        """The serving processes besides this one; set before `run`."""
         self.metrics = Children()
         self.state: State = "starting"
         self.ticked_at = time.monotonic()
@@ -145,6 +137,7 @@ class Supervisor:
         self._lease_cleanup = LeaseCleanup(store, settings, telemetry)
         self._exit_code: int | None = None
         self._deadline = 0.0
+        self._workers_drain_at: float | None = None
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT; returns the exit code. A second signal kills everything at once."""
@@ -159,13 +152,17 @@ class Supervisor:
                     return self._exit_code or 0
         finally:
             self._pinger.stop()
-            for child in self.children:
+            for child in (*self.children, *self._serving_children):
                 child.kill()
 
     @property
     def children(self) -> list[Child]:
         """The worker processes that exist now."""
         return [child for place in self.places if (child := place.child) is not None]
+
+    @property
+    def _serving_children(self) -> list[ServingChild]:
+        return [] if self.serving is None else self.serving.children
 
     def _receive_signal(self, number: int, _: FrameType | None) -> None:
         self._events.put(SignalReceived(number))  # safe in a signal handler, even during another put
@@ -183,13 +180,22 @@ class Supervisor:
             case DatabaseRefused(error):
                 raise error
             case NoticeReceived(child, notice):
-                child.record(notice)
-                if isinstance(notice, MetricsReport):
-                    self.metrics.record(child.pid, notice.dump)
+                self._record(child, notice)
             case ChildDied(child, code):
-                self._handle_death(child, code)
+                self.metrics.retire(child.pid)
+                if isinstance(child, Child):
+                    self._handle_death(child, code)
+                elif isinstance(child, ServingChild) and self.serving is not None:
+                    self.serving.handle_death(child, code, is_draining=self.state == "draining")
             case _:
                 assert_never(event)
+
+    def _record(self, child: SupervisedProcess, notice: Notice) -> None:
+        child.record(notice)
+        if isinstance(notice, MetricsReport):
+            self.metrics.record(child.pid, notice.dump)
+        elif isinstance(notice, Serving) and self.serving is not None and self.state == "running":
+            self.serving.leave_socket(child.number)
 
     # -------------------------------------------------------------------------------------- up and running
 
@@ -205,40 +211,39 @@ class Supervisor:
         if self.state == "running":
             for place in self.places:
                 self._check_place(place, now)
+            if self.serving is not None:
+                self.serving.check(now, self._events)
             if not self.places or any(child.is_working for child in self.children):
                 self._notify.ready()
         self._notify.status(self._status())
         self._notify.feed_watchdog()
 
-    def _check_place(self, place: WorkerPlace, now: float) -> None:
+    def _check_place(self, place: ChildPlace[Child], now: float) -> None:
         child = place.child
-        if child is None:
-            if now >= place.next_start_at:
-                place.child = self._start(place)
-                place.starts += 1
-        elif not child.was_killed and (silent := now - child.last_notice_at) > self.settings.lease_sec + MARGIN:
+        if place.may_start(now):
+            place.fill(self._start(place))
+        elif (
+            child is not None
+            and not child.was_killed
+            and (silent := now - child.last_notice_at) > self.settings.lease_sec + MARGIN
+        ):
             Log(pid=child.pid, number=child.number).error("WORKER_SILENT", seconds=round(silent))
             child.was_killed = True  # its lease has ended, and it cannot get another
             child.kill()
 
-    def _start(self, place: WorkerPlace) -> Child:
+    def _start(self, place: ChildPlace[Child]) -> Child:
         return Child(place.number, lambda pipe, memory: self._command(place.number, pipe, memory), self._events)
 
     def _handle_death(self, child: Child, code: int) -> None:
-        place = next(place for place in self.places if place.child is child)
-        place.child = None
-        self.metrics.retire(child.pid)
+        now = time.monotonic()
+        pause = next(place for place in self.places if place.child is child).vacate(now)
         started = child.started_deliveries()
         if code != 0:  # a process that drained has ended its own lease
             self._lease_cleanup.end_leases(child.pid, child.incarnations, started)
-        now = time.monotonic()
         if self.state == "draining":
             if not self.children:
                 self._deadline = min(self._deadline, now + CLEANUP_SEC)
             return
-        place.quick_deaths = place.quick_deaths + 1 if now - child.started_at < QUICK_DEATH else 0
-        pause = restart_delay(place.quick_deaths)
-        place.next_start_at = now + pause
         Log(pid=child.pid, number=child.number).error(
             "WORKER_DIED", how=describe_exit(code), after_sec=round(now - child.started_at, 1), next_in_sec=pause
         )
@@ -261,25 +266,35 @@ class Supervisor:
             self._deadline = now + (self.settings.drain_grace_sec + MARGIN if self.children else CLEANUP_SEC)
             self._notify.stopping()
             Log(signal=name).warning("DRAINING", at_most_sec=self.settings.drain_grace_sec)
-            for child in self.children:
-                child.drain()
+            self._workers_drain_at = now + DRAIN_SEC
+            if self.serving is not None:
+                self.serving.drain()
+            self._drain_workers(now)
         elif self._exit_code is None:
             Log(signal=name).warning("EXITING_NOW")
             self._exit_code = 128 + number
             self._end_now(now)
 
+    def _drain_workers(self, now: float) -> None:
+        """Drains the worker processes once, after the serving ones: what these have accepted is stored by then."""
+        if self._workers_drain_at is not None and (not self._serving_children or now >= self._workers_drain_at):
+            self._workers_drain_at = None
+            for child in self.children:
+                child.drain()
+
     def _end_now(self, now: float) -> None:
         self._deadline = now + CLEANUP_SEC
-        for child in self.children:
+        for child in (*self.children, *self._serving_children):
             child.was_killed = True
             child.kill()
 
     def _has_ended(self) -> bool:
         """Whether all processes are gone and their leases ended, or the time is up. Kills those not drained in time."""
-        children = self.children
+        children = [*self.children, *self._serving_children]
         if not children and self._lease_cleanup.is_idle:
             return True
         now = time.monotonic()
+        self._drain_workers(now)
         if now < self._deadline:
             return False
         if left := [child for child in children if not child.was_killed]:

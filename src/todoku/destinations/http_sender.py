@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from todoku.core.address_guard import Guard, check_url
-from todoku.core.outcome import Response, trim_response
+from todoku.core.outcome import KEPT_BODY_BYTES, Response, trim_response
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from todoku.core.backoff import DEFAULT_DELAY, JITTER_SHARE, Expression, evaluate, parse
-from todoku.core.http_request import HTTP, HttpRequest, is_forwardable
+from todoku.core.http_request import HTTP, HttpRequest, RunPart, is_forwardable, is_run_header
 from todoku.core.outcome import DONE, Abort, Done
 from todoku.core.signature import SigningKeys, upstash_signature, webhook_headers, webhook_secret
 
@@ -155,6 +155,9 @@ def trace_headers(message: Outgoing) -> dict[str, str]:
 READ_BYTES: Final = 64 << 10
 """So much of an answer's body is read. What it goes on to say is cut off, with its connection."""
 
+THIRD_PARTY_BYTES: Final = 1 << 20
+"""So much of the answer of a third party that a workflow run has called is read and handed over."""
+
 
 class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent, complete."""
@@ -166,6 +169,8 @@ class OutgoingPost(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     only_status: bool = False
     """Of a success nobody wants to know more."""
+    kept: int = KEPT_BODY_BYTES
+    """So much of a success is kept."""
 
 
 class ReceiverAnswer(msgspec.Struct, frozen=True):
@@ -189,10 +194,15 @@ class Poster:
         """What the receiver answered. TimeoutError, or whatever aiohttp raises: it did not."""
         to, guard, headers = self._rewritten(post) if self._rewrites else (post.url, self._guard, post.headers)
         async with asyncio.timeout(post.timeout):
-            asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=READ_BYTES)
-        if post.only_status and 200 <= asked.status < 300:
+            most = max(READ_BYTES, post.kept)
+            asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=most)
+        succeeded = 200 <= asked.status < 300
+        if post.only_status and succeeded:
             return ReceiverAnswer({}, Response(asked.status))
-        return ReceiverAnswer(dict(asked.headers), trim_response(asked.status, asked.headers.items(), asked.body))
+        kept = post.kept if succeeded else KEPT_BODY_BYTES
+        return ReceiverAnswer(
+            dict(asked.headers), trim_response(asked.status, asked.headers.items(), asked.body, most=kept)
+        )
 
     async def aclose(self) -> None:
         """End the connections of this event loop."""
@@ -242,6 +252,10 @@ _KEYS_TTL: Final = 5.0
 Keys = Callable[[], SigningKeys]
 """Returns the current signing keys. May block."""
 
+RunBody = Callable[[RunPart, Outgoing], bytes | None]
+"""Returns the body of a request that belongs to a workflow run. May block. None: it is not to be sent any more, because
+the run has ended."""
+
 
 class Requests(Sender):
     """Sends each message's request as its publisher specified it, with new signatures for each attempt."""
@@ -254,12 +268,14 @@ class Requests(Sender):
         settings: Settings,
         keys: Keys,
         *,
+        run_body: RunBody | None = None,
         chance: Callable[[], float] = random.random,
         look_up: LookUp | None = None,
     ) -> None:
         super().__init__(settings, look_up)
         self._chance = chance
         self._keys = keys
+        self._run_body = run_body
         self._cached_keys: SigningKeys | None = None
         self._cached_until = 0.0
 
@@ -272,11 +288,17 @@ class Requests(Sender):
             request = msgspec.json.decode(message.headers.get(HTTP, ""), type=HttpRequest)
         except msgspec.DecodeError as error:
             return Abort("BAD_REQUEST", f"the header {HTTP} cannot be read: {error}")
+        if request.run is not None and self._run_body is not None:
+            body = await asyncio.to_thread(self._run_body, request.run, message)
+            if body is None:
+                return DONE
+            message = msgspec.structs.replace(message, payload=body)
         keys, now = await self._signing_keys(), time.time()
         post = OutgoingPost(
             url=request.url, method=request.method, body=message.payload,
             headers=headers_of(request, message, keys, now),
             timeout=self.seconds(request.timeout), only_status=request.callback is None,
+            kept=KEPT_BODY_BYTES if request.run is None else THIRD_PARTY_BYTES,
         )  # fmt: skip
         outcome = await self.sent(post)
         if isinstance(outcome, Done):
@@ -310,7 +332,11 @@ def headers_of(request: HttpRequest, message: Outgoing, keys: SigningKeys, now: 
     found = {
         "Content-Type": message.content_type,
         **ALWAYS,
-        **{name: value for name, value in request.headers.items() if _forwardable(name)},
+        **{
+            name: value
+            for name, value in request.headers.items()
+            if _forwardable(name) or (request.run is not None and is_run_header(name))
+        },
         **trace_headers(message),
         "Accept-Encoding": "identity",
         "Upstash-Message-Id": message.message_id,

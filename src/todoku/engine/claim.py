@@ -110,7 +110,7 @@ class ClaimCursor:
         self._seen: dict[Place, float] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
         self._next_scan = self._next_idle_scan = 0.0
-        self._noticed = False
+        self._noticed = self._finds_work = False
         self._turn = self._round = 0
         self._lane_share = 1
         """By how much more lanes are claimed at once than asked for, because the last ones were short."""
@@ -140,11 +140,15 @@ class ClaimCursor:
 
         `busy`: the worker has found other work in this round, which a fruitless scan would delay.
         """
-        if self._monotonic() < self._next_scan:
-            if found := self._claim_at_positions(limit, counted):
-                return found
-            if busy or not (self._noticed or self._monotonic() >= self._next_idle_scan):
-                return []
+        now = self._monotonic()
+        if now < self._next_scan:
+            is_cheap = not busy and now >= self._next_idle_scan
+            # An idle worker that nobody has told of work only asks what waits: one read, and no claim if it is nothing.
+            if self._noticed or self._finds_work or not is_cheap:
+                if found := self._claim_at_positions(limit, counted):
+                    return found
+                if busy or not (self._noticed or is_cheap):
+                    return []
         return self._scan(limit, counted)
 
     def request_scan(self) -> None:
@@ -226,7 +230,8 @@ class ClaimCursor:
         spent = self._store.claims.seconds
         self._positions.clear()
         self._read_waiting()
-        found = self._claim_at_positions(limit, counted)
+        # What was committed before the scan is in `groups`; without any, a claim would find nothing.
+        found = self._claim_at_positions(limit, counted) if self._waiting.groups else []
         # Only the time spent in queries: waits for a lock or a connection say nothing about the next scan.
         wait = _IDLE_PER_SCAN * (self._store.claims.seconds - spent)
         now = self._monotonic()
@@ -247,6 +252,7 @@ class ClaimCursor:
         self.next_gate = now + min((seconds for *_, seconds in self._waiting.gates), default=float("inf"))
 
     def _claim_at_positions(self, limit: int, counted: Counted, *, only: Counted | None = None) -> list[Claimed]:
+        self._finds_work = False
         places = [place for place in self._places_in_turn() if only is None or only.has(*place[:2])]
         rooms = [(place, room) for place in places if (room := self._room(*place[:2])) > 0]
         # Bounded places (hosts) share a claim: all of them are served in parallel, over few connections each.
@@ -255,6 +261,7 @@ class ClaimCursor:
         for first in range(0, len(slices), _PLACES):  # until one statement finds something
             some = slices[first : first + _PLACES]
             if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted):
+                self._finds_work = True
                 # The rows of one place are in order, so its last row is the new position.
                 for claim in found[-1:] if len(some) == 1 else found:
                     self._positions[claim.queue, claim.destination, claim.priority] = (claim.next_run_at, claim.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,6 +35,7 @@ from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
 from todoku.store.join import Savepoint, run, run_async
 from todoku.store.publish import Publishing, publish
+from todoku.store.publish_parts import PART, Unbuilt, publish_parts
 from todoku.store.sql import Steps
 from todoku.store.store import Store
 
@@ -100,12 +102,21 @@ class Outbox:
             no_route=self._policy.no_route,
         )
 
+    def is_current(self, prepared: PreparedDraft) -> bool:
+        """Whether it would be prepared the same way now. One with headers never is: they may be those of a trace."""
+        same = prepared.max_payload_bytes == self.settings.max_payload_bytes
+        return same and prepared.options.headers is None and inject(None) is None
+
     def fill(self, prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
         """Returns the checked draft of one message, or raises InvalidMessage."""
-        if not isinstance(payload, bytes | Encoded):
-            with self.secrets.near():
-                payload = Encoded(encode(payload))
-        return self.finished(fill(prepared, id, payload))
+        return self.finished(fill(prepared, id, self.encoded(payload)))
+
+    def encoded(self, payload: object) -> Encoded | bytes:
+        """Returns the payload in the form in which it is stored, or raises InvalidMessage."""
+        if isinstance(payload, bytes | Encoded):
+            return payload
+        with self.secrets.near():
+            return Encoded(encode(payload))
 
     def finished(self, made: Draft) -> Draft:
         """Returns the draft with the labels of its topic, encrypted if its topic is.
@@ -135,13 +146,34 @@ class Outbox:
         self._require(tx)
         if self.instead is not None:
             return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
-        steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
+        steps = self._steps(drafts, batch, whole=tx is None)
+        storing = self.run(tx, steps if tx is None else self._joining(steps))
+        return await self._counted(storing, drafts, len(drafts), tx)
+
+    async def insert_many(self, many: Unbuilt, tx: Any) -> list[Message]:
+        """Stores messages like `insert`. On PostgreSQL many are sent in parts, while the next part is built.
+
+        If an async caller is cancelled meanwhile, nothing is stored; if it is cancelled in the commit, nobody knows.
+        """
+        number = len(many)
+        if number <= PART or self.instead is not None or self._database.dialect == "sqlite":
+            return await self.insert(many.build(0, number), tx)
+        self._require(tx)
+        built = _Built(many)
+        steps = publish_parts(self.publishing(), built)
+        storing = _Parts(self.store, self._database.dialect, tx, steps if tx is None else self._joining(steps))
+        return await self._counted(storing, built.drafts, number, tx)
+
+    async def _counted(
+        self, storing: Awaited[list[Message]], drafts: list[Draft], number: int, tx: Any
+    ) -> list[Message]:
+        """Stores so many drafts and counts them. They may still be built meanwhile."""
         try:
-            messages = await self.run(tx, steps)
-        except BlockingCall:  # nothing was tried
+            messages = await storing
+        except (BlockingCall, InvalidMessage):  # nothing was tried, or a draft could not be built
             raise
         except Exception as error:
-            self.telemetry.publish_failed(error, len(drafts))
+            self.telemetry.publish_failed(error, number)
             raise
         if tx is None:
             self.wake()
@@ -176,15 +208,15 @@ class Outbox:
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
-    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool = False) -> Steps[list[Message]]:
+    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool) -> Steps[list[Message]]:
         to = self.publishing()
         if batch is None:
             return publish(to, drafts, whole=whole)
         return begin(to, [Following(tuple(drafts), batch)])
 
-    def _joining(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
+    def _joining(self, steps: Steps[T]) -> Steps[T]:
         yield from self._database.check_tx()
-        return (yield from self._steps(drafts, batch))
+        return (yield from steps)
 
     def _require(self, tx: Any) -> None:
         if tx is None and self._policy.require_tx:
@@ -215,6 +247,57 @@ class _Transaction(Awaited[T]):
         if self._tx is None:
             return await asyncio.to_thread(self._store.run, self._steps)
         return await run_async(self._tx, self._dialect, self._steps)
+
+
+class _Built:
+    """Messages that are built in parts, and the drafts that were built."""
+
+    def __init__(self, many: Unbuilt) -> None:
+        self._many = many
+        self.drafts: list[Draft] = []
+
+    def __len__(self) -> int:
+        return len(self._many)
+
+    def build(self, start: int, stop: int) -> list[Draft]:
+        """As Unbuilt.build."""
+        made = self._many.build(start, stop)
+        self.drafts += made
+        return made
+
+
+class _Parts(_Transaction[T]):
+    """Statements that may take long. If an async caller is cancelled, it waits until its thread has rolled back."""
+
+    async def later(self) -> T:
+        if self._tx is not None:
+            return await super().later()
+        stopped = threading.Event()
+        thread = asyncio.ensure_future(asyncio.to_thread(self._store.run, _until(stopped, self._steps)))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            stopped.set()
+            await asyncio.wait([thread])
+            thread.exception()  # it was to fail
+            raise
+
+
+class _Stopped(Exception):
+    """The caller has gone: the transaction is to be rolled back."""
+
+
+def _until(stopped: threading.Event, steps: Steps[T]) -> Steps[T]:
+    """The same work, which ends with an error after the statement during which it was stopped."""
+    try:
+        statement = next(steps)
+        while True:
+            rows = yield statement
+            if stopped.is_set():
+                raise _Stopped
+            statement = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class _Instead(Awaited[list[Message]]):

@@ -138,15 +138,9 @@ def fill(prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
 
 
 def draft(
-    id: UUID,
-    topic: str,
-    payload: object,
-    options: MessageOptions,
-    routes: Sequence[Route],
-    *,
-    max_payload_bytes: int,
-    no_route: Literal["error", "dead_letter"] = "error",
-) -> Draft:
+    id: UUID, topic: str, payload: object, options: MessageOptions, routes: Sequence[Route], *,
+    max_payload_bytes: int, no_route: Literal["error", "dead_letter"] = "error",
+) -> Draft:  # fmt: skip
     """A checked draft with its deliveries, or InvalidMessage."""
     prepared = prepare(topic, options, routes, max_payload_bytes=max_payload_bytes, no_route=no_route)
     return fill(prepared, id, payload)
@@ -177,8 +171,10 @@ def encode(payload: object) -> str:
     """`payload` as JSON text, exactly as it will be stored; refuses what does not survive the way."""
     if isinstance(payload, Encoded):
         return payload.text
+    if (flat := _flat_json(payload)) is not None:
+        return flat
     try:
-        text = _flat_json(payload) or _ENCODER.encode(payload)
+        text = _ENCODER.encode(payload)
     except RecursionError:
         raise _too_deep() from None
     except InvalidMessage:
@@ -252,9 +248,10 @@ def _flat_json(payload: object) -> str | None:
         if type(name) is not str or type(value) not in _SCALARS:
             return None
     try:
-        return msgspec.json.encode(payload).decode()
-    except (ValueError, OverflowError):  # half a surrogate pair, or a larger number: the error is the encoder's below
+        text = msgspec.json.encode(payload).decode()
+    except (ValueError, OverflowError):  # half a surrogate pair, or a larger number: the error is the encoder's
         return None
+    return None if "\\u0000" in text else text  # a NUL character is refused by `check_json`
 
 
 def _depth(text: str) -> int:

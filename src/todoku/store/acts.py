@@ -28,6 +28,9 @@ from todoku.store.publish import publish
 MISSING: Final = "not found, or being changed by somebody else"
 """Why an act passes over deliveries that are named: they have no row, perhaps because they succeeded, or are locked."""
 
+UNDONE: Final = "its steps are undone, or were"
+"""Why a run of a workflow is not replayed: it would go on with results that hold no more (R5)."""
+
 
 class Acted(msgspec.Struct, frozen=True):
     """The deliveries that an act changed, and why others were passed over."""
@@ -57,8 +60,11 @@ class ActStore:
     def replay(
         self, which: Filter, signed: Signed, *, limit: int = 1000, after: int = 0, dry_run: bool = False
     ) -> Acted:
-        """Makes dead letters pending again, with attempts from 0 and `replay_count + 1` (I9)."""
-        act = _Act("replay", ("aborted",), _replay)
+        """Makes dead letters pending again, with attempts from 0 and `replay_count + 1` (I9).
+
+        A run of a workflow whose undo has begun is passed over (R5).
+        """
+        act = _Act("replay", ("aborted",), replay, refused=_undoing)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
     def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed, *, change: str | None = None) -> list[UUID]:
@@ -102,7 +108,7 @@ class ActStore:
         """Aborts waiting deliveries with CANCELLED. Running ones are asked to stop: their worker settles them."""
 
         def change(tx: Tx, rows: list[Picked]) -> list[int]:
-            return _cancel(tx, rows, signed.why, endings=self._endings)
+            return cancel(tx, rows, signed.why, endings=self._endings)
 
         act = _Act("cancel", ("pending", "failed", "sending"), change)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
@@ -207,15 +213,19 @@ class Picked(msgspec.Struct, frozen=True):
 
 
 class _Act(msgspec.Struct, frozen=True):
-    """An act: its name in the audit, the states it applies to, how it changes rows, the name of its failpoints."""
+    """An act: its name in the audit, the states it applies to, how it changes rows, the name of its failpoints.
+
+    `refused` returns why it passes over rows in those states, by their ids.
+    """
 
     name: str
     allowed: tuple[str, ...]
     change: Callable[[Tx, list[Picked]], list[int]]
     operation: str | None = None
+    refused: Callable[[Tx, list[Picked]], dict[int, str]] = lambda _tx, _rows: {}
 
 
-def _pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) -> list[Picked]:
+def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) -> list[Picked]:
     """Locks the matching rows. Unless ids or a status are given, only rows the act applies to count for the limit."""
     among = list(allowed) if which.ids is None and which.status is None else None
     return [Picked(*row) for row in tx.rows("pick", **parameters(which), among=among, after=after, most=limit)]
@@ -223,13 +233,16 @@ def _pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int)
 
 def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:
     """Changes the matching rows that the act applies to, audits it, and says why others were passed over."""
-    matched = _pick(tx, which, act.allowed, limit, after)
+    matched = pick(tx, which, act.allowed, limit, after)
     last = matched[-1].id if matched else None
     able = [row for row in matched if row.status in act.allowed]
     skipped = Counter(f"is {row.status}" for row in matched if row.status not in act.allowed)
     missing = len({id for id in which.ids or () if id > after}) - len(matched)
     if missing > 0 and len(matched) < limit:
         skipped[MISSING] = missing
+    refused = act.refused(tx, able) if able else {}
+    able = [row for row in able if row.id not in refused]
+    skipped.update(refused.values())
     if dry_run or not able:
         return Acted(len(matched), tuple(row.id for row in able), dict(skipped), last)
     changed = act.change(tx, able)
@@ -241,8 +254,15 @@ def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, af
     return Acted(len(matched), tuple(changed), dict(skipped), last)
 
 
-def _replay(tx: Tx, rows: list[Picked]) -> list[int]:
-    """Dead letters of a lane go through the lane again, so they never run beside a follower."""
+def _undoing(tx: Tx, rows: list[Picked]) -> dict[int, str]:
+    return {id: UNDONE for (id,) in tx.rows("undoing", ids=[row.id for row in rows])}
+
+
+def replay(tx: Tx, rows: list[Picked]) -> list[int]:
+    """Makes dead letters that are locked pending again. Returns those that changed.
+
+    Dead letters of a lane go through the lane again, so they never run beside a follower.
+    """
     locks = {str(row.lane): str(destination_lock(row.destination)) for row in rows if row.lane is not None}
     locked = {row[0] for row in tx.rows("try_lock_lanes", locks=locks)} if locks else set()
     free = [row for row in rows if row.lane is None or row.lane in locked]
@@ -262,7 +282,7 @@ def _replay(tx: Tx, rows: list[Picked]) -> list[int]:
     return changed
 
 
-def _cancel(tx: Tx, rows: list[Picked], why: str, *, endings: Endings) -> list[int]:
+def cancel(tx: Tx, rows: list[Picked], why: str, *, endings: Endings) -> list[int]:
     """Aborts waiting rows, and asks the workers of running ones to stop."""
     changed = dict(tx.rows("cancel", ids=[row.id for row in rows], why=why))
     _refresh_lanes(tx, rows, unpark=False)

@@ -79,7 +79,7 @@ class ClaimStore:
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
         """Where work waits for these destinations (None: all), due or not. Cost: the number of places, not rows."""
-        return self._database.read(lambda tx: self._timed(lambda: read_waiting(tx, destinations)))
+        return self._database.read_alone(lambda tx: self._timed(lambda: read_waiting(tx, destinations)))
 
     # --------------------------------------------------------------------------------------------- take
 
@@ -158,8 +158,10 @@ class ClaimStore:
         def work(tx: Tx) -> list[Any]:
             return claim_by_place(tx, places, counted, limit, partial(timed, tx))
 
+        # A plain claim is one statement. What is counted, and what lanes and gates take, is several.
+        write = self._database.write_alone if operation == "claim" and not counted else self._database.write
         try:
-            rows = self._database.write(operation, work)
+            rows = write(operation, work)
         except DatabaseBusy:  # another connection holds the lock of a limit: claim the places without one
             free = [place for place in places if not counted.has(place.queue, place.destination)]
             if not free or len(free) == len(places):
@@ -278,9 +280,12 @@ class ClaimStore:
 
 def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
     """As `ClaimStore.waiting`, in an open transaction: walks over the set of places, never over rows."""
+    found: dict[str, list[tuple[str, str, float]]] = {"group": [], "suspect": [], "lane": [], "gate": []}
+    for kind, *place in tx.rows("waiting_work", destinations=destinations):
+        found[kind].append(tuple(place))
     return Waiting(
-        tuple(tx.rows("waiting", destinations=destinations)),
-        tuple(tx.rows("waiting_suspects", destinations=destinations)),
-        tuple(tx.rows("waiting_lanes", destinations=destinations)),
-        gates.read_waiting(tx, destinations),
+        tuple((queue, name, int(priority)) for queue, name, priority in found["group"]),
+        tuple((queue, name) for queue, name, _ in found["suspect"]),
+        tuple((queue, name) for queue, name, _ in found["lane"]),
+        gates.soonest(found["gate"]),
     )

@@ -135,11 +135,14 @@ class Database(Protocol):
         DatabaseBusy: a lock was not available, nothing was changed. DatabaseUnavailable: unknown.
         """
 
-    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
-        """Runs one statement in a transaction of its own, in one round trip if it can, and returns its rows.
+    def write_alone(self, operation: str, work: Callable[[Tx], T]) -> T:
+        """As `write`, for work that runs one statement and does nothing else: in one round trip if it can.
 
-        Otherwise as `write`.
+        `work` is called once more, in a transaction of the usual kind, if its statement could not be sent so.
         """
+
+    def read_alone(self, work: Callable[[Tx], T]) -> T:
+        """As `read`, for work that runs one statement: as `write_alone`."""
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
         """Runs `work` in a transaction that only reads.

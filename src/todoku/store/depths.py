@@ -13,7 +13,7 @@ import msgspec
 from todoku.store.columns import moment
 from todoku.store.database import Database, Tx
 
-_COUNTED: Final = 40_000
+_COUNTED: Final = 10_000
 """Rows counted in all places together; each place has its share, and at least `_LEAST`."""
 _LEAST: Final = 100
 

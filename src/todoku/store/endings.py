@@ -26,7 +26,8 @@ from todoku.core.status import Status
 from todoku.store import batches, ended_delivery, undos
 from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
-from todoku.store.ended_delivery import EndedDelivery
+from todoku.store.ended_delivery import CANCELLED, EndedDelivery
+from todoku.store.http_runs import fail_invoker, read_initial_body
 from todoku.store.publish import Publishing, publish
 from todoku.store.waiters import Waiters
 
@@ -49,12 +50,25 @@ def _follow_requests(tx: Tx, ended: Sequence[EndedDelivery]) -> list[Draft]:
         if tx.rows("set_endpoint", url=url, group=group, state="disabled", reason=GONE):
             why = "the receiver answered 410 Gone"
             tx.rows("audit", by="todoku", why=why, action="disable", targets=[f"endpoint:{url}"])
+    for id in sorted(_failed_runs(requests)):  # sorted locks (H11)
+        fail_invoker(tx, id)
     wanted = [
         (each, request)
         for each, request in requests
         if callback_of(request, succeeded=each.status is Status.SUCCEEDED) is not None
+        and not (request.run is not None and each.reason == CANCELLED[0])  # a cancelled run has not failed
     ]
     return list(_callbacks(tx, wanted)) if wanted else []
+
+
+def _failed_runs(requests: Sequence[tuple[EndedDelivery, HttpRequest]]) -> set[str]:
+    """The workflow runs of which a call has failed for good."""
+    return {
+        request.run.id
+        for each, request in requests
+        if request.run is not None and request.run.part == "step"
+        if each.status is Status.ABORTED and each.reason != CANCELLED[0]
+    }
 
 
 def _requests(ended: Iterator[EndedDelivery]) -> Iterator[tuple[EndedDelivery, HttpRequest]]:
@@ -77,10 +91,13 @@ def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> I
         to = callback_of(request, succeeded=succeeded)
         if to is None:
             continue
+        body = None if kind_of(content_type) is not None else (raw if payload is None else payload.encode()) or b""
+        if request.run is not None and request.run.part == "step":
+            body = read_initial_body(tx, request.run.id)
         ended = EndedRequest(
             message_id=each.message_id, delivery_id=each.delivery_id, replay_count=each.replay_count, request=request,
             succeeded=succeeded, attempts=each.attempts, created_at=created_at,
-            body=None if kind_of(content_type) is not None else (raw if payload is None else payload.encode()) or b"",
+            body=body,
             response=each.response or (None if succeeded else read_response(answered)),
         )  # fmt: skip
         yield callback_draft(uuid7(time.time_ns() // 1_000_000, os.urandom(10)), ended, to, trace_of(each.headers))

@@ -34,13 +34,14 @@ OPERATIONS: Final = frozenset(
     | {"publish_by_hand", "record"}
     | {"repeat", "set_on_abort", "announce", "expire", "follow", "prune", "count", "migrate", "rewrap", "shred", "copy"}
     | {"fire", "fail_schedule", "declare_schedules", "put_schedule", "pause_schedule", "remove_schedule"}
+    | {"http_run"}
     | {"run_schedule", "put_queue", "put_group", "secrets", "api_key", "api_key_used", "take_alerts", "told_alert"}
     | {"record_audit", "user", "session", "request_drain", "request_stacks", "answer_stacks", "clear_stacks"}
     | {"declare_projection", "admit_projection", "acknowledge_projection", "reject_projection", "stop_projection"}
     | {"set_projection", "begin_rebuild", "advance_rebuild", "switch_projection", "drop_projection"}
     | {"declare_capture", "take_capture", "release_capture", "begin_capture", "set_capture", "store_capture"}
     | {"stage_capture", "measure_capture", "restart_capture", "drop_capture"}
-    | {"step", "heed"}
+    | {"step", "heed", "rewind", "signal", "undo"}
 )
 NAMES: Final = frozenset(f"{name}.{side}_commit" for name in OPERATIONS for side in ("before", "after"))
 

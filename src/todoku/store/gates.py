@@ -25,12 +25,12 @@ NOTHING: Final = [0]
 """An empty array has no type in PostgreSQL; gate 0 stands for none: a real gate has this hash once in 2^64."""
 
 
-def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> tuple[tuple[str, str, float], ...]:
+def soonest(gates: Iterable[tuple[str, str, float]]) -> tuple[tuple[str, str, float], ...]:
     """Places where a gate may let a delivery start, each once, with the seconds until its first gate is due."""
-    soonest: dict[tuple[str, str], float] = {}
-    for queue, destination, seconds in tx.rows("waiting_gates", destinations=destinations):
-        soonest[queue, destination] = min(soonest.get((queue, destination), seconds), seconds)
-    return tuple((*place, float(seconds)) for place, seconds in sorted(soonest.items()))
+    first: dict[tuple[str, str], float] = {}
+    for queue, destination, seconds in gates:
+        first[queue, destination] = min(first.get((queue, destination), seconds), seconds)
+    return tuple((*place, float(seconds)) for place, seconds in sorted(first.items()))
 
 
 def claim(tx: Tx, worker: UUID, places: Sequence[Gated], gates: int, limit: int) -> list[Any]:

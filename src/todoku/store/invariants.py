@@ -26,7 +26,8 @@ def find_broken(
     names = (
         "acknowledged", "message", "one_state", "finished_once", "reserved", "owner", "orphan", "lane_owner",
         "epoch", "attempts", "token", "ledger", "replays", "lane", "parked", "lane_time", "gate", "gate_running",
-        "gate_time", "batch", "batch_due", "tried", "endpoint", "clock",
+        "gate_time", "batch", "batch_due", "tried", "endpoint", "clock", "step", "signal", "woken",
+        "undone",
     )  # fmt: skip
     for number, name in enumerate(names, start=1):
         if rows := tx.rows(f"verify_{name}", **values):

@@ -117,7 +117,7 @@ class LeaseStore:
 
     def set_state(self, worker: UUID, state: WorkerState) -> None:
         """Writes what a worker does, without renewing its lease. Publishers notify while a worker is "idle"."""
-        self._database.write("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
+        self._database.write_alone("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
 
     def owned(self, worker: UUID) -> list[Held]:
         """The deliveries that a worker owns according to the database, and whether each was asked to stop."""

@@ -67,9 +67,9 @@ def publish(
     created = EPOCH
     if fresh:
         yield from store_data_keys(to, fresh)
-        yield from _record_gate_calls(to, fresh)
+        yield from record_gate_calls(to, fresh)
         created = yield from (_insert_postgres if to.dialect == "postgresql" else _insert_sqlite)(to, fresh)
-        yield from _insert_labels(to, [draft.id for draft in fresh if draft.labels is not None])
+        yield from insert_labels(to, [draft.id for draft in fresh if draft.labels is not None])
     reopened = [draft for draft in drafts if not _is_fresh(draft, earlier) and _key(draft).reopen]
     if reopened:
         yield from _reopen(to, [earlier[_ledger_key(draft)].message_id for draft in reopened])
@@ -232,7 +232,7 @@ def _lane_rows(drafts: Sequence[Draft]) -> list[dict[str, Value]]:
     return [{"lane": lane, "queue": leg.queue, "destination": leg.destination} for lane, leg in sorted(legs.items())]
 
 
-def _record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
+def record_gate_calls(to: Publishing, drafts: Sequence[Draft]) -> Steps[None]:
     """Records at which gates deliveries wait. Rows are only appended: publishers of one key never block each other."""
     rows: dict[int, dict[str, Value]] = {
         leg.gate: {"gate": leg.gate, "queue": leg.queue, "destination": leg.destination, "key": draft.key}
@@ -279,7 +279,7 @@ def _is_one_statement(draft: Draft) -> bool:
     )
 
 
-def _insert_labels(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
+def insert_labels(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:
     """Makes labels findable. Messages without labels cost no statement."""
     if message_ids and to.dialect == "postgresql":
         yield to.one("publish_labels", ids="{" + ",".join(map(str, message_ids)) + "}")

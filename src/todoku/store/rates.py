@@ -20,7 +20,8 @@ _COUNTED: Final = 30_000
 """Up to this number the successes of a span are counted one by one; more are sampled."""
 
 _PICKED: Final = 15_000
-"""About so many of them are in a sample."""
+_PICKED_EACH: Final = 2_000
+"""About so many of them are in a sample: in the whole span, and at most in each stretch."""
 
 _SAMPLED: Final = 100_000
 """At most about so many rows are read for a sample: it is drawn from whole days, also for an hour."""
@@ -80,7 +81,7 @@ class RateStore:
     def flows(self, *, since: datetime, until: datetime, width: int, rate: float = 0.0) -> Flows:
         """What happened in each `width` seconds from `since` to `until`, both on its multiples. Cost: bounded.
 
-        `rate`: at least so many a second succeeded, if the caller knows; a burst is sampled then, and not counted.
+        `rate`: so many a second may have succeeded, if the caller knows; a burst is sampled then, and not counted.
         """
         starts = range(int(since.timestamp()), int(until.timestamp()), width)
         # The blocks of a span are found by a BRIN index, which is read by a bitmap.
@@ -118,12 +119,13 @@ def _succeeded(
     tx: Tx, since: datetime, until: datetime, width: int, starts: Sequence[int], rate: float
 ) -> tuple[tuple[PlaceFlow, ...], bool]:
     ((of_days, even),) = tx.rows("ended_size", since=since, until=until)
-    about = max(even, rate * (until - since).total_seconds())
+    about = max(even, min(of_days, rate * (until - since).total_seconds()))
     exact = about <= _COUNTED
     if exact:
         found = tx.rows("ended", since=since, until=until, width=width)
     else:
-        step = max(1, round(about / _PICKED), round(of_days / _SAMPLED))
+        picked = min(_PICKED, _PICKED_EACH * len(starts))
+        step = max(1, round(about / picked), round(of_days / _SAMPLED))
         found = tx.rows("ended_sampled", since=since, until=until, width=width, step=step)
     numbers: dict[tuple[str, str], dict[int, int]] = {}
     for at, queue, destination, number in found:

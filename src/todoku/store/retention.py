@@ -32,6 +32,7 @@ class Pruned(msgspec.Struct, frozen=True):
     queues: int = 0
     cancelled: int = 0
     sessions: int = 0
+    http_runs: int = 0
 
 
 class Retention:
@@ -90,6 +91,7 @@ class Retention:
             batches=_prune_in_rounds(database, "prune_batches", limit, ttl=history_ttl),
             secrets=_prune_in_rounds(database, "prune_secrets", limit),
             sessions=_prune_in_rounds(database, "prune_sessions", limit),
+            http_runs=_prune_in_rounds(database, "prune_http_runs", limit, ttl=history_ttl),
             queues=_prune_in_rounds(database, "prune_queues", limit, ttl=_QUEUE_TTL),
             history=database.write("prune", lambda tx: int(tx.rows("prune_history", ttl=history_ttl)[0][0])),
             stray=database.read(lambda tx: int(tx.rows("stray_history")[0][0])),

@@ -53,14 +53,11 @@ class RunStore:
 
     def steps(self, message_seq: int) -> list[StepRow]:
         """The steps of a run, in the order in which they were begun."""
-        return self._database.read(lambda tx: read_steps(tx, message_seq))
+        return self._database.read_alone(lambda tx: read_steps(tx, message_seq))
 
     def standing(self, message_id: UUID) -> StandingRun | None:
         """Where a run stands. None: there is no such message."""
-        rows = self._database.read(lambda tx: tx.rows("run_of", message_id=str(message_id)))
-        for delivery, status, reason, epoch, message_seq, undoing in rows:
-            return StandingRun(delivery, status, reason, epoch, message_seq, bool(undoing))
-        return None
+        return self._database.read(lambda tx: read_standing(tx, message_id))
 
     # ------------------------------------------------------------------------------------------- as its worker
 
@@ -69,7 +66,7 @@ class RunStore:
 
         Repeating it after a lost reply is harmless: a stored result is not overwritten.
         """
-        return self._database.write("step", lambda tx: _store(tx, steps))
+        return self._database.write_alone("step", lambda tx: _store(tx, steps))
 
     def take_signal(self, claim: Claimed, name: str, taken: Callable[[str], StepRow], wait: StepRow) -> StepRow:
         """Delivers the oldest signal of this name to the wait, once, or writes that the run waits for one.
@@ -115,7 +112,7 @@ class RunStore:
         Calls of runs in flight stay until those have parked or ended.
         """
         database = self._database
-        if not database.read(lambda tx: tx.rows("has_run_calls"))[0][0]:
+        if not database.read_alone(lambda tx: tx.rows("has_run_calls"))[0][0]:
             return 0
 
         def work(tx: Tx) -> int:
@@ -145,6 +142,13 @@ def _commit(opened: HandlerTransaction, claim: Claimed, row: StepRow) -> StepRow
 def read_steps(tx: Tx, message_seq: int) -> list[StepRow]:
     """As `RunStore.steps`, in an open transaction."""
     return [StepRow(*row) for row in tx.rows("steps", message_seq=message_seq)]
+
+
+def read_standing(tx: Tx, message_id: UUID) -> StandingRun | None:
+    """As `RunStore.standing`, in an open transaction."""
+    for delivery, status, reason, epoch, message_seq, undoing in tx.rows("run_of", message_id=str(message_id)):
+        return StandingRun(delivery, status, reason, epoch, message_seq, bool(undoing))
+    return None
 
 
 def _store(tx: Tx, steps: Sequence[tuple[Claimed, StepRow]]) -> set[int]:

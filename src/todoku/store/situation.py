@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from todoku.core.flow import StepKind
 from todoku.store.columns import uuid_or_none
 from todoku.store.database import Tx
 from todoku.store.deliveries import Delivery, Filter, find
@@ -40,6 +41,17 @@ class GateRow(msgspec.Struct, frozen=True):
     paced_until: float | None
 
 
+class RunWait(msgspec.Struct, frozen=True):
+    """What a parked run waits for: an open step, until when, and of children how many of how many have not ended."""
+
+    name: str
+    kind: StepKind
+    awaits: str | None
+    until: float | None
+    open: int | None
+    total: int | None
+
+
 class Situation(msgspec.Struct, frozen=True):
     """Everything that decides when a delivery runs, as of one moment. Times are unix seconds of the database."""
 
@@ -54,6 +66,8 @@ class Situation(msgspec.Struct, frozen=True):
     queue_in_flight: int
     destination_in_flight: int
     gate: GateRow | None = None
+    waits: tuple[RunWait, ...] = ()
+    """Of a run of a workflow that does not run: what it waits for."""
 
 
 def read_situation(tx: Tx, delivery_id: int) -> Situation | None:
@@ -75,6 +89,7 @@ def read_situation(tx: Tx, delivery_id: int) -> Situation | None:
         queue_in_flight=in_queue,
         destination_in_flight=in_destination,
         gate=None if gate is None else next((GateRow(*row) for row in tx.rows("gate", gate=gate)), None),
+        waits=tuple(_waits(tx, [delivery_id])[delivery_id]),
     )
 
 
@@ -87,6 +102,7 @@ def read_situations(tx: Tx, deliveries: Sequence[Delivery]) -> dict[int, Situati
     lanes = _lanes(tx, sorted({each.lane for each in deliveries if each.lane is not None}))
     facts = {id: rest for id, *rest in tx.rows("situations", ids=[each.id for each in deliveries])}
     gates = _gates(tx, sorted({gate for _, _, gate in facts.values() if gate is not None}))
+    waits = _waits(tx, list(facts))
     now, limits, known, workers = float(tx.rows("clock")[0][0]), read_limits(tx), read_known(tx), read_workers(tx)
     queues, destinations = Counter[str](), Counter[str]()
     for queue, destination, number in tx.rows("in_flight"):
@@ -105,10 +121,18 @@ def read_situations(tx: Tx, deliveries: Sequence[Delivery]) -> dict[int, Situati
             queue_in_flight=queues[each.queue],
             destination_in_flight=destinations[each.destination],
             gate=gates.get(facts[each.id][2]),
+            waits=tuple(waits[each.id]),
         )
         for each in deliveries
         if each.id in facts
     }
+
+
+def _waits(tx: Tx, ids: list[int]) -> defaultdict[int, list[RunWait]]:
+    found = defaultdict[int, list[RunWait]](list)
+    for id, *row in tx.rows("run_waits", ids=ids):
+        found[id].append(RunWait(*row))
+    return found
 
 
 def _gates(tx: Tx, gates: list[int]) -> dict[int | None, GateRow]:

@@ -31,6 +31,9 @@ class Statement(msgspec.Struct, frozen=True):
     values: Mapping[str, Value] | Sequence[Mapping[str, Value]]
     alone: bool = False
     """Whether it is all that its transaction does, if that is not a caller's: it may be sent with the commit."""
+    ahead: bool = False
+    """Whether the work goes on before the database has answered. Its rows are added to the list that the work receives,
+    and all are there when the next statement that is not ahead has returned."""
 
 
 Steps = Generator[Statement, list[Row], T]

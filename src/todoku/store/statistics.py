@@ -27,7 +27,8 @@ LAG_COUNTED: Final = 10_000
 
 _PIECES: Final = 256
 _SHARE: Final = 100
-"""One hundredth of each of about 256 pieces of the id range is read."""
+_WIDEST: Final = 40
+"""One hundredth of each of about 256 pieces of the id range is read, and at most so many ids of each."""
 
 _DEAD_COUNTED: Final = 1_000_000
 _DEAD_GROUPS: Final = 500
@@ -210,14 +211,13 @@ def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
 
 
 def _estimate(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
-    ((_, first, last),) = tx.rows("size", most=1)
-    ((due, dead),) = tx.rows("lag_sample", windows=_windows(tx, first, last, draw))
+    ((due, dead),) = tx.rows("lag_sample", windows=_windows(tx, draw))
     return round(due or 0), round(dead or 0)
 
 
 def count_now(tx: Tx, draw: Callable[[], float]) -> Counts:
     """Counts exactly if there are few rows, else from windows of the id range. `draw` gives chance in [0, 1)."""
-    ((some, first, last),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
+    ((some,),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
     succeeded, of_hooks, exact = _count_succeeded(tx)
     if some <= COUNTED_EXACTLY:
         rows = tx.rows("count_deliveries", most=COUNTED_EXACTLY)
@@ -225,7 +225,7 @@ def count_now(tx: Tx, draw: Callable[[], float]) -> Counts:
     # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
     dead = _counts([("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)])
     few = sum(count.number for count in dead) <= COUNTED_EXACTLY
-    sampled = _counts(tx.rows("count_sample", windows=_windows(tx, first, last, draw)))
+    sampled = _counts(tx.rows("count_sample", windows=_windows(tx, draw)))
     shown = [count for count in sampled if count.status != "aborted" or not few]
     return Counts((*(dead if few else ()), *shown), succeeded, exact=False, succeeded_hooks=of_hooks)
 
@@ -250,11 +250,12 @@ def _count_succeeded(tx: Tx) -> tuple[int, int, bool]:
     return int(all) - of_hooks, of_hooks, all <= COUNTED_EXACTLY
 
 
-def _windows(tx: Tx, first: int | None, last: int | None, draw: Callable[[], float]) -> list[dict[str, float]]:
-    """Windows by which the id range is sampled: a hundredth of it, with the weight of a row in each.
+def _windows(tx: Tx, draw: Callable[[], float]) -> list[dict[str, float]]:
+    """Windows by which the id range is sampled, with the weight of a row in each.
 
     None where the database samples blocks by itself (PostgreSQL).
     """
+    ((first, last),) = tx.rows("id_range")
     if first is None or last is None:
         return []
     return [_window(low, high, draw()) for low, high in _pieces(tx, first, last)]
@@ -276,9 +277,9 @@ def _pieces(tx: Tx, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _window(low: int, high: int, chance: float) -> dict[str, float]:
-    """A hundredth of a piece, somewhere in it, and how many times it goes into the piece."""
+    """A small part of a piece, somewhere in it, and how many times it goes into the piece."""
     size = high - low + 1
-    width = max(1, size // _SHARE)
+    width = max(1, min(_WIDEST, size // _SHARE))
     return {"start": low + int(chance * (size - width + 1)), "width": width, "weight": size / width}
 
 

@@ -24,6 +24,7 @@ from todoku.store.deliveries import DeliveryStore
 from todoku.store.depths import DepthStore
 from todoku.store.destinations import DestinationStore
 from todoku.store.endings import Endings, read_hooks
+from todoku.store.http_runs import HttpRunStore
 from todoku.store.invariants import find_broken
 from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
@@ -34,6 +35,7 @@ from todoku.store.queues import QueueStore
 from todoku.store.rates import RateStore
 from todoku.store.request_events import RequestEventStore
 from todoku.store.retention import Retention
+from todoku.store.run_acts import RunActs
 from todoku.store.runs import RunStore
 from todoku.store.samples import SampleStore
 from todoku.store.schedules import ScheduleStore
@@ -88,6 +90,11 @@ class Store:
     def runs(self) -> RunStore:
         """Runs of workflows, as workers run them."""
         return RunStore(self.database, self._endings)
+
+    @cached_property
+    def run_acts(self) -> RunActs:
+        """What an operator may do to runs of workflows."""
+        return RunActs(self.database, self._endings)
 
     @cached_property
     def retention(self) -> Retention:
@@ -158,6 +165,11 @@ class Store:
     def url_groups(self) -> UrlGroupStore:
         """URL groups and their endpoints."""
         return UrlGroupStore(self.database)
+
+    @cached_property
+    def http_runs(self) -> HttpRunStore:
+        """Workflow runs over HTTP."""
+        return HttpRunStore(self.database, notify=self._notify)
 
     @cached_property
     def projections(self) -> ProjectionStore:
@@ -236,7 +248,7 @@ class Store:
             first = next(steps)
             if not first.alone:
                 return self.database.write("publish", lambda tx: run_steps(tx, steps, first))
-            steps.send(self.database.write_alone("publish", first))
+            steps.send(self.database.write_alone("publish", lambda tx: tx.statement(first)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         raise StoreError("a statement followed one that was said to be alone", hint="this is a bug: please report it")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from todoku.core.flow import RUN, UNDO_TOPIC, undone_by_itself
+from todoku.core.flow import RUN, UNDO_TOPIC, StepRow, undone_by_itself
 from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Leg
 from todoku.core.status import Status
@@ -32,6 +32,13 @@ class GivenUp(msgspec.Struct, frozen=True):
 def undo_destination(workflow: str) -> str:
     """Returns the destination that undoes the runs of a workflow. Its workers serve it."""
     return f"{workflow}.undo"
+
+
+def is_undoable(row: StepRow) -> bool:
+    """Whether the undo of its run has something to do about a step: as the query `undoable`."""
+    if row.kind == "children":
+        return row.state == "open"
+    return row.kind == "step" and row.undo is not None and row.state in ("open", "done", "failed", "fatal")
 
 
 def begin(tx: Tx, to: Publishing, ended: Sequence[EndedDelivery]) -> None:

@@ -22,9 +22,10 @@ from todoku.api.request_context import RequestContext
 from todoku.api.request_frame import handle_error, request_id
 from todoku.core.control_characters import encode_json
 from todoku.web.language import LANGUAGES, choose_language
+from todoku.web.live_pages import LivePage, LivePages, live_page, live_response
 from todoku.web.rendering import Rendering
 from todoku.web.view import PageAnswer, Redirect, View, own_path
-from todoku.web.viewer import Entrance, Viewer, check_csrf
+from todoku.web.viewer import NO_VIEWER, Entrance, Viewer, check_csrf
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -49,19 +50,22 @@ class WebPage(msgspec.Struct, frozen=True, kw_only=True):
     access: Access
     name: str
     run: Run
+    for_all: bool = False
+    """The live regions are the same for every viewer who may open the page: a live fetch has no viewer."""
 
 
-def page(method: str, path: str, *, access: Access) -> Callable[[Run], WebPage]:
+def page(method: str, path: str, *, access: Access, for_all: bool = False) -> Callable[[Run], WebPage]:
     """Declares a function as a page (GET) or as an act (POST), with the scope that it needs."""
 
     def declare(run: Run) -> WebPage:
-        return WebPage(method=method, path=path, access=access, name=run.__name__, run=run)
+        return WebPage(method=method, path=path, access=access, name=run.__name__, run=run, for_all=for_all)
 
     return declare
 
 
 def page_route(declared: WebPage, context: RequestContext, entrance: Entrance, rendering: Rendering) -> GuardedRoute:
     """Returns the route of a page. The entrance admits the viewer; a POST must come from a form of the dashboard."""
+    live_pages = LivePages()
 
     async def endpoint(request: Request) -> Response:
         viewer = None
@@ -72,6 +76,10 @@ def page_route(declared: WebPage, context: RequestContext, entrance: Entrance, r
             viewer = admitted
             if (code := request.query_params.get("lang")) in LANGUAGES and declared.method == "GET":
                 return with_language(request, str(code))
+            if declared.for_all and is_live(request) and not wants_json(request):
+                view = await _view(declared, request, context, NO_VIEWER)
+                shared = await _for_all(declared, view, route_path(request), rendering, live_pages)
+                return live_response(shared, request, PAGE_HEADERS)
             answered = await _serve(declared, await _view(declared, request, context, viewer), request, rendering)
         except Exception as error:
             if wants_json(request):
@@ -114,20 +122,39 @@ async def read_form(request: Request) -> dict[str, list[str]]:
 
 
 async def _serve(declared: WebPage, view: View, request: Request, rendering: Rendering) -> Response:
-    answer = await asyncio.to_thread(declared.run, view)
+    flash = unquote(request.cookies.get(FLASH_COOKIE, ""))[:_LONGEST_FLASH]
+    as_json = wants_json(request)
+
+    def run() -> tuple[PageAnswer | Redirect, str]:
+        answer = declared.run(view)
+        if isinstance(answer, Redirect) or as_json:
+            return answer, ""
+        return answer, rendering.page(answer, view, route_path(request), flash)
+
+    answer, text = await asyncio.to_thread(run)
     if isinstance(answer, Redirect):
         return _redirect(view.prefix + answer.path, answer.flash)
-    if wants_json(request):
+    if as_json:
         return Response(encode_json(answer.value), answer.status, NO_STORE, "application/json")
-    if is_live(request) and answer.for_all:
-        text = await asyncio.to_thread(rendering.live_page, answer, view, route_path(request))
-        return Response(text, answer.status, PAGE_HEADERS, "text/html")
-    flash = unquote(request.cookies.get(FLASH_COOKIE, ""))[:_LONGEST_FLASH]
-    text = await asyncio.to_thread(rendering.page, answer, view, route_path(request), flash)
+    if is_live(request):
+        return live_response(live_page(text, answer.status), request, PAGE_HEADERS)
     response = Response(text, answer.status, PAGE_HEADERS, "text/html")
-    if flash and not is_live(request):
+    if flash:
         response.delete_cookie(FLASH_COOKIE)
     return response
+
+
+async def _for_all(declared: WebPage, view: View, path: str, rendering: Rendering, live_pages: LivePages) -> LivePage:
+    """Returns the page that all viewers of this language share. Its view has no viewer, so nothing of one is in it."""
+
+    def render() -> LivePage:
+        answer = declared.run(view)
+        if isinstance(answer, Redirect):
+            raise TypeError(f"{declared.path} is the same for all viewers, so it sends none of them elsewhere")
+        return live_page(rendering.page(answer, view, path), answer.status)
+
+    name = (view.language, view.prefix, path, *view.query.items())
+    return await live_pages.get(name, view.context.numbers.forgotten, render)
 
 
 def is_live(request: Request) -> bool:

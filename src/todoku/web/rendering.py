@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from cachetools import LRUCache
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context, select_autoescape
 from jinja2.runtime import Context
 from markupsafe import Markup
@@ -24,12 +22,9 @@ from todoku.web import charts
 from todoku.web.assets import Assets
 from todoku.web.language import LANGUAGES, translate
 from todoku.web.view import PageAnswer, View
-from todoku.web.viewer import Viewer
+from todoku.web.viewer import NO_VIEWER, Viewer
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-_NO_VIEWER: Final = Viewer("", ())
-_LIVE_PAGES: Final = 64
-"""Documents of live fetches that are kept: pages, by language and prefix."""
 
 
 class NavigationItem(msgspec.Struct, frozen=True):
@@ -46,8 +41,6 @@ class Rendering:
 
     def __init__(self, assets: Assets, navigation: tuple[NavigationItem, ...], title: str = "") -> None:
         self._title, self._assets, self._navigation = title, assets, navigation
-        self._live: LRUCache[tuple[str, ...], tuple[Any, str]] = LRUCache(_LIVE_PAGES)
-        self._live_lock = threading.Lock()
         self._environment = environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=select_autoescape(default=True, default_for_string=True),
@@ -68,24 +61,11 @@ class Rendering:
         template = self._environment.get_template(answer.template)
         return template.render(around | answer.more, value=answer.value, view=view, flash=flash)
 
-    def live_page(self, answer: PageAnswer, view: View, path: str) -> str:
-        """Returns the document of a live fetch that is the same for all viewers: rendered once for a value.
-
-        It is rendered without a viewer, so that nothing of one viewer can reach another.
-        """
-        name = (view.language, view.prefix, path, *(f"{name}={value}" for name, value in view.query.items()))
-        with self._live_lock:
-            found = self._live.get(name)
-            if found is None or found[0] is not answer.value:
-                text = self.page(answer, msgspec.structs.replace(view, viewer=_NO_VIEWER), path)
-                found = self._live[name] = (answer.value, text)
-        return found[1]
-
     def error(
         self, error: ErrorResponse, viewer: Viewer | None, *, language: str, prefix: str, path: str, request_id: str
     ) -> str:
         """Returns the document that says why a page cannot be shown."""
-        around = self._around(language, prefix, path, viewer or _NO_VIEWER)
+        around = self._around(language, prefix, path, viewer or NO_VIEWER)
         return self._environment.get_template("error.html").render(around, error=error, request_id=request_id, flash="")
 
     def _around(self, language: str, prefix: str, path: str, viewer: Viewer) -> dict[str, Any]:

@@ -23,8 +23,6 @@ class PageAnswer(msgspec.Struct, frozen=True):
     value: Any
     more: dict[str, Any]
     status: int = 200
-    for_all: bool = False
-    """The live regions are the same for every viewer, so a live fetch of the same `value` renders them once."""
 
 
 class Redirect(msgspec.Struct, frozen=True):
@@ -47,9 +45,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     """The path below which the dashboard is mounted."""
 
-    def answer(self, template: str, value: Any, *, status: int = 200, for_all: bool = False, **more: Any) -> PageAnswer:
+    def answer(self, template: str, value: Any, *, status: int = 200, **more: Any) -> PageAnswer:
         """Returns the page: the template gets `value` and `more`."""
-        return PageAnswer(template, value, more, status, for_all)
+        return PageAnswer(template, value, more, status)
 
     def redirect(self, path: str, flash: str = "", **values: object) -> Redirect:
         """Returns a redirect to a path of the dashboard; `flash` is translated."""

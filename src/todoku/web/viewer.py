@@ -58,6 +58,10 @@ class Viewer(msgspec.Struct, frozen=True):
         return access == "open" or (allows(self.scopes, access) and not (self.read_only and access == "operate"))
 
 
+NO_VIEWER: Final = Viewer("", ())
+"""Stands for all viewers where a page is the same for each of them: it has no name, no scope and no token."""
+
+
 class Entrance(Protocol):
     """Decides who is admitted to a page."""
 

@@ -41,7 +41,8 @@ class BatchItem(msgspec.Struct, frozen=True):
 
     destination: str
     headers: dict[str, str] | None = None
-    body: str | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    """A string, or null. For a workflow run any JSON, which its SDK sends: it is forwarded as it came."""
     queue: str | None = None
 
 
@@ -90,13 +91,22 @@ class PublishEndpoints:
             post = self._post(
                 request, collect_fields((item.headers or {}).items()), address(item.destination), item.queue
             )
+            body = _body(bytes(item.body), of_run=post.run is not None)
         except InvalidMessage as error:
             raise InvalidMessage(f"message {number} of the batch: {error}") from None
-        return msgspec.structs.replace(post, body=(item.body or "").encode())
+        return msgspec.structs.replace(post, body=body)
 
     def _post(self, request: Request, given: dict[str, str], to: Address, queue: str | None) -> CheckedRequest:
         options = parse_options(given, now=datetime.now(UTC), caller_ip=caller_ip(request))
         return build_request(options, to, queue, {**trace_headers(request.headers), CORRELATION: request_id(request)})
+
+
+def _body(raw: bytes, *, of_run: bool) -> bytes:
+    if raw.startswith(b'"'):
+        return msgspec.json.decode(raw, type=str).encode()
+    if not of_run and raw != b"null":
+        raise InvalidMessage("the body is not a string", hint="send JSON as a string")
+    return b"" if raw == b"null" else raw
 
 
 def build_request(options: UpstashOptions, to: Address, queue: str | None, own: dict[str, str]) -> CheckedRequest:
@@ -113,6 +123,7 @@ def build_request(options: UpstashOptions, to: Address, queue: str | None, own: 
             trace=own,
         ),
         by_content=options.by_content,
+        run=options.run,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.store.deliveries import Delivery
 from todoku.store.limits import Restriction
-from todoku.store.situation import GateRow, LaneRow, Situation
+from todoku.store.situation import GateRow, LaneRow, RunWait, Situation
 
 _FORGOTTEN: Final = 150.0
 """Seconds after which a destination counts as not registered: a live worker announces its own every minute."""
@@ -103,11 +103,35 @@ def _times(situation: Situation) -> Iterator[Because]:
         template = "it expired {span} ago and will be a dead letter (EXPIRED)"
         yield _because("expired", template, span=_span(situation.now - situation.expires_at))
     if due > situation.now:
-        yield _later(row, _span(due - situation.now))
+        if situation.waits:
+            yield from (_waiting(situation, wait) for wait in situation.waits)
+        else:
+            yield _later(row, _span(due - situation.now))
     if row.lost:
         times = "once" if row.lost == 1 else "{number} times"
         rest = "it runs alone, when a worker holds no other delivery"
         yield _because("suspect", f"its worker died {times}: {rest}", number=row.lost)
+
+
+def _waiting(situation: Situation, wait: RunWait) -> Because:
+    """What a parked run of a workflow waits for."""
+    id, until = situation.delivery.id, wait.until
+    left = "" if until is None else _span(until - situation.now)
+    look = _sentence("todoku flow show {id}", id=id)
+    if wait.kind == "sleep":
+        template = "it is sleeping until {until}, for {span} more"
+        return _because("sleeping", template, look, until=_clock(until or 0.0), span=left)
+    if wait.kind == "wait":
+        parts = [_sentence("it is waiting for the signal {name}", name=wait.awaits)]
+        if until is not None:
+            parts.append(_sentence(" until {until}, for {span} more", until=_clock(until), span=left))
+        advice = _sentence("todoku flow signal {id} {name}", id=id, name=wait.awaits)
+        return _joined("waiting_for_signal", parts, advice)
+    if wait.kind == "children":
+        template, total = "it is waiting for children, {ended} of {total} have ended", wait.total or 0
+        return _because("waiting_for_children", template, look, ended=total - (wait.open or 0), total=total)
+    template = "it waits {span} before the next attempt of {step}"
+    return _because("step_back_off", template, look, span=left, step=wait.name)
 
 
 def _later(row: Delivery, span: str) -> Because:

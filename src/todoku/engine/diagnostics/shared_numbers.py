@@ -34,6 +34,9 @@ _WIDTHS: Final[dict[Per, tuple[int, int]]] = {"minute": (60, 60), "hour": (3600,
 _LATE: Final = 2
 """So many stretches before the present one are read again: a commit may come after its own time."""
 
+_REMEMBERED: Final = 300.0
+"""Seconds for which rates are remembered: so far back minutes are read again."""
+
 _SUCCESSES: Final = 1_000
 _FAILURES: Final = 1_000
 _HOUR: Final = 3_600.0
@@ -49,6 +52,13 @@ class Rates(msgspec.Struct, frozen=True):
     ended: float
 
 
+class _Succeeded(msgspec.Struct, frozen=True):
+    """A sample of what succeeded last, and how many a second succeeded when it was read."""
+
+    sample: tuple[Success, ...]
+    rate: float
+
+
 class SharedNumbers:
     """The numbers of one store. Every call may query the database; what was read just now is not read again."""
 
@@ -57,6 +67,13 @@ class SharedNumbers:
         self._settings = settings
         self._values = SharedValues() if values is None else values
         self._past: dict[Per, Flows] = {}
+        self._seen_rates: tuple[tuple[float, float], ...] = ()
+        """What succeeded a second, and at which moment, of the last minutes."""
+
+    @property
+    def forgotten(self) -> int:
+        """How many times everything was forgotten: what was made of the numbers before is out of date."""
+        return self._values.cleared
 
     def share(self, name: str, compute: Callable[[], T]) -> T:
         """Returns what was made of the numbers just now, for all viewers."""
@@ -81,8 +98,16 @@ class SharedNumbers:
         kept = 15.0 if per == "minute" else 60.0
         over = self._values.get(f"{per}s that are over", partial(self._over, per), kept=kept)
         ended, ends = int(over.points[-1].at.timestamp()) + width, self._begins(width) + width
-        read = partial(self._store.rates.flows, since=moment(ended), until=moment(ends), width=width, rate=self._busy())
+        read = partial(self._flows, ended, ends, width)
         return join_flows(over, self._values.get(f"last {per} {ended} {ends}", read, kept=kept / 10), number)
+
+    def _flows(self, since: int, until: int, width: int) -> Flows:
+        rate = self.highest_rate(since)
+        return self._store.rates.flows(since=moment(since), until=moment(until), width=width, rate=rate)
+
+    def highest_rate(self, since: float) -> float:
+        """The most that succeeded a second since a moment (unix seconds), as far as it was seen in the last minutes."""
+        return max(self._busy(), *(rate for at, rate in self._seen_rates if at >= since), 0.0)
 
     def _over(self, per: Per) -> Flows:
         """The stretches before the present one. Those that were over some time ago are remembered, not read again."""
@@ -91,10 +116,9 @@ class SharedNumbers:
         since = until - (number - 1) * width
         past = None if (known := self._past.get(per)) is None else without_last(known, _LATE)
         if past is not None and since < (read := int(past.points[-1].at.timestamp()) + width) < until:
-            recent = self._store.rates.flows(since=moment(read), until=moment(until), width=width, rate=self._busy())
-            over = join_flows(past, recent, number - 1)
+            over = join_flows(past, self._flows(read, until, width), number - 1)
         else:
-            over = self._store.rates.flows(since=moment(since), until=moment(until), width=width)
+            over = self._flows(since, until, width)
         self._past = {**self._past, per: over}
         return over
 
@@ -102,8 +126,8 @@ class SharedNumbers:
         return int(self.now() // width) * width
 
     def counts(self) -> Counts:
-        """Deliveries by status. With very many they cost more than all the rest, and are read less often."""
-        return self._values.get("counts", lambda: self._store.statistics.counts(max_age=10.0), share=150.0)
+        """Deliveries by status."""
+        return self._values.get("counts", lambda: self._store.statistics.counts(max_age=10.0))
 
     def lag(self) -> Lag:
         """How far behind the workers are."""
@@ -122,8 +146,19 @@ class SharedNumbers:
 
     def _busy(self) -> float:
         """What succeeds a second at present, by the sample of what succeeded last."""
-        ends = [one.finished_at for one in self.successes()]
-        return rate_of(ends, self.now(), full=len(ends) >= _SUCCESSES)
+        return self._succeeded().rate
+
+    def _succeeded(self) -> _Succeeded:
+        return self._values.get("successes", self._read_succeeded)
+
+    def _read_succeeded(self) -> _Succeeded:
+        """Reads the sample. Its rate is that of now: a second later, the same rows would look like fewer a second."""
+        sample = self._store.samples.successes(most=_SUCCESSES)
+        ends = [one.finished_at for one in sample]
+        now = self.now()
+        rate = rate_of(ends, now, full=len(ends) >= _SUCCESSES)
+        self._seen_rates = (*(seen for seen in self._seen_rates if seen[0] > now - _REMEMBERED), (now, rate))
+        return _Succeeded(sample, rate)
 
     def eta(self) -> Eta:
         """When the backlog will be gone at the present rates."""
@@ -132,7 +167,7 @@ class SharedNumbers:
 
     def successes(self) -> tuple[Success, ...]:
         """The deliveries that succeeded last: at most 1,000, the newest first."""
-        return self._values.get("successes", lambda: self._store.samples.successes(most=_SUCCESSES))
+        return self._succeeded().sample
 
     def failures(self) -> tuple[Failure, ...]:
         """The attempts that failed last, within the hour: at most 1,000, the newest first."""

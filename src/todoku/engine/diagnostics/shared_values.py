@@ -16,8 +16,9 @@ from todoku.engine.observability.log import Log
 T = TypeVar("T")
 
 _MOST_VALUES: Final = 256
-_SHARE: Final = 100.0
-"""A value is kept for so many times the seconds it took, so that it takes at most a hundredth of one core's time."""
+_SHARE: Final = 500.0
+"""A value is kept for so many times the seconds it took, so that the twenty of a page take a few hundredths of a core's
+time together. Beside busy workers each takes longer, and so is read less often."""
 _LONGEST: Final = 10.0
 _SLOW: Final = 0.05
 """Seconds. For a value that took longer no viewer waits again while it is looked at: it is computed beside them."""
@@ -41,11 +42,18 @@ class SharedValues:
         self._values: LRUCache[str, _Value] = LRUCache(_MOST_VALUES)
         self._lock = threading.Lock()
         self._computing: dict[str, threading.Lock] = {}
+        self._cleared = 0
+
+    @property
+    def cleared(self) -> int:
+        """How many times all values were forgotten."""
+        return self._cleared
 
     def clear(self) -> None:
         """Forgets all values."""
         with self._lock:
             self._values.clear()
+            self._cleared += 1
 
     def get(self, name: str, compute: Callable[[], T], *, kept: float = 2.0, share: float = _SHARE) -> T:
         """Returns the value of this name; computes it if it is older than `kept` seconds and than it is worth.

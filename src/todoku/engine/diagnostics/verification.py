@@ -49,6 +49,10 @@ CHECKS: Final = (
     Invariant("tried", "I4", "an attempt belongs to the message of its delivery"),
     Invariant("endpoint", "I2", "an endpoint of a group was committed with its group"),
     Invariant("clock", "I12", "no row was changed in the future"),
+    Invariant("step", "I1", "every step and every signal of a run belongs to a message"),
+    Invariant("signal", "I3", "a signal that was delivered is with one wait, which has it"),
+    Invariant("woken", "I1", "a parked run is woken by what it waits for"),
+    Invariant("undone", "I9", "a run whose undo has begun is never run again"),
 )
 
 

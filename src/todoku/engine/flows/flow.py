@@ -199,7 +199,9 @@ class Flow(Context):
         run = self._run
         if row is None:
             row = msgspec.structs.replace(run.new_row(asked, "wait", None), arguments=encode(name), wait=limit)
-        left = run.left(row) if row.key in run.rows or asked.row is not None else (limit or float("inf"))
+        left = (
+            run.left(row) if row.key in run.rows or asked.row is not None else float("inf") if limit is None else limit
+        )
         waiting = msgspec.structs.replace(
             row, awaits=name, state="open", wait=None if left == float("inf") else max(left, 0.0)
         )

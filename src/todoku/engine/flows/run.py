@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,16 @@ import msgspec
 
 from todoku.core.decision import Settlement, park
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
-from todoku.core.flow import MOST_STEPS, StepKind, StepRow, digest_arguments, find_changed, step_key
+from todoku.core.flow import (
+    CHANGED,
+    MOST_STEPS,
+    StepKind,
+    StepRow,
+    digest_arguments,
+    find_changed,
+    is_own_row,
+    step_key,
+)
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Retry
 from todoku.engine.execute import Executor
@@ -63,6 +72,7 @@ class Run:
         self.used: set[str] = set()
         self._occurrences: Counter[tuple[str, str]] = Counter()
         self._under_way: set[tuple[str, str]] = set()
+        self._newest = 0
         self._busy = 0
         self._activity = 0
         self._waiting: dict[asyncio.Future[None], float] = {}
@@ -76,7 +86,8 @@ class Run:
         """Reads the steps of earlier attempts. The first attempt of all has none."""
         if self.claim.epoch > 1:
             rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
-            self.rows = {row.key: row for row in rows if row.kind != "undo"}
+            self.rows = {row.key: row for row in rows if not is_own_row(row)}
+            self._newest = max((row.number for row in self.rows.values()), default=0)
         self._read_at = time.monotonic()
 
     # ------------------------------------------------------------------------------------------- asking
@@ -100,7 +111,9 @@ class Run:
         row = self.rows.get(asked)
         if row is not None and row.state == "fatal" and row.replay < self.claim.replay_count:
             row = msgspec.structs.replace(row, state="open", attempts=0, wait=None)  # R12: a replay tries it again
-        return Asked(asked, name, row, len(self.rows) + 1 if row is None else row.number)
+        if row is None:
+            self._newest += 1
+        return Asked(asked, name, row, self._newest if row is None else row.number)
 
     async def refuse_changed(self, asked: Asked, arguments: str) -> None:
         """Stops the run if it would repeat an effect with other arguments (R1).
@@ -108,16 +121,25 @@ class Run:
         A stored result that is left over may be asked for by a branch that has not come to it yet, so this waits until
         nothing else of the run goes on.
         """
-        if self.runtime.on_change == "run" or find_changed(asked.name, self.rows.values(), self.used) is None:
+        if self.runtime.on_change == "run" or not find_changed(asked.name, self.rows.values(), self.used):
             return
         await self._settled_down()
-        if (changed := find_changed(asked.name, self.rows.values(), self.used)) is not None:
+        if changed := find_changed(asked.name, self.rows.values(), self.used):
             detail = (
-                f"{asked.name} is stored for {self._shown(changed.arguments)} and was now called with {arguments}: "
+                f"{asked.name} is stored for {self._shown(changed[0].arguments)} and was now called with {arguments}: "
                 f"it would run again. `todoku flow rewind {self.claim.message_id} --accept` runs it"
             )
+            await self._persist(lambda: self.runtime.writer.put(self.claim, self._changed(changed)))
             self.stop(Abort("STEP_CHANGED", detail))
         self.refuse_stopped()
+
+    def _changed(self, changed: Sequence[StepRow]) -> StepRow:
+        """The row that keeps what a person may accept. The error does not: it may be cut, or not be stored at all."""
+        keys = msgspec.json.encode([row.key for row in changed]).decode()
+        return StepRow(
+            key=CHANGED, number=changed[0].number, name="changed", kind="step", state="failed", result=keys,
+            replay=self.claim.replay_count,
+        )  # fmt: skip
 
     def _shown(self, arguments: str | None) -> str:
         return self.runtime.open_text(self.claim, arguments) if arguments is not None else "()"

@@ -14,6 +14,7 @@ from todoku.engine.flows.children import cancel_messages
 from todoku.engine.flows.flow import Flow
 from todoku.engine.flows.runtime import FlowRuntime
 from todoku.engine.flows.step_function import call, find_undo, undo_arguments
+from todoku.store.undos import is_undoable
 
 _LONGEST_PAUSE = 60
 
@@ -31,7 +32,7 @@ async def undo_run(ctx: Flow, run: str, message_seq: int, workflow: str, reason:
         await ctx.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
     for row in reversed(rows):
-        if row.kind == "step" and row.undo is not None and row.state in ("open", "done", "failed", "fatal"):
+        if row.kind == "step" and is_undoable(row):
             await _undo_step(ctx, row, run, workflow)
             await asyncio.to_thread(runtime.store.runs.mark_undone, message_seq, row.key)
     await asyncio.to_thread(runtime.store.runs.mark_undone, message_seq, "~undo")

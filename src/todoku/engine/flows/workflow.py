@@ -11,15 +11,16 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage, InvalidSetting, StepFailed
 from todoku.core.flow import RUN
-from todoku.core.message import MAX_TOPIC_LENGTH, Claimed
+from todoku.core.message import Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
 from todoku.engine.deliveries import parse_message_id
 from todoku.engine.execute import Executor
 from todoku.engine.flows.flow import Flow
+from todoku.engine.flows.operations import signal_text
 from todoku.engine.flows.run import drive
 from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange
-from todoku.engine.flows.step_function import StepFunctions, bounded
+from todoku.engine.flows.step_function import StepFunctions
 from todoku.engine.flows.step_writer import StepWriter
 from todoku.engine.flows.undo import undo_run
 from todoku.engine.jobs.declarations import Declarations
@@ -28,7 +29,6 @@ from todoku.engine.jobs.handler import is_async
 from todoku.engine.jobs.job import Handler, Job, P, R
 from todoku.engine.jobs.options import JobOptions
 from todoku.engine.observability.log import Log
-from todoku.engine.publish import encode
 from todoku.engine.registry import Target
 from todoku.engine.twins import asynchronous, blocking
 from todoku.store.runs import signal
@@ -135,10 +135,8 @@ class Workflows:
         such run, or it has ended.
         """
         outbox = self._declarations.outbox
-        if not 0 < len(name) <= MAX_TOPIC_LENGTH:
-            raise InvalidMessage(f"a signal cannot be called {name!r}", hint='a short name: box.signal(id, "approval")')
+        text = signal_text(name, payload)
         id = run.id if isinstance(run, Handle) else run if isinstance(run, UUID) else parse_message_id(run)
-        text = bounded(encode(payload), f"the signal {name}")
         await outbox.run(tx, signal(outbox.publishing(), id, name, text))
         if tx is None:
             outbox.wake()

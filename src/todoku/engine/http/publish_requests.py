@@ -17,9 +17,11 @@ from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import FlowControl, HttpRequest
 from todoku.core.identity import key_hash
 from todoku.core.message import Draft, Message
+from todoku.core.workflow_run import RunOptions
 from todoku.engine.http import flow_control, request_queues
 from todoku.engine.http.names import check_name
 from todoku.engine.http.request_draft import Posting, content_id, request_draft
+from todoku.engine.http.run_publisher import RunPost, RunPublisher
 from todoku.engine.http.url_groups import open_group
 from todoku.engine.observability.tracing import inject
 from todoku.engine.outbox import Outbox, new_id
@@ -45,6 +47,8 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     posting: Posting = Posting()
     by_content: bool = False
     """Deduplicate by URL, headers and body, unless there is a deduplication id."""
+    run: RunOptions | None = None
+    """The workflow run that the request starts or continues."""
 
 
 class SentMessage(msgspec.Struct, frozen=True):
@@ -73,6 +77,7 @@ class RequestPublisher:
 
     def __init__(self, outbox: Outbox, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._outbox = outbox
+        self._runs = RunPublisher(outbox)
         self._lock = threading.Lock()  # reading a TTLCache changes it, too
         self._queues: TTLCache[str, int] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
         self._flows: TTLCache[FlowControl, bool] = TTLCache(_MOST, CACHE_SECONDS, timer=monotonic)
@@ -81,6 +86,8 @@ class RequestPublisher:
         """Publishes the requests of one call together: all, or none with an error that names the wrong one."""
         if not posts:
             return []
+        if any(post.run is not None for post in posts):
+            return await asyncio.to_thread(self._put_runs, posts)
         parallelism = self._cached_parallelism(posts)
         if parallelism is not None and len(posts) <= _FEW:  # no query and little work: no thread needed
             built = self._drafts(posts, (), parallelism)
@@ -93,6 +100,8 @@ class RequestPublisher:
         """Like `publish`, for blocking code, in its own transaction."""
         if not posts:
             return []
+        if any(post.run is not None for post in posts):
+            return self._put_runs(posts)
         built = self.drafts(posts)
         drafts = [draft for each in built for draft, _ in each]
         return _published(posts, built, self._outbox.put(drafts, None, twin="publish(…)"))
@@ -117,6 +126,20 @@ class RequestPublisher:
                 self._queues.pop(queue, None)
 
     # ------------------------------------------------------------------------------------------ private
+
+    def _put_runs(self, posts: Sequence[CheckedRequest]) -> list[PublishedRequest]:
+        """Publishes what starts and continues workflow runs, and the other requests of the same call."""
+        plain = [post for post in posts if post.run is None]
+        built = self.drafts(plain)
+        of_runs = [_run_post(post, post.run) for post in posts if post.run is not None]
+        for post in of_runs:
+            self._ensure(post.request, {})
+        messages, others = self._runs.put(of_runs, [draft for each in built for draft, _ in each])
+        rest, runs = iter(_published(plain, built, others)), iter(messages)
+        return [
+            next(rest) if post.run is None else PublishedRequest((SentMessage(next(runs), post.request.url),), False)
+            for post in posts
+        ]
 
     def _cached_parallelism(self, posts: Sequence[CheckedRequest]) -> dict[str, int] | None:
         """Returns the parallelism of each queue of these requests; None if something must be read first."""
@@ -176,6 +199,16 @@ class RequestPublisher:
         most = outbox.settings.max_payload_bytes
         draft = request_draft(new_id(), request, post.body, posting, max_payload_bytes=most)
         return outbox.sealer.seal_request(draft)
+
+
+def _run_post(post: CheckedRequest, run: RunOptions) -> RunPost:
+    request = post.request
+    if request.group is not None or request.queue is not None:
+        hint = "publish to the URL of the workflow; limit runs by a flow control key"
+        raise InvalidMessage("a workflow run cannot go to a URL group or through a queue", hint=hint)
+    if request.flow is not None:
+        flow_control.check(request.flow)
+    return RunPost(run=run, request=request, body=post.body, posting=post.posting)
 
 
 def expand_group(post: CheckedRequest, groups: Mapping[str, GroupRow]) -> list[CheckedRequest]:

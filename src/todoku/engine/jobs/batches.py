@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Generic, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
@@ -12,7 +12,7 @@ from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_draf
 from todoku.core.errors import InvalidMessage, NoSuchMessage
 from todoku.core.message import Draft
 from todoku.engine.jobs.handle import Handle
-from todoku.engine.jobs.job import Call, drafts
+from todoku.engine.jobs.job import Call, CallDrafts, drafts
 from todoku.engine.jobs.options import CallOptions
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.twins import asynchronous, blocking, in_thread
@@ -74,8 +74,24 @@ async def insert_chain(outbox: Outbox, calls: Sequence[Call[Any]], tx: Any) -> l
 async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> list[Handle[R]]:
     """Stores many calls; the contract is that of `App.enqueue_many`."""
     checked = without_tx(calls)
-    messages = await outbox.insert(drafts(checked), tx)
-    return [call.handle(message) for call, message in zip(checked, messages, strict=True)]
+    many: _Handled[R] = _Handled(checked)
+    messages = await outbox.insert_many(many, tx)
+    pairs = zip(many.handles, messages, checked, strict=True)
+    return [call.handle(message) if message.duplicate else handle for handle, message, call in pairs]
+
+
+class _Handled(CallDrafts, Generic[R]):
+    """Calls whose handles are made when they are built: the database is at work meanwhile."""
+
+    def __init__(self, calls: Sequence[Call[R]]) -> None:
+        super().__init__(calls)
+        self.handles: list[Handle[R]] = []
+
+    def build(self, start: int, stop: int) -> list[Draft]:
+        """As Unbuilt.build."""
+        made = super().build(start, stop)
+        self.handles += [call.handle_of(draft) for call, draft in zip(self.calls[start:stop], made, strict=True)]
+        return made
 
 
 def without_tx(calls: Iterable[Call[R]]) -> list[Call[R]]:

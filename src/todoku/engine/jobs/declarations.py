@@ -18,6 +18,7 @@ from todoku.core.topic_pattern import Route, pattern
 from todoku.engine.context import Context
 from todoku.engine.deliveries import Id
 from todoku.engine.jobs.event import E, Event, EventClasses
+from todoku.engine.jobs.event_drafts import EventDrafts
 from todoku.engine.jobs.handle import Handle, ResultReader, locate
 from todoku.engine.jobs.handler import build_handler, is_async, parameters_of
 from todoku.engine.jobs.job import Call, Handler, Job
@@ -182,10 +183,9 @@ class Declarations:
         given: PublishOptions = {**options, "key": key}
         return self.outbox.draft(topic, body, MessageOptions(**given), self.routes)
 
-    def drafts(self, events: Iterable[tuple[str, object] | Event]) -> list[Draft]:
-        """The drafts of many events, or (topic, payload)."""
-        pairs = (event if isinstance(event, tuple) else _alone(event) for event in events)
-        return [self.draft(event, payload, {}) for event, payload in pairs]
+    def drafts(self, events: Iterable[tuple[str, object] | Event]) -> EventDrafts:
+        """Many events, or (topic, payload), for the routes declared here."""
+        return EventDrafts(events, self.events, self.outbox, self.routes)
 
     def handler(
         self, function: Callable[..., Any], name: str | None, options: JobOptions, *,
@@ -387,9 +387,3 @@ class Declarations:
         """Makes workers here record what dead letters of an ordered destination do, before one can die."""
         if route.ordered and route.destination in self.registry.names:
             self.registry.on_dead[route.destination] = route.on_dead
-
-
-def _alone(event: object) -> tuple[object, None]:
-    if isinstance(event, str):
-        raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
-    return event, None

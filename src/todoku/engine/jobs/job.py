@@ -50,6 +50,7 @@ class Job(Generic[P, R]):
         self._outbox = outbox
         self._handler = handler
         self._options: CallOptions = options or {}
+        self._usual: PreparedDraft | None = None
         self.__doc__ = handler.function.__doc__
 
     def __repr__(self) -> str:
@@ -112,13 +113,22 @@ class Job(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a call: it commits with `tx`, or in a transaction of its own."""
         call: Call[R] = self.call(*args, **kwargs)
-        draft, tx = call.draft(), self._options.get("tx")
+        draft, tx = self._draft(call), self._options.get("tx")
         if self._options.get("best_effort"):
             return call.handle_or_none(draft, await self._outbox.try_insert([draft], tx))
         (message,) = await self._outbox.insert([draft], tx)
         return call.handle(message)
 
     aenqueue = asynchronous(enqueue)
+
+    def _draft(self, call: Call[R]) -> Draft:
+        """Returns the draft of a call. What calls without options have in common is checked once."""
+        if self._options:
+            return call.draft()
+        prepared = self._usual
+        if prepared is None or not self._outbox.is_current(prepared):
+            prepared = self._usual = call._prepared()
+        return self._outbox.fill(prepared, new_id(), call.payload)
 
     def handle(self, id: UUID | str) -> Handle[R]:
         """Returns the handle of this job's delivery of the message with this id, stored by any process.
@@ -191,16 +201,30 @@ class Call(Generic[R]):
         return handle_of(self._outbox, self._handler, draft.id, stored=False)
 
 
+class CallDrafts:
+    """Calls that are to be stored together. What calls of one job have in common is checked once."""
+
+    def __init__(self, calls: Sequence[Call[Any]]) -> None:
+        self.calls = calls
+        self._prepared: dict[tuple[int, int], PreparedDraft] = {}
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def build(self, start: int, stop: int) -> list[Draft]:
+        """As Unbuilt.build."""
+        calls, prepared, made = self.calls[start:stop], self._prepared, []
+        for call, new in zip(calls, new_ids(len(calls)), strict=True):
+            common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
+            if (before := prepared.get(common)) is None:
+                before = prepared[common] = call._prepared()
+            made.append(call._outbox.fill(before, new, call.payload))
+        return made
+
+
 def drafts(calls: Sequence[Call[Any]]) -> list[Draft]:
-    """Returns a checked draft of each call. What calls of one job have in common is checked once."""
-    prepared: dict[tuple[int, int], PreparedDraft] = {}
-    made: list[Draft] = []
-    for call, new in zip(calls, new_ids(len(calls)), strict=True):
-        common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
-        if (before := prepared.get(common)) is None:
-            before = prepared[common] = call._prepared()
-        made.append(call._outbox.fill(before, new, call.payload))
-    return made
+    """Returns a checked draft of each call."""
+    return CallDrafts(calls).build(0, len(calls))
 
 
 def routed(route: Route, given: CallOptions) -> Route:

@@ -79,6 +79,8 @@ class Arguments:
 
     def _document(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments by name, in the order of the parameters."""
+        if self._is_plain and not kwargs and len(args) == len(self._positional) == len(self._named):
+            return dict(zip(self._positional, args, strict=True))
         if self._is_plain and len(args) <= len(self._positional):  # what `bind` returns, at a fifth of its cost
             document = dict(zip(self._positional, args, strict=False))
             for each in self._named[len(args) :] if kwargs else ():

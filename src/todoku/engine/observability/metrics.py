@@ -270,23 +270,27 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 class Children:
     """The metrics that a supervisor received from its children. Those of dead children stay: counters never fall.
 
-    Not thread-safe: a supervisor has one loop. The counts of a killed child after its last dump are lost.
+    Thread-safe. The counts of a killed child after its last dump are lost.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._living: dict[int, bytes] = {}
         self._dead: Snapshot | None = None
 
     def record(self, child: int, dump: bytes) -> None:
         """Stores the metrics that a living child (by pid) sent."""
-        self._living[child] = dump
+        with self._lock:
+            self._living[child] = dump
 
     def retire(self, child: int) -> None:
         """Adds the last metrics of a child that ended to those of dead children."""
-        if (last := self._living.pop(child, None)) is not None:
-            self._dead = merge([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
+        with self._lock:  # a scrape sees them among the living or among the dead, never in neither
+            if (last := self._living.pop(child, None)) is not None:
+                self._dead = merge([last] if self._dead is None else [msgspec.msgpack.encode(self._dead), last])
 
     def dumps(self) -> tuple[bytes, ...]:
         """Returns the metrics of all children, dead or alive."""
-        dead = () if self._dead is None else (msgspec.msgpack.encode(self._dead),)
-        return (*dead, *self._living.values())
+        with self._lock:
+            dead = () if self._dead is None else (msgspec.msgpack.encode(self._dead),)
+            return (*dead, *self._living.values())

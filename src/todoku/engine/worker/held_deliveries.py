@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from itertools import count
 from typing import Final
 
 from todoku.core.message import Claimed
+from todoku.engine.shared_memory import create_memory
 
 # ------------------------------------------------------------
 # Which deliveries a worker process may have started, in memory that outlives the process.
@@ -54,16 +54,7 @@ class StartedDeliveries:
 
 def create_shared_memory() -> int:
     """Creates memory to share with a child process. Returns its file descriptor."""
-    descriptor = os.memfd_create("todoku-started", 0) if hasattr(os, "memfd_create") else _unlinked_file()
-    os.ftruncate(descriptor, SIZE)
-    return descriptor
-
-
-def _unlinked_file() -> int:
-    import tempfile  # noqa: PLC0415 - only where there is no memfd
-
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    return create_memory("todoku-started", SIZE)
 
 
 def may_have_started(descriptor: int) -> frozenset[int]:

@@ -51,6 +51,13 @@ with recursive groups as (
 select queue, destination from groups
  where {served}
 
+-- name: waiting_work
+-- Only reads; the four kinds of waiting work as one statement, because an idle worker asks for all of them at every poll.
+select 'group', queue, destination, priority::float8 from ({waiting}) waiting
+union all select 'suspect', queue, destination, 0 from ({waiting_suspects}) suspects
+union all select 'lane', queue, destination, 0 from ({waiting_lanes}) lanes
+union all select 'gate', queue, destination, seconds from ({waiting_gates}) gates
+
 -- name: claim
 -- Rows are locked before they change, in a materialized CTE, so never more than requested. Then the worker row is
 -- locked FOR KEY SHARE: a worker whose lease was ended claims nothing, and ending a lease waits for this commit (H2).

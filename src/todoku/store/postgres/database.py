@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
@@ -28,8 +29,9 @@ from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
 from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
-from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PINNED, PLAN_ONCE, set_local
-from todoku.store.postgres.single_trip import SingleTrip
+from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PINNED, PLAN_ONCE, PLANNED, READING, set_local
+from todoku.store.postgres.sent_ahead import SentAhead
+from todoku.store.postgres.single_trip import LoneTx, SingleTrip, Unprepared
 from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
 from todoku.store.table import Bulk
 
@@ -45,8 +47,7 @@ _NO_TIMEOUTS: Final = (
 
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds that a handler waits for a connection before its attempt is released."""
-
-_PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release"})
+_PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release", "step"})
 
 
 class PostgresTx:
@@ -55,6 +56,7 @@ class PostgresTx:
     def __init__(self, connection: psycopg.Connection[Any], queries: Mapping[str, str]) -> None:
         self._connection = connection
         self._queries = queries
+        self.ahead = SentAhead(connection)
 
     def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
         bound = {name: _adapt(value) for name, value in values.items()}
@@ -63,6 +65,8 @@ class PostgresTx:
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
 
     def statement(self, statement: Statement) -> list[Row]:
+        if statement.ahead or self.ahead:
+            return self.ahead.run(statement)
         cursor = self._connection.execute(restyle(statement.sql, "pyformat"), statement.values)
         return cursor.fetchall() if cursor.description else []
 
@@ -101,8 +105,11 @@ class PostgresDatabase:
             "idle_in_transaction_session_timeout": patience,
         }
         self._begin = f"{_BEGIN}; {set_local(limits | NO_JIT)}"
-        self._single_trip = SingleTrip(_BEGIN, limits | NO_JIT | PINNED) if settings.prepare_statements else None
         self.queries = load(_PACKAGE, settings.schema)
+        ours = limits | NO_JIT | PINNED
+        self._trip = SingleTrip(_BEGIN, ours, self.queries, _adapt)
+        self._planned_trip = SingleTrip(_BEGIN, ours | PLANNED, self.queries, _adapt)
+        self._reading_trip = SingleTrip(_BEGIN, ours | PLANNED | READING, self.queries, _adapt)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
         self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
@@ -112,21 +119,22 @@ class PostgresDatabase:
         plans = f"{PIN_PLANS}; {PLAN_ONCE}" if operation in _PLANNED_ONCE else PIN_PLANS
         return self._transaction(operation, work, f"{self._begin}; {plans}")
 
-    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
-        rows = None
-        if self._single_trip is not None and self._single_trip.is_possible:
-            with translate_errors(), self._pooled_connection() as connection:
-                if self._single_trip.is_prepared(connection, statement):
-                    reach(f"{operation}.before_commit")
-                    rows = self._single_trip.run(connection, statement)
-        if rows is None:
-            return self.write(operation, lambda tx: tx.statement(statement))
-        reach(f"{operation}.after_commit")
-        return rows
+    def write_alone(self, operation: str, work: Callable[[Tx], T]) -> T:
+        trip = self._planned_trip if operation in _PLANNED_ONCE else self._trip
+        return self._alone(trip, operation, work, partial(self.write, operation, work))
+
+    def read_alone(self, work: Callable[[Tx], T]) -> T:
+        return self._alone(self._reading_trip, "read", work, partial(self.read, work))
+
+    def _alone(self, trip: SingleTrip, operation: str, work: Callable[[Tx], T], otherwise: Callable[[], T]) -> T:
+        if self._settings.prepare_statements and trip.is_possible:
+            with suppress(Unprepared), translate_errors(), self._pooled_connection() as connection:
+                return work(LoneTx(trip, connection, operation))
+        return otherwise()
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:
         plans = f"{PIN_PLANS}; " if pinned else ""
-        return self._transaction("read", work, f"{self._begin}; {plans}set local transaction_read_only = on")
+        return self._transaction("read", work, f"{self._begin}; {plans}{set_local(READING)}")
 
     @contextmanager
     def open_transaction(self, limit: float) -> Iterator[HandlerTransaction]:
@@ -253,12 +261,14 @@ class PostgresDatabase:
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
         with translate_errors(), self._begin_on_connection(begin) as connection:
+            tx = PostgresTx(connection, self._restyled)
             try:
-                result = work(PostgresTx(connection, self._restyled))
+                result = work(tx)
                 reach(f"{operation}.before_commit")
                 connection.execute("commit")
                 reach(f"{operation}.after_commit")
-            except BaseException:
+            except BaseException as error:
+                tx.ahead.abandon(error)
                 if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
                     connection.execute("rollback")
                 raise

@@ -19,7 +19,7 @@ with recursive groups as (
          where (l.queue, l.destination) > (g.queue, g.destination)
          order by queue, destination limit 1) later
 )
-select queue, destination, date_part('epoch', ready_at - todoku_now()) from groups
+select queue, destination, date_part('epoch', ready_at - todoku_now()) as seconds from groups
  where {served}
 union all
 select queue, destination, 0 from called

@@ -158,3 +158,39 @@ select 'endpoint ' || e.url from todoku_endpoint e
 -- Only reads. I12: times come from the database's clock, so no row was changed in the future.
 select 'delivery ' || id from todoku_delivery
  where updated_at > todoku_now() + interval '5 seconds' limit :most
+
+-- name: verify_step
+-- Only reads. I1: steps and signals are removed together with their message.
+select 'message number ' || s.message_seq from (
+    select message_seq from todoku_step union select message_seq from todoku_signal) s
+ where not exists (select from todoku_message m where m.seq = s.message_seq)
+ limit :most
+
+-- name: verify_signal
+-- Only reads. I3: a signal that was delivered is with a wait that has it: both are one commit.
+select 'message number ' || g.message_seq || ' signal ' || g.name from todoku_signal g
+ where g.step_key is not null
+   and not exists (select from todoku_step s
+                    where s.message_seq = g.message_seq and s.step_key = g.step_key and s.kind = 'wait'
+                      and s.state = 'done')
+ limit :most
+
+-- name: verify_woken
+-- Only reads. I1: what a parked run waits for has not happened, or a call wakes the run. Only of waits and children that
+-- its last attempt asked for, which wrote them one epoch ago: code may leave others behind.
+select 'delivery ' || d.id || ' ' || s.name
+  from todoku_step s join todoku_delivery d on d.message_seq = s.message_seq
+ where s.state = 'open' and s.awaits is not null and s.epoch = d.epoch - 1
+   and d.status = 'pending' and d.next_run_at > todoku_now() + interval '1 second'
+   and (exists (select from todoku_signal g
+                 where s.kind = 'wait' and g.message_seq = s.message_seq and g.name = s.awaits and g.step_key is null)
+        or exists (select from todoku_batch b
+                    where s.kind = 'children' and b.id::text = s.awaits and b.done_at is not null))
+   and not exists (select from todoku_run_call c where c.message_seq = s.message_seq and c.awaits = s.awaits)
+ limit :most
+
+-- name: verify_undone
+-- Only reads. I9: a run whose undo has begun is never run again.
+select 'delivery ' || d.id from todoku_step s join todoku_delivery d on d.message_seq = s.message_seq
+ where s.step_key = '~undo' and d.status <> 'aborted'
+ limit :most

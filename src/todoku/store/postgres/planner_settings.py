@@ -23,8 +23,12 @@ Every node of a pinned plan has an index path: one without would cost 1e10 (`tes
 NO_JIT: Final = {"jit": "off"}
 """todoku's queries read a few rows by indexes: a server built with LLVM would compile longer than they run."""
 
-PLAN_ONCE: Final = "set local plan_cache_mode = force_generic_plan"
+PLANNED: Final = {"plan_cache_mode": "force_generic_plan"}
+PLAN_ONCE: Final = set_local(PLANNED)
 """The queries of claim and settle have one plan, so planning each time (0.5 to 1.5 ms) is useless."""
+
+READING: Final = {"transaction_read_only": "on"}
+"""A transaction that only reads."""
 
 
 def take_over(connection: psycopg.Connection[Any], last: str) -> str:

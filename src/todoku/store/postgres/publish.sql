@@ -109,11 +109,13 @@ select distinct l.label, m.seq
  where m.id = any (cast(cast(:ids as text) as uuid[])) and length(l.label) <= 512
 
 -- name: publish_reopen
--- Only `aborted` rows change, under the row lock: of two publishers one reopens, with its audit row (H15).
+-- Only `aborted` rows change, under the row lock: of two publishers one reopens, with its audit row (H15). A run whose
+-- undo has begun stays what it is (R5).
 with dead as materialized (
     select d.id, d.destination, d.lane, d.gate, d.queue, m.key, m.key_hash, m.digest
       from todoku_message m join todoku_delivery d on d.message_seq = m.seq
      where m.id = any (cast(cast(:message_ids as text) as uuid[])) and d.status = 'aborted'
+       and not exists (select from todoku_step s where s.message_seq = m.seq and s.step_key = '~undo' offset 0)
      order by d.id for update of d
 ), reopened as (
     update todoku_delivery d

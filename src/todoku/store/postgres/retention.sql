@@ -55,7 +55,7 @@ with chunk as materialized (
        and not exists (select from todoku_delivery d where d.message_seq = m.seq offset 0)
        and not exists (select from todoku_step s
                         where s.message_seq = m.seq
-                          and coalesce(s.ended_at, s.started_at) >= todoku_now() - make_interval(secs => :ttl) offset 0)
+                          and coalesce(s.ended_at, s.wake_at, s.started_at) >= todoku_now() - make_interval(secs => :ttl) offset 0)
     returning m.seq, m.labels
 ), stepless as (
     delete from todoku_step where message_seq = any (array(select seq from gone))

@@ -42,10 +42,11 @@ select delivery, step_key from held
 select state, result from todoku_step where message_seq = :message_seq and step_key = :step_key
 
 -- name: take_signal
--- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2).
+-- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2). One that
+-- another wait of the run takes at the same time is locked, and passed over once that has committed.
 update todoku_signal set step_key = :step_key
  where id = (select id from todoku_signal
-              where message_seq = :message_seq and name = :name and step_key is null order by id limit 1)
+              where message_seq = :message_seq and name = :name and step_key is null order by id limit 1 for update)
 returning payload
 
 -- name: signal
@@ -110,12 +111,13 @@ select id, gate from woken
 -- name: run_of
 -- Only reads: the delivery of a run, if it has not ended well, and whether its steps are being undone.
 select d.id, d.status, d.reason, d.epoch, m.seq,
-       exists (select from todoku_step s where s.message_seq = m.seq and s.kind = 'undo')
+       exists (select from todoku_step s where s.message_seq = m.seq and s.step_key = '~undo')
   from todoku_message m left join todoku_delivery d on d.message_seq = m.seq where m.id = :message_id::uuid
 
 -- name: undoing
--- Only reads: the runs among these whose undo has begun. They are never run again (R5).
-select distinct message_seq from todoku_step where message_seq = any (:message_seqs::bigint[]) and kind = 'undo'
+-- Only reads, with the rows locked: the runs among these deliveries whose undo has begun. They never run again (R5).
+select d.id from todoku_delivery d join todoku_step s on s.message_seq = d.message_seq and s.step_key = '~undo'
+ where d.id = any (:ids::bigint[])
 
 -- name: undoable
 -- Only reads, in the transaction that ends these runs: those that left something to undo, or children.
@@ -123,7 +125,7 @@ select m.id::text, m.seq from todoku_message m
  where m.id = any (:message_ids::text[]::uuid[])
    and exists (select from todoku_step s
                 where s.message_seq = m.seq
-                  and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done'))
+                  and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done', 'failed', 'fatal'))
                     or (s.kind = 'children' and s.state = 'open')) offset 0)
  order by m.seq
 
@@ -141,7 +143,7 @@ update todoku_step set state = 'undone' where message_seq = :message_seq and ste
 -- name: rewind_steps
 -- The run is a dead letter and locked by this transaction. Steps keep their rows under another key, for the audit.
 update todoku_step
-   set state = 'rewound', step_key = step_key || '~' || :replay, awaits = null
+   set state = 'rewound', step_key = '~' || :replay::text || ' ' || step_key, awaits = null
  where message_seq = :message_seq and step_key = any (:step_keys::text[])
 returning step_key
 

@@ -1,14 +1,15 @@
 """One statement with its transaction in one round trip: begin, settings, statement and commit in one pipeline.
 
-A publish of one message is such a statement. In three round trips it costs three times the client's processor time, and
-psycopg's own pipeline costs more than it saves (decision 43). So this speaks to libpq itself, by what psycopg exports
-for that: `pgconn`, and `Connection.wait`, which waits as every call of psycopg does. Parameters stay parameters: a
-payload is neither in the server's log of statements nor in pg_stat_activity.
+A publish of one message, a claim and the look for what waits are such statements. In three round trips they cost three
+times the client's processor time, and psycopg's own pipeline costs more than it saves (decision 43). So this speaks to
+libpq itself, by what psycopg exports for that: `pgconn`, and `Connection.wait`, which waits as every call of psycopg
+does. Parameters stay parameters: a payload is neither in the server's log of statements nor in pg_stat_activity.
 """
 
 from __future__ import annotations
 
 import selectors
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, cast
@@ -16,69 +17,86 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import errors
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from todoku.store.sql import Row, Statement, Value, parameters, restyle
+from todoku.core.errors import StoreError
+from todoku.store.failpoint import reach
+from todoku.store.sql import Row, Statement, parameters, restyle
 
 WARM: Final = 5
-"""Single statements that a connection runs in three trips before it prepares one, as psycopg does itself."""
+"""Runs of a statement that a connection makes in three trips before it prepares it, as psycopg does itself."""
 
 _BEGIN, _SET, _RUN, _COMMIT = "begin", "set", "run", "commit"
+_SELECTOR: Final[type[selectors.BaseSelector]] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 Send = Callable[[], object]
+Adapt = Callable[[object], object]
+"""Turns a parameter of a query into what its text form is made of."""
+
+
+class Unprepared(Exception):
+    """Nothing was done: the statement is not prepared on this connection, or the connection is broken."""
 
 
 class SingleTrip:
-    """Runs statements on connections that keep what was prepared on them: not behind a pooler of transactions."""
+    """Transactions of one statement each, all with the same settings.
 
-    def __init__(self, begin: str, settings: Mapping[str, str]) -> None:
+    They run on connections that keep what was prepared on them: not behind a pooler of transactions.
+    """
+
+    def __init__(self, begin: str, settings: Mapping[str, str], queries: Mapping[str, str], adapt: Adapt) -> None:
         self._begin = begin
         calls = [f"set_config('{name}', '{value}', true)" for name, value in settings.items()]
         self._settings = f"select {', '.join(calls)}"
+        self.queries = queries
+        self.adapt = adapt
         self.is_possible = psycopg.Pipeline.is_supported()
         """False: libpq has no pipeline, or a pooler was seen. Then nothing is sent this way again."""
 
-    def is_prepared(self, connection: psycopg.Connection[Any], statement: Statement) -> bool:
-        """Whether the statement may be sent: it is prepared on this connection, and the connection is not broken.
+    def check(self, connection: psycopg.Connection[Any], text: str) -> None:
+        """Raises Unprepared unless the statement may be sent: it is prepared here, and the connection is not broken.
 
         A whole transaction must not be sent again after the connection broke, so a broken one is to be seen before.
         """
-        if connection.closed or _is_readable(connection):
-            return False
-        memory = _memory(connection)
-        if memory.prepared != statement.sql:
-            memory.runs += 1
-            if memory.runs > WARM:
-                self._prepare(connection, statement)
-        return memory.prepared == statement.sql
+        if connection.closed or (memory := _memory(connection)).is_readable():
+            raise Unprepared
+        if (self._settings, text) in memory.prepared:
+            return
+        memory.runs[text] += 1
+        if memory.runs[text] <= WARM or not self._prepare(connection, text):
+            raise Unprepared
 
-    def run(self, connection: psycopg.Connection[Any], statement: Statement) -> list[Row] | None:
+    def run(self, connection: psycopg.Connection[Any], text: str, values: Mapping[str, object]) -> list[Row]:
         """Runs the statement in a transaction of its own, commits, and returns its rows.
 
-        None: nothing was done, because it is no longer prepared here. Any error means that it was rolled back; but
-        after the connection broke nobody knows.
+        Unprepared: psycopg has dropped what was prepared, as it does after a rollback. Any other error means that it
+        was rolled back; but after the connection broke nobody knows.
         """
-        pgconn, name = connection.pgconn, _memory(connection).name
-        values = cast("Mapping[str, Value]", statement.values)
-        given = [_encoded(values[place]) for place in _places(statement.sql)]
+        memory = _memory(connection)
+        name = partial(_name, memory.prepared[self._settings, text])
+        given = [_encoded(values[place]) for place in _places(text)]
+        send = connection.pgconn.send_query_prepared
         try:
             results = _exchange(
                 connection,
-                partial(pgconn.send_query_prepared, name(_BEGIN), None),
-                partial(pgconn.send_query_prepared, name(_SET), None),
-                partial(pgconn.send_query_prepared, name(_RUN), given),
-                partial(pgconn.send_query_prepared, name(_COMMIT), None),
+                partial(send, name(_BEGIN), None),
+                partial(send, name(_SET), None),
+                partial(send, name(_RUN), given, result_format=Format.BINARY),
+                partial(send, name(_COMMIT), None),
             )
-        except errors.InvalidSqlStatementName:  # psycopg drops everything that is prepared after a rollback
-            _memory(connection).prepared = None
-            return None
+        except errors.InvalidSqlStatementName:
+            memory.prepared.clear()
+            raise Unprepared from None
+        found = results[2]
+        if not found.ntuples:
+            return []
         loader = Transformer(connection)
-        loader.set_pgresult(results[2])
-        return loader.load_rows(0, results[2].ntuples, tuple)
+        loader.set_pgresult(found)
+        return loader.load_rows(0, found.ntuples, tuple)
 
-    def _prepare(self, connection: psycopg.Connection[Any], statement: Statement) -> None:
+    def _prepare(self, connection: psycopg.Connection[Any], text: str) -> bool:
         """Prepares a statement, unless a pooler answers: it may give the next transaction another server process.
 
         That takes locks, so it is done in a transaction with its settings.
@@ -86,38 +104,82 @@ class SingleTrip:
         ((pid,),) = connection.execute("select pg_backend_pid()").fetchall()
         if pid != connection.info.backend_pid:
             self.is_possible = False
-            return
+            return False
         pgconn, memory = connection.pgconn, _memory(connection)
         memory.number += 1  # what an attempt that failed has prepared keeps its names
-        name = memory.name
+        name = partial(_name, memory.number)
         _exchange(
             connection,
             partial(pgconn.send_prepare, name(_BEGIN), self._begin.encode()),
             partial(pgconn.send_prepare, name(_SET), self._settings.encode()),
             partial(pgconn.send_prepare, name(_COMMIT), b"commit"),
+        )
+        _exchange(  # by itself: in one pipeline with the above, it would be too late to set the isolation level
+            connection,
             partial(pgconn.send_query_prepared, name(_BEGIN), None),
             partial(pgconn.send_query_prepared, name(_SET), None),
-            partial(pgconn.send_prepare, name(_RUN), restyle(statement.sql, "dollar").encode()),
+            partial(pgconn.send_prepare, name(_RUN), restyle(text, "dollar").encode()),
             partial(pgconn.send_query_prepared, name(_COMMIT), None),
         )
-        memory.prepared = statement.sql
+        memory.prepared[self._settings, text] = memory.number
+        return True
+
+
+class LoneTx:
+    """A transaction that is sent with its one statement. Raises Unprepared if it cannot be sent so."""
+
+    def __init__(self, trip: SingleTrip, connection: psycopg.Connection[Any], operation: str) -> None:
+        self._trip = trip
+        self._connection = connection
+        self._operation = operation
+        self._is_over = False
+
+    def rows(self, query: str, /, **values: object) -> list[Any]:
+        """Runs a named query, and commits."""
+        adapt = self._trip.adapt
+        return self._run(self._trip.queries[query], {name: adapt(value) for name, value in values.items()})
+
+    def statement(self, statement: Statement) -> list[Row]:
+        """Runs a statement that was built, and commits."""
+        return self._run(statement.sql, cast("Mapping[str, object]", statement.values))
+
+    def _run(self, text: str, values: Mapping[str, object]) -> list[Row]:
+        if self._is_over:
+            raise StoreError("a statement followed one that was said to be alone", hint="a bug: please report it")
+        self._trip.check(self._connection, text)
+        reach(f"{self._operation}.before_commit")
+        rows = self._trip.run(self._connection, text, values)
+        self._is_over = True
+        reach(f"{self._operation}.after_commit")
+        return rows
 
 
 class _Memory:
     """What was prepared on one connection."""
 
-    def __init__(self) -> None:
-        self.runs = 0
+    def __init__(self, descriptor: int) -> None:
+        self.runs: Counter[str] = Counter()
         self.number = 0
-        self.prepared: str | None = None
+        self.prepared: dict[tuple[str, str], int] = {}
+        """(settings, statement) to the number in the names of its four parts."""
+        self._selector = _SELECTOR()
+        self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def name(self, what: str) -> bytes:
-        """The name of a prepared statement, beside those of psycopg."""
-        return f"todoku_{self.number}_{what}".encode()
+    def is_readable(self) -> bool:
+        """Whether the server has sent something unasked: the end of the connection, or a notice."""
+        return bool(self._selector.select(0))
 
 
 def _memory(connection: psycopg.Connection[Any]) -> _Memory:
-    return cast("_Memory", connection.__dict__.setdefault("todoku_memory", _Memory()))
+    memory = connection.__dict__.get("todoku_memory")
+    if memory is None:
+        memory = connection.__dict__["todoku_memory"] = _Memory(connection.fileno())
+    return cast("_Memory", memory)
+
+
+def _name(number: int, part: str) -> bytes:
+    """The name of a prepared statement, beside those of psycopg."""
+    return f"todoku_{number}_{part}".encode()
 
 
 def _exchange(connection: psycopg.Connection[Any], *sends: Send) -> list[PGresult]:
@@ -165,15 +227,17 @@ def _places(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parameters(text)))
 
 
-def _encoded(value: Value) -> bytes:
-    """A parameter in the server's text form. Its type follows from the statement, which casts it."""
+def _encoded(value: object) -> bytes | None:
+    """A parameter in the server's text form. Its type follows from the statement, which casts or compares it."""
+    if value is None:
+        return None
     if isinstance(value, bool):
         return b"t" if value else b"f"
-    return cast("str", value).encode()
+    if isinstance(value, list):
+        return ("{" + ",".join([_quoted(item) for item in value]) + "}").encode()
+    return str(value).encode()  # a text, a number or a UUID: bytes are in no statement that is sent so
 
 
-def _is_readable(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the server has sent something unasked: the end of the connection, or a notice."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection.fileno(), selectors.EVENT_READ)
-        return bool(selector.select(0))
+def _quoted(item: str) -> str:
+    """A text as an item of an array."""
+    return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'

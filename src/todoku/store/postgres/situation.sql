@@ -57,3 +57,12 @@ select l.id, date_part('epoch', l.ready_at), l.worker_id, l.failures, l.parked,
 select {delivery_columns}
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where d.id = any (:ids::bigint[])
+
+-- name: run_waits
+-- Only reads, by the primary keys: what parked runs wait for, in the order of their steps. A plain job has no steps.
+select d.id, s.name, s.kind, s.awaits, date_part('epoch', s.wake_at), b.open, b.total
+  from todoku_delivery d join todoku_step s on s.message_seq = d.message_seq
+  left join todoku_batch b on b.id = case when s.kind = 'children' then replace(s.awaits, 'any ', '')::uuid end
+ where d.id = any (:ids::bigint[]) and d.status = 'pending' and s.state = 'open'
+   and (s.awaits is not null or s.wake_at > todoku_now())
+ order by d.id, s.number, s.step_key

@@ -77,6 +77,13 @@ with recursive groups(queue, destination) as (
 select queue, destination from groups
  where {served}
 
+-- name: waiting_work
+-- Only reads; the four kinds of waiting work as one statement.
+select 'group', queue, destination, priority from ({waiting})
+union all select 'suspect', queue, destination, 0 from ({waiting_suspects})
+union all select 'lane', queue, destination, 0 from ({waiting_lanes})
+union all select 'gate', queue, destination, seconds from ({waiting_gates})
+
 -- name: take
 -- A fragment: the columns a claim sets.
 update todoku_delivery

@@ -139,8 +139,11 @@ class SqliteDatabase:
         with self._translate_errors():
             return self._open_writer().write(operation, with_queries)
 
-    def write_alone(self, operation: str, statement: Statement) -> list[Row]:
-        return self.write(operation, lambda tx: tx.statement(statement))
+    def write_alone(self, operation: str, work: Callable[[Tx], T]) -> T:
+        return self.write(operation, work)
+
+    def read_alone(self, work: Callable[[Tx], T]) -> T:
+        return self.read(work)
 
     def read(self, work: Callable[[Tx], T], *, pinned: bool = True) -> T:  # noqa: ARG002  SQLite has no plans to pin
         with self._translate_errors():

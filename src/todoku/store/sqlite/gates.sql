@@ -21,7 +21,7 @@ with recursive groups(queue, destination, ready_at) as (
                     where (n.queue, n.destination, n.id) > (+g.queue, +g.destination, 9223372036854775807)
                     order by n.queue, n.destination limit 1)
 )
-select queue, destination, (ready_at - :now) / 1e6 from groups
+select queue, destination, (ready_at - :now) / 1e6 as seconds from groups
  where {served}
 union all
 select queue, destination, 0.0 from called

@@ -30,33 +30,34 @@ values ((select seq from todoku_message where id = :id), :destination, :queue, :
         case when :dead is null then 'pending' else 'aborted' end, :max_attempts, :timeout, :next_run_at,
         coalesce(:expires_at, 9223372036854775807), :now, :dead)
 
+-- name: reopened
+-- A fragment: the dead letters of a message. A run whose undo has begun stays what it is (R5).
+todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = :message_id and d.status = 'aborted'
+   and not exists (select 1 from todoku_step s where s.message_seq = m.seq and s.step_key = '~undo')
+
 -- name: publish_audit_reopen
 -- Before the reopening it records, in the same transaction.
 insert into todoku_audit (at, by, action, target, why)
 select :now, 'publisher', 'replay', 'delivery:' || d.id, 'published again with the same key'
-  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.status = 'aborted'
+  from {reopened}
 
 -- name: publish_reopen_ledger
 -- A reopened delivery has not failed any more (H15).
 update todoku_ledger set state = 'accepted', updated_at = :now, expires_at = 9223372036854775807
  where state = 'failed' and (scope, key_hash, digest) in (
-    select 'effect:' || d.destination, m.key_hash, m.digest from todoku_message m
-      join todoku_delivery d on d.message_seq = m.seq where m.id = :message_id and d.status = 'aborted')
+    select 'effect:' || d.destination, m.key_hash, m.digest from {reopened})
 
 -- name: publish_reopen_lanes
 -- A reopened row has the lowest id of its lane, so it is the head again.
 insert into todoku_lane (id, queue, destination, ready_at)
-select distinct d.lane, d.queue, d.destination, :now from todoku_message m
-  join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.status = 'aborted' and d.lane is not null
+select distinct d.lane, d.queue, d.destination, :now from {reopened} and d.lane is not null
     on conflict (id) do update set parked = 0, ready_at = excluded.ready_at
 
 -- name: publish_reopen_gates
 -- Before the reopening, in its transaction: a claim that processes the call sees the row waiting.
 insert into todoku_gate_call (queue, destination, gate, key)
-select d.queue, d.destination, d.gate, m.key from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.status = 'aborted' and d.gate is not null
+select d.queue, d.destination, d.gate, m.key from {reopened} and d.gate is not null
 
 -- name: publish_reopen
 -- Only `aborted` rows change, under the write lock: of two publishers one reopens (H15).
@@ -64,7 +65,7 @@ update todoku_delivery
    set status = 'pending', epoch = epoch + 1, attempts = 0, lost = min(lost, 1), snoozes = 0,
        replay_count = replay_count + 1, reason = null, error = null, fingerprint = null,
        cancel_requested = 0, next_run_at = :now, expires_at = 9223372036854775807, updated_at = :now
- where status = 'aborted' and message_seq = (select seq from todoku_message where id = :message_id)
+ where status = 'aborted' and id in (select d.id from {reopened})
 
 -- name: publish_data_keys
 -- Together with the messages it encrypts, in the caller's transaction; a stored key is not stored again.

@@ -51,7 +51,7 @@ select seq from (select seq, created_at from todoku_message where seq > :after o
    and not exists (select 1 from todoku_delivery d where d.message_seq = c.seq)
    and not exists (select 1 from todoku_step s
                     where s.message_seq = c.seq
-                      and coalesce(s.ended_at, s.started_at) >= :now - cast(:ttl * 1000000 as integer))
+                      and coalesce(s.ended_at, s.wake_at, s.started_at) >= :now - cast(:ttl * 1000000 as integer))
 
 -- name: prune_messages
 -- A message is removed only when it has no delivery left (I1), and deliveries are created with their message, never

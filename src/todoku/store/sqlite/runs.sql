@@ -91,13 +91,13 @@ delete from todoku_run_call where id in (select id from ({called}))
 -- name: run_of
 -- Only reads: the delivery of a run, if it has not ended well, and whether its steps are being undone.
 select d.id, d.status, d.reason, d.epoch, m.seq,
-       exists (select 1 from todoku_step s where s.message_seq = m.seq and s.kind = 'undo')
+       exists (select 1 from todoku_step s where s.message_seq = m.seq and s.step_key = '~undo')
   from todoku_message m left join todoku_delivery d on d.message_seq = m.seq where m.id = :message_id
 
 -- name: undoing
--- Only reads: the runs among these whose undo has begun. They are never run again (R5).
-select distinct message_seq from todoku_step
- where message_seq in (select value from json_each(:message_seqs)) and kind = 'undo'
+-- Only reads, under the write lock: the runs among these deliveries whose undo has begun. They never run again (R5).
+select d.id from todoku_delivery d cross join todoku_step s on s.message_seq = d.message_seq and s.step_key = '~undo'
+ where d.id in (select value from json_each(:ids))
 
 -- name: undoable
 -- Only reads, in the transaction that ends these runs: those that left something to undo, or children.
@@ -105,7 +105,7 @@ select m.id, m.seq from todoku_message m
  where m.id in (select value from json_each(:message_ids))
    and exists (select 1 from todoku_step s
                 where s.message_seq = m.seq
-                  and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done'))
+                  and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done', 'failed', 'fatal'))
                     or (s.kind = 'children' and s.state = 'open')))
  order by m.seq
 
@@ -123,7 +123,7 @@ update todoku_step set state = 'undone' where message_seq = :message_seq and ste
 -- name: rewind_steps
 -- The run is a dead letter, under the write lock. Steps keep their rows under another key, for the audit.
 update todoku_step
-   set state = 'rewound', step_key = step_key || '~' || :replay, awaits = null
+   set state = 'rewound', step_key = '~' || :replay || ' ' || step_key, awaits = null
  where message_seq = :message_seq and step_key in (select value from json_each(:step_keys))
 returning step_key
 

@@ -57,3 +57,12 @@ select l.id, l.ready_at / 1e6, l.worker_id, l.failures, l.parked,
 select {delivery_columns}
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where d.id in (select value from json_each(:ids))
+
+-- name: run_waits
+-- Only reads, by the primary keys: what parked runs wait for, in the order of their steps. A plain job has no steps.
+select d.id, s.name, s.kind, s.awaits, s.wake_at / 1e6, b.open, b.total
+  from todoku_delivery d cross join todoku_step s on s.message_seq = d.message_seq
+  left join todoku_batch b on s.kind = 'children' and b.id = replace(s.awaits, 'any ', '')
+ where d.id in (select value from json_each(:ids)) and d.status = 'pending' and s.state = 'open'
+   and (s.awaits is not null or s.wake_at > :now)
+ order by d.id, s.number, s.step_key

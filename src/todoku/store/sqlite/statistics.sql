@@ -2,8 +2,11 @@
 
 -- name: size
 -- Only reads a limited number of rows: enough to know whether counting is cheap.
-select (select count(*) from (select 1 from todoku_delivery limit :most)),
-       (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
+select count(*) from (select 1 from todoku_delivery limit :most)
+
+-- name: id_range
+-- Only reads both ends of the primary key: each by a query of its own, or SQLite reads the whole table.
+select (select min(id) from todoku_delivery), (select max(id) from todoku_delivery)
 
 -- name: is_of_hook
 -- A fragment: whether a delivery is a hook's, by its message. Only messages to a hook's destination are looked up.

@@ -24,8 +24,10 @@ from todoku.core.errors import NoSuchMessage
 from todoku.core.search import Term
 from todoku.engine.diagnostics.snippets import Snippets
 from todoku.engine.diagnostics.timeline import Timeline, TimelineSpan
+from todoku.engine.flows.operations import ShownRun
 from todoku.web.charts import Stretch, waterfall
 from todoku.web.page import page
+from todoku.web.pages.runs import run_of, step_bars
 from todoku.web.view import PageAnswer, Redirect, View
 
 _COLOURS: Final = {
@@ -42,6 +44,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     chosen: DeliveryStory | None
     timeline: Timeline
     snippets: Snippets | None
+    run: ShownRun | None = None
 
 
 @page("GET", "/messages/{id}", access="read")
@@ -74,8 +77,10 @@ def _answer(view: View, id: UUID, chosen: DeliveryStory | None, **more: Any) -> 
         chosen = get_delivery.run(context, ByNumber(id=number))
     snippets = None if chosen is None else get_snippets.run(context, ByNumber(id=chosen.delivery.id))
     timeline: Timeline = get_timeline.run(context, ByMessage(id=id))
-    value = MessageView(message=story, chosen=chosen, timeline=timeline, snippets=snippets)
-    return view.answer("message.html", value, bars=_bars(timeline), find=_find, **{"opened": None, **more})
+    run = run_of(context, story)
+    value = MessageView(message=story, chosen=chosen, timeline=timeline, snippets=snippets, run=run)
+    shown = {"bars": _bars(timeline), "steps": step_bars(run), "find": _find}
+    return view.answer("message.html", value, **shown, **{"opened": None, **more})
 
 
 def _find(name: str, value: str, field: str = "") -> str:

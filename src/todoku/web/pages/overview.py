@@ -14,7 +14,7 @@ from todoku.web.page import page
 from todoku.web.view import PageAnswer, View
 
 
-@page("GET", "/", access="read")
+@page("GET", "/", access="read", for_all=True)
 def overview(view: View) -> PageAnswer:
     """Shows what arrives, ends, waits and fails."""
     try:
@@ -24,9 +24,8 @@ def overview(view: View) -> PageAnswer:
     value = get_overview.run(view.context, query)
     condition = None if view.context.condition is None else view.context.condition()
     return view.answer(
-        "overview.html", value, for_all=True, bands=_bands(value), arrived=_arrived(value), titles=_titles(value),
-        condition=condition,
-    )  # fmt: skip
+        "overview.html", value, bands=_bands(value), arrived=_arrived(value), titles=_titles(value), condition=condition
+    )
 
 
 def _bands(value: Overview) -> tuple[Band, ...]:

@@ -4,7 +4,7 @@
 const pulse = document.getElementById("pulse");
 const regions = () => [...document.querySelectorAll("[data-live][id]")];
 const POLL = 5000;
-let stream = null, poll = null, busy = false;
+let stream = null, poll = null, busy = false, shown = "";
 
 function say(state) {
   if (!pulse) return;
@@ -32,7 +32,10 @@ async function refresh() {
   if (busy || !waiting.length) return;
   busy = true;
   try {
-    const response = await fetch(location.href, {headers: {"X-Todoku-Live": "1", Accept: "text/html"}, redirect: "error"});
+    const headers = {"X-Todoku-Live": "1", Accept: "text/html", ...(shown && {"If-None-Match": shown})};
+    const response = await fetch(location.href, {headers, redirect: "error"});
+    if (response.status === 304) return say("live");
+    shown = "";
     if (!response.ok) return say("lost");
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const region of waiting) {
@@ -44,6 +47,7 @@ async function refresh() {
       if (row) scrollBy({top: row.getBoundingClientRect().top - kept.top, behavior: "instant"});
       document.dispatchEvent(new CustomEvent("todoku:refreshed", {detail: region.id}));
     }
+    if (waiting.length === regions().length) shown = response.headers.get("ETag") || ""; // else one shows older content
     say("live");
   } catch { say("lost"); } finally { busy = false; }
 }

@@ -1,0 +1,156 @@
+-- Workflow runs over HTTP: their steps, and what they wait for.
+
+-- name: http_run_columns
+-- A fragment: a run. It has failed while one of its calls is a dead letter.
+r.id, r.url,
+       case when r.state = 'started' and exists (
+                select from todoku_http_run_step s
+                  join todoku_message m on m.id = s.message_id
+                  join todoku_delivery d on d.message_seq = m.seq
+                 where s.run_id = r.id and s.call_type = 'step' and d.status = 'aborted' and d.reason <> 'CANCELLED')
+            then 'failed' else r.state end as state,
+       r.request, r.labels::text, r.invoker, r.result, r.steps, r.bytes, date_part('epoch', r.created_at), date_part('epoch', r.ended_at)
+
+-- name: http_run
+-- Only reads, by the primary key.
+select {http_run_columns} from todoku_http_run r where r.id = :id
+
+-- name: lock_http_run
+-- Locked until the commit: all that is added to a run is added one after the other.
+select {http_run_columns} from todoku_http_run r where r.id = :id for update of r
+
+-- name: http_runs
+-- Only reads, newest first, from a position on.
+select * from (select {http_run_columns}
+  from todoku_http_run r
+ where (:ids::text[] is null or r.id = any (:ids::text[]))
+   and (:urls::text[] is null or r.url = any (:urls::text[]))
+   and (:prefix::text is null or starts_with(r.url, :prefix::text))
+   and (:labels::text[] is null or exists (select from json_array_elements_text(r.labels) l
+                                            where l = any (:labels::text[])))
+   and (:since::timestamptz is null or r.created_at >= :since) and (:until::timestamptz is null or r.created_at <= :until)
+   and (:before_at::timestamptz is null or (r.created_at, r.id) < (:before_at::timestamptz, :before_id::text))
+ order by r.created_at desc, r.id desc) as run
+ where :state::text is null or state = :state limit :most
+
+-- name: create_http_run
+-- One row; a second start of the same id changes nothing and returns no row.
+insert into todoku_http_run (id, url, request, labels, invoker)
+values (:id, :url, :request, :labels::json, :invoker)
+    on conflict (id) do nothing
+returning date_part('epoch', created_at)
+
+-- name: http_run_step_message
+-- Only reads, by a unique key, under the lock of the run: no step is added meanwhile.
+select message_id from todoku_http_run_step where run_id = :run and step_key = :key
+
+-- name: add_http_run_step
+-- Under the lock of the run, so positions have no gaps; a second result for a key is refused by its unique index.
+with run as (
+    update todoku_http_run set steps = steps + 1, bytes = bytes + length(:body), updated_at = todoku_now()
+     where id = :run
+    returning id, steps
+)
+insert into todoku_http_run_step (run_id, position, step_key, message_id, call_type, name, type, body)
+select id, steps - 1, :key, :message, :call_type, :name, :type, :body from run
+
+-- name: http_run_steps
+-- Only reads. Steps are never changed or removed while their run is there. Up to the step of a message; null: all.
+select position, step_key, message_id, call_type, name, type, body, date_part('epoch', created_at) from todoku_http_run_step
+ where run_id = :run
+   and (:message::uuid is null or position <= (
+            select position from todoku_http_run_step where run_id = :run and message_id = :message))
+ order by position
+
+-- name: http_run_initial
+-- Only reads, by the primary key.
+select body from todoku_http_run_step where run_id = :run and position = 0
+
+-- name: http_run_calls
+-- Only reads: the deliveries of a run that have not ended, those of its calls and of requests to third parties.
+select d.id from todoku_http_run_step s
+  join todoku_message m on m.id = s.message_id
+  join todoku_delivery d on d.message_seq = m.seq
+ where s.run_id = :run and d.status in ('pending', 'failed', 'sending')
+ union
+select d.id from todoku_http_waiter w
+  join todoku_message m on m.id = w.message_id
+  join todoku_delivery d on d.message_seq = m.seq
+ where w.run_id = :run and d.status in ('pending', 'failed', 'sending')
+
+-- name: end_http_run
+-- Only a run that has not ended: the first end counts. Nothing waits for events any more.
+with waiter as (
+    delete from todoku_http_waiter where run_id = :id
+), event as (
+    delete from todoku_http_event where run_id = :id
+)
+update todoku_http_run set state = :state, result = :result, ended_at = todoku_now(), updated_at = todoku_now()
+ where id = :id and state = 'started'
+returning id
+
+-- name: http_waiters
+-- Only reads. Of an event, in one run or in all.
+select run_id, step_key, event_id, step, message_id, date_part('epoch', deadline) from todoku_http_waiter
+ where event_id = :event and (:run::text is null or run_id = :run)
+ order by run_id, step_key
+
+-- name: http_waiter
+-- Only reads, by the primary key, under the lock of the run.
+select message_id from todoku_http_waiter where run_id = :run and step_key = :key
+
+-- name: http_waiter_with
+-- Only reads: whoever takes it then looks again, under the lock of the run.
+select run_id, step_key, event_id, step, message_id, date_part('epoch', deadline) from todoku_http_waiter
+ where run_id = :run and message_id = :message
+
+-- name: add_http_waiter
+-- Under the lock of the run: no event for it comes meanwhile.
+insert into todoku_http_waiter (run_id, step_key, event_id, step, message_id, deadline)
+values (:run, :key, :event, :step, :message, todoku_now() + :timeout * interval '1 second')
+
+-- name: take_http_waiter
+-- Whoever removes the row continues the run: an event, or the end of the time to wait.
+delete from todoku_http_waiter where run_id = :run and message_id = :message
+returning step_key
+
+-- name: keep_http_event
+-- Under the lock of the run, which does not wait for it yet.
+insert into todoku_http_event (run_id, event_id, data) values (:run, :event, :data)
+
+-- name: take_http_event
+-- Under the lock of the run: the oldest one, once.
+delete from todoku_http_event where id = (
+    select id from todoku_http_event where run_id = :run and event_id = :event order by id limit 1)
+returning data
+
+-- name: hasten_http_call
+-- Only a call that waits; one that a worker has taken reads the steps of its run anyway. The epoch rises (I4).
+with call as (
+    update todoku_delivery set next_run_at = todoku_now(), epoch = epoch + 1, updated_at = todoku_now()
+     where status = 'pending' and message_seq = (select seq from todoku_message where id = :message)
+    returning id
+)
+select id, pg_notify('todoku', '') from call
+
+-- name: old_http_runs
+-- A fragment: ended long ago, or abandoned: nothing of it waits, runs or is a dead letter.
+select r.id from todoku_http_run r
+ where r.updated_at < todoku_now() - :ttl * interval '1 second'
+   and (r.state <> 'started' or (
+        not exists (select from todoku_http_waiter w where w.run_id = r.id)
+        and not exists (select from todoku_http_run_step s
+                          join todoku_message m on m.id = s.message_id
+                          join todoku_delivery d on d.message_seq = m.seq
+                         where s.run_id = r.id)))
+ order by r.updated_at, r.id limit :most for update of r skip locked
+
+-- name: prune_http_runs
+-- The rows are locked: nothing is added to them meanwhile. With their steps and events, in one statement.
+with old as materialized ({old_http_runs}), step as (
+    delete from todoku_http_run_step where run_id in (select id from old)
+), event as (
+    delete from todoku_http_event where run_id in (select id from old)
+)
+delete from todoku_http_run where id in (select id from old)
+returning 1

@@ -1,0 +1,131 @@
+"""The official SDK of Upstash Workflow for Node, unchanged: parallel steps, events, invocations, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.api.qstash.conftest import CURRENT, NEXT, TOKEN, Server
+from tests.daemon.running import until
+from tests.support.nodejs import NodeWorkflows, node_workflows
+
+
+@pytest.fixture(scope="module")
+def workflows(server: Server) -> Iterator[NodeWorkflows]:
+    """The application in Node, which verifies every request."""
+    with node_workflows(server.url, TOKEN, (CURRENT, NEXT)) as workflows:
+        yield workflows
+
+
+def trigger(workflows: NodeWorkflows, workflow: str, name: str, **body: Any) -> str:
+    """Starts a run, and returns its id."""
+    options = {"url": f"{workflows.url}/{workflow}", "body": {"name": name, **body}, "label": name}
+    if workflow == "fails":
+        options["retries"] = 1
+    answer = workflows.call("trigger", {**options, "retryDelay": "100"})
+    return str(answer["workflowRunId"])
+
+
+def result(workflows: NodeWorkflows, name: str) -> Any:
+    """What a workflow came to."""
+    return until(lambda: workflows.call("results")["results"].get(name), f"the result of {name}")
+
+
+def logged(workflows: NodeWorkflows, run_id: str, state: str) -> dict[str, Any]:
+    """The log of a run once it is in this state."""
+
+    def found() -> dict[str, Any] | None:
+        (run,) = workflows.call("logs", {"filter": {"workflowRunId": run_id}})["runs"]
+        return run if run["workflowState"] == state else None
+
+    return until(found, f"{run_id} is {state}")
+
+
+def test_steps_and_sleeps(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "steps", name, amount=21)
+    assert result(workflows, name) == 42
+    log = logged(workflows, run_id, "RUN_SUCCESS")
+    assert [step["stepName"] for group in log["steps"] for step in group["steps"]] == [
+        "init", "reserve", "a second", "charge",
+    ]  # fmt: skip
+    assert (log["label"], log["workflowRunResponse"]) == (name, '{"charged":42}')
+    ran = workflows.call("results")["ran"]
+    assert (ran[f"{name} reserve"], ran[f"{name} charge"]) == (1, 1)
+
+
+def test_parallel_steps_run_once_each_and_join_once(server: Server, workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "parallel", name, url=server.to(f"/status/200/{name}"))
+    assert result(workflows, name) == ["A", "B", 200, "200 OK"]
+    log = logged(workflows, run_id, "RUN_SUCCESS")
+    ran = workflows.call("results")["ran"]
+    assert [ran[f"{name} {step}"] for step in ("a", "b", "both")] == [1, 1, 1]
+    (together,) = [group for group in log["steps"] if group["type"] == "parallel"]
+    assert sorted(step["stepName"] for step in together["steps"]) == ["a", "ask", "b", "nap"]
+    assert len(server.receiver.at(f"/status/200/{name}")) == 1
+
+
+def test_an_event_continues_the_run_that_waits_for_it(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "waits", name, event=name, timeout="1h")
+    (waiter,) = until(lambda: workflows.call("getWaiters", {"eventId": name}), "the run waits")
+    assert waiter["url"] == f"{workflows.url}/waits"
+    (told,) = workflows.call("notify", {"eventId": name, "eventData": {"paid": 7}})
+    assert told["waiter"]["url"] == waiter["url"]
+    assert result(workflows, name) == [{"paid": 7}, False]
+    logged(workflows, run_id, "RUN_SUCCESS")
+    assert workflows.call("getWaiters", {"eventId": name}) == []
+    assert workflows.call("notify", {"eventId": name, "eventData": "again"}) == []
+
+
+def test_an_event_for_a_named_run_is_kept_until_it_waits(server: Server, workflows: NodeWorkflows, name: str) -> None:
+    options = {"url": f"{workflows.url}/waits", "body": {"name": name, "event": name, "timeout": "1h"}}
+    run_id = workflows.call("trigger", {**options, "delay": 2})["workflowRunId"]
+    event = {"eventId": name, "eventData": "early", "workflowRunId": run_id}
+    assert workflows.call("notify", event) == []
+    assert result(workflows, name) == ["early", False]
+    logged(workflows, run_id, "RUN_SUCCESS")
+
+
+def test_a_wait_ends_when_its_time_is_over(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "waits", name, event=name, timeout="1s")
+    assert result(workflows, name) == [None, True]
+    logged(workflows, run_id, "RUN_SUCCESS")
+
+
+def test_a_workflow_notifies_another(workflows: NodeWorkflows, name: str) -> None:
+    trigger(workflows, "waits", name, event=name, timeout="1h")
+    until(lambda: workflows.call("getWaiters", {"eventId": name}), "the run waits")
+    trigger(workflows, "notifies", f"{name}-two", event=name)
+    assert result(workflows, f"{name}-two") == 1
+    assert result(workflows, name) == [{"from": f"{name}-two"}, False]
+
+
+def test_a_workflow_invokes_another_and_gets_its_result(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "invokes", name, body={"number": 21})
+    assert result(workflows, name) == [42, False]
+    logged(workflows, run_id, "RUN_SUCCESS")
+
+
+def test_a_workflow_learns_that_the_one_it_invoked_has_failed(workflows: NodeWorkflows, name: str) -> None:
+    trigger(workflows, "invokes", name, body={"number": 21, "fails": True})
+    assert result(workflows, name) == ["", True]
+
+
+def test_a_run_is_cancelled_by_its_client_and_by_itself(workflows: NodeWorkflows, name: str) -> None:
+    waiting = trigger(workflows, "waits", name, event=name, timeout="1h")
+    until(lambda: workflows.call("getWaiters", {"eventId": name}), "the run waits")
+    assert workflows.call("cancel", waiting) == {"cancelled": 1}
+    logged(workflows, waiting, "RUN_CANCELED")
+    assert workflows.call("notify", {"eventId": name, "eventData": 1}) == []
+    assert workflows.call("cancel", waiting) == {"cancelled": 0}
+    logged(workflows, trigger(workflows, "cancels", f"{name}-itself"), "RUN_CANCELED")
+
+
+def test_a_failure_function_is_called_once_after_the_retries(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "fails", name)
+    failure = until(lambda: workflows.call("results")["failures"].get(name), "the failure function")
+    assert failure == [500, "out of stock", run_id]
+    log = logged(workflows, run_id, "RUN_FAILED")
+    assert log["steps"][-1]["steps"][0]["state"] == "STEP_FAILED"
+    assert workflows.call("results")["ran"][f"{name} bad"] == 2
