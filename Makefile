@@ -29,7 +29,7 @@ TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 export TODOKU_TEST_TURN = $(if $(TESTS),,$(TURN))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-flow bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean
+.PHONY: help setup setup-runtime up check format test test-slow stranger test-unit test-fast test-postgres test-api test-floors reference fuzz model crash flow-kills capture-kills projection-kills example example-users-chaos example-orders-chaos example-payments-show bench bench-store bench-engine bench-growth bench-idle bench-limits bench-jobs bench-flow bench-http bench-relay bench-projection bench-capture bench-web show-web screenshots system-packages kafka opensearch debezium node-clients helm brokers lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -148,10 +148,15 @@ fuzz: setup ## hostile requests to every route, hostile answers of receivers, fo
 
 crash: setup ## kill, stop, cut and starve real processes for CRASH_SECONDS=600, and count what was lost or doubled
 	CRASH_SECONDS=$(CRASH_SECONDS) $(PY) -m tests.crash
+	$(MAKE) flow-kills
 
 capture-kills: setup ## TRANSACTIONS=20000 of a source while workers, daemon and servers are killed KILLS=100 times: lost, doubled, out of order?
 	TODOKU_TEST_CAPTURE_TRANSACTIONS=$(or $(TRANSACTIONS),20000) TODOKU_TEST_CAPTURE_KILLS=$(if $(filter command line environment,$(origin KILLS)),$(KILLS),100) \
 	  $(PY) -m $(RUNNER) -p no:xdist -s tests/capture/test_kills.py -k once_and_in_order
+
+flow-kills: setup ## RUNS=1000 workflows of random shape while their workers are killed KILLS=300 times, on both databases: doubled, stuck, not undone?
+	TODOKU_TEST_FLOWS=$(or $(RUNS),1000) TODOKU_TEST_FLOW_KILLS=$(if $(filter command line environment,$(origin KILLS)),$(KILLS),300) \
+	  $(PY) -m $(RUNNER) -p no:xdist -rP tests/crash/test_flow_kills.py
 
 projection-kills: setup opensearch ## DOCUMENTS=5000 change while workers, search server and database are killed KILLS=12 times: lost, doubled?
 	TODOKU_TEST_DOCUMENTS=$(or $(DOCUMENTS),5000) TODOKU_TEST_DOCUMENT_KILLS=$(if $(filter command line environment,$(origin KILLS)),$(KILLS),12) \

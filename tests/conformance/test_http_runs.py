@@ -14,7 +14,7 @@ import pytest
 from tests.support.requesting import Requesting
 from tests.support.world import SOMEBODY, World, aborted
 from todoku.core.destination import Outgoing
-from todoku.core.errors import DatabaseUnavailable, NotThere, RunEnded
+from todoku.core.errors import CannotOpen, DatabaseUnavailable, NotThere, RunEnded
 from todoku.core.http_request import HttpRequest, RunPart
 from todoku.core.message import Claimed, Message
 from todoku.core.workflow_run import RunOptions, Wait
@@ -29,13 +29,14 @@ from todoku.store.http_runs import RunFilter
 URL = "https://shop.example/workflow"
 DAY = 86_400.0
 HOUR = 3600.0
+MASTER = f"one:{base64.b64encode(b'o' * 32).decode()}"
 
 
 class Runs:
     """The engine's parts for runs, on a test's database."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.http = world, Requesting(world)
+    def __init__(self, world: World, **settings: object) -> None:
+        self.world, self.http = world, Requesting(world, **settings)
         outbox = self.http.outbox
         self.publisher, self.acts, self.calls = RunPublisher(outbox), HttpRunActs(outbox), RunCalls(outbox)
 
@@ -260,3 +261,18 @@ def test_an_ended_run_is_pruned_with_its_steps_and_one_that_waits_is_not(runs: R
     assert left == ["wfr_2"]
     assert {run for (run,) in world.sql("select run_id from todoku_http_run_step")} == {"wfr_2"}
     assert world.sql("select run_id from todoku_http_event") == []
+
+
+def test_texts_of_runs_are_encrypted_if_requests_are(runs: Runs, world: World) -> None:
+    sealed = Runs(world, encrypt="all", master_keys=MASTER)
+    sealed.start(body=b"a secret beginning")
+    sealed.acts.notify("paid", b"a secret event", "wfr_1")
+    one = sealed.step(1, "a secret result")
+    columns = {"request": "run", "result": "run", "body": "run_step", "data": "event"}
+    stored = str([world.sql(f"select {column} from todoku_http_{table}") for column, table in columns.items()])
+    assert "secret" not in stored
+    assert base64.b64encode(b"a secret").decode()[:10] not in stored
+    assert "X-Own" not in stored
+    assert sealed.body(one.id) == [{"body": "a secret beginning"}, json.loads(step(1, "a secret result"))]
+    with pytest.raises(CannotOpen):
+        runs.body(one.id)

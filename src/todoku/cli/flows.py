@@ -38,8 +38,8 @@ _COLUMNS: Final = ("#", "name", "state", "took", "time", "told")
 _BAR: Final = 40
 """How wide bars are, at most."""
 
-_WORK, _WAIT = "█", "░"
-"""What bars are made of: of steps that work, and of those that wait."""
+_WORK, _WAIT, _REST = "█", "░", "·"
+"""What bars are made of: of steps that work, of those that wait, and the time before and after."""
 
 
 @click.command("show")
@@ -104,7 +104,8 @@ def _bar(run: ShownRun, step: ShownStep, width: int) -> str:
     scale = width / max((last - run.started).total_seconds(), 1e-9)
     begin = min(width - 1, max(0, int((step.started - run.started).total_seconds() * scale)))
     length = max(1, round(step.seconds * scale))
-    return " " * begin + (_WORK if step.kind in ("step", "publish", "value") else _WAIT) * min(length, width - begin)
+    bar = (_WORK if step.kind in ("step", "publish", "value") else _WAIT) * min(length, width - begin)
+    return (_REST * begin + bar).ljust(width, _REST)
 
 
 def _end(run: ShownRun, step: ShownStep) -> datetime:

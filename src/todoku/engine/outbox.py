@@ -146,22 +146,21 @@ class Outbox:
         self._require(tx)
         if self.instead is not None:
             return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
-        steps = self._steps(drafts, batch, whole=tx is None)
-        storing = self.run(tx, steps if tx is None else self._joining(steps))
-        return await self._counted(storing, drafts, len(drafts), tx)
+        steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
+        return await self._counted(self.run(tx, steps), drafts, len(drafts), tx)
 
     async def insert_many(self, many: Unbuilt, tx: Any) -> list[Message]:
         """Stores messages like `insert`. On PostgreSQL many are sent in parts, while the next part is built.
 
-        If an async caller is cancelled meanwhile, nothing is stored; if it is cancelled in the commit, nobody knows.
+        Not in a caller's transaction: it may be committed although a draft could not be built. If an async caller is
+        cancelled meanwhile, nothing is stored; if it is cancelled in the commit, nobody knows.
         """
-        number = len(many)
-        if number <= PART or self.instead is not None or self._database.dialect == "sqlite":
+        number, is_one = len(many), tx is not None or self._database.dialect == "sqlite"
+        if number <= PART or is_one or self.instead is not None:
             return await self.insert(many.build(0, number), tx)
         self._require(tx)
         built = _Built(many)
-        steps = publish_parts(self.publishing(), built)
-        storing = _Parts(self.store, self._database.dialect, tx, steps if tx is None else self._joining(steps))
+        storing = _Parts(self.store, self._database.dialect, None, publish_parts(self.publishing(), built))
         return await self._counted(storing, built.drafts, number, tx)
 
     async def _counted(
@@ -208,15 +207,15 @@ class Outbox:
         database = self._database
         return Publishing(database.dialect, database.queries, database.now(), self.settings.notify)
 
-    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool) -> Steps[list[Message]]:
+    def _steps(self, drafts: list[Draft], batch: NewBatch | None, *, whole: bool = False) -> Steps[list[Message]]:
         to = self.publishing()
         if batch is None:
             return publish(to, drafts, whole=whole)
         return begin(to, [Following(tuple(drafts), batch)])
 
-    def _joining(self, steps: Steps[T]) -> Steps[T]:
+    def _joining(self, drafts: list[Draft], batch: NewBatch | None) -> Steps[list[Message]]:
         yield from self._database.check_tx()
-        return (yield from steps)
+        return (yield from self._steps(drafts, batch))
 
     def _require(self, tx: Any) -> None:
         if tx is None and self._policy.require_tx:
@@ -267,11 +266,9 @@ class _Built:
 
 
 class _Parts(_Transaction[T]):
-    """Statements that may take long. If an async caller is cancelled, it waits until its thread has rolled back."""
+    """Statements in a transaction of their own. A cancelled async caller waits until its thread has rolled back."""
 
     async def later(self) -> T:
-        if self._tx is not None:
-            return await super().later()
         stopped = threading.Event()
         thread = asyncio.ensure_future(asyncio.to_thread(self._store.run, _until(stopped, self._steps)))
         try:

@@ -28,11 +28,11 @@ def waiting(world: World) -> UUID:
 
 @pytest.fixture
 def dead(world: World) -> UUID:
-    """A run that has charged, and has no attempt left."""
+    """A run that has charged, and whose worker was lost too often: it is not undone by itself (R5)."""
     (message,) = world.publish(topic="fulfil", to=["fulfil"], headers={RUN: "auto"})
     (claim,) = world.claim(world.worker(lease=600), destinations=["fulfil"])
     world.store.runs.store_steps([(claim, CHARGED)])
-    world.settle([claim], aborted("TIMEOUT"))
+    world.settle([claim], aborted("WORKER_LOST"))
     return message.id
 
 

@@ -129,3 +129,25 @@ def test_a_failure_function_is_called_once_after_the_retries(workflows: NodeWork
     log = logged(workflows, run_id, "RUN_FAILED")
     assert log["steps"][-1]["steps"][0]["state"] == "STEP_FAILED"
     assert workflows.call("results")["ran"][f"{name} bad"] == 2
+
+
+def test_a_failed_run_is_listed_resumed_restarted_and_given_up(workflows: NodeWorkflows, name: str) -> None:
+    run_id = trigger(workflows, "fails", name)
+
+    def dead(of: str) -> str:
+        found = {"filter": {"workflowRunId": of}}
+        (letter,) = until(lambda: workflows.call("dlq.list", found)["messages"], "a dead letter")
+        assert (letter["workflowRunId"], letter["responseStatus"]) == (of, 500)
+        assert letter["workflowUrl"] == f"{workflows.url}/fails"
+        return str(letter["dlqId"])
+
+    first = dead(run_id)
+    resumed = workflows.call("dlq.resume", {"dlqId": first})
+    assert resumed["workflowRunId"] == run_id
+    second = until(lambda: again if (again := dead(run_id)) != first else None, "it fails again")
+    restarted = workflows.call("dlq.restart", second)["workflowRuns"][0]["workflowRunId"]
+    assert restarted != run_id
+    logged(workflows, run_id, "RUN_CANCELED")
+    third = dead(restarted)
+    assert workflows.call("dlq.delete", third) == {"deleted": 1}
+    assert workflows.call("dlq.list", {"filter": {"workflowRunId": restarted}})["messages"] == []

@@ -74,6 +74,9 @@ class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
     response_header: Headers | None = None
     response_body: str | None = None
     response_body_base64: str | None = msgspec.field(default=None, name="responseBodyBase64")
+    workflow_run_id: str | None = None
+    workflow_url: str | None = None
+    workflow_created_at: int | None = None
 
 
 class DeadPage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -151,7 +154,15 @@ def dead_letter(found: RequestDeadLetter) -> DeadBody:
         failed_at=round(found.request.delivery.updated_at.timestamp() * 1000),
         **_message(found.request),
         **response(found.response),
+        **_run(found.request.request),
     )
+
+
+def _run(request: HttpRequest) -> dict[str, Any]:
+    if request.run is None:
+        return {}
+    url = request.headers.get("Upstash-Workflow-Url", request.url)
+    return {"workflow_run_id": request.run.id, "workflow_url": url, "workflow_created_at": request.run.created_at}
 
 
 def event(found: HttpEvent) -> EventBody:

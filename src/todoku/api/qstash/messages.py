@@ -17,6 +17,7 @@ from todoku.api.qstash.answers import DeadPage, EventPage, dead_letter, empty_re
 from todoku.api.qstash.parsing import LARGEST, MOST_COUNT, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage, NotThere
+from todoku.core.http_request import RunPart
 from todoku.engine.http import dead_letters, request_events, requests
 from todoku.engine.http.dead_letters import Selection
 from todoku.engine.http.request_events import EventFilter
@@ -179,7 +180,8 @@ class DeadLetterEndpoints:
         if selection is None:
             return json(DeadPage(messages=[]))
         page = dead_letters.find(self._outbox, selection, cursor=query.one("cursor"), limit=query.count(_MOST_LISTED))
-        return json(DeadPage(messages=[dead_letter(each) for each in page.items], cursor=page.cursor))
+        shown = [each for each in page.items if _is_of(query, each.request.request.run)]
+        return json(DeadPage(messages=[dead_letter(each) for each in shown], cursor=page.cursor))
 
     def get(self, request: Request) -> Response:
         """Returns one dead letter."""
@@ -227,6 +229,14 @@ class DeadLetterEndpoints:
         act = dead_letters.purge if what == "delete" else dead_letters.replay
         who, cursor = signed(request, what), query.one("cursor")
         return await asyncio.to_thread(act, self._outbox, selection, who, cursor=cursor, limit=limit)
+
+
+def _is_of(query: Query, run: RunPart | None) -> bool:
+    """Whether a dead letter is among those of workflows, or of a workflow run, that a query asks for."""
+    ids = query.many("workflowRunId")
+    if query.one("source") != "workflow" and not ids:
+        return True
+    return run is not None and (not ids or run.id in ids)
 
 
 def _no_dead_letter(id: str) -> NotThere:

@@ -13,7 +13,7 @@ from todoku.api.qstash.parsing import signed
 from todoku.api.qstash.publish import PublishEndpoints
 from todoku.api.qstash.queues import FlowEndpoints, QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
-from todoku.api.qstash.workflows import WorkflowEndpoints
+from todoku.api.qstash.workflows import WorkflowDeadLetterEndpoints, WorkflowEndpoints
 from todoku.api.request_context import RequestContext
 from todoku.core.signature import SigningKeys
 from todoku.engine.http.publish_requests import RequestPublisher
@@ -58,7 +58,7 @@ def qstash_routes(context: RequestContext) -> list[GuardedRoute]:
         *_groups(GroupEndpoints(context)),
         *_flows(FlowEndpoints(context, posts)),
         *_keys(KeyEndpoints(context)),
-        *_workflows(WorkflowEndpoints(context)),
+        *_workflows(WorkflowEndpoints(context), WorkflowDeadLetterEndpoints(context)),
     ]
     return [
         GuardedRoute(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
@@ -150,7 +150,7 @@ def _keys(of: KeyEndpoints) -> list[Row]:
     ]
 
 
-def _workflows(of: WorkflowEndpoints) -> list[Row]:
+def _workflows(of: WorkflowEndpoints, dead: WorkflowDeadLetterEndpoints) -> list[Row]:
     """A workflow ends and waits with the token that it publishes with."""
     return [
         ("GET", "/v2/workflows/runs/{id}", of.steps, "read"),
@@ -158,6 +158,9 @@ def _workflows(of: WorkflowEndpoints) -> list[Row]:
         ("DELETE", "/v2/workflows/runs", of.cancel_many, "operate"),
         ("GET", "/v2/workflows/events", of.logs, "read"),
         ("GET", "/v2/workflows/logs", of.logs, "read"),
+        ("POST", "/v2/workflows/dlq/resume", dead.resume, "operate"),
+        ("POST", "/v2/workflows/dlq/restart", dead.restart, "operate"),
+        ("DELETE", "/v2/workflows/dlq", dead.remove, "operate"),
         ("POST", "/v2/wait/{event}", of.wait, "publish"),
         ("POST", "/v2/notify/{event}", of.notify, "publish"),
         ("POST", "/v2/notify/{run}/{event}", of.notify, "publish"),

@@ -19,6 +19,7 @@ from todoku.core.workflow_run import Wait, run_options
 from todoku.engine.http import run_views
 from todoku.engine.http.run_acts import HttpRunActs
 from todoku.engine.http.run_calls import RunCalls
+from todoku.engine.http.run_dead_letters import ResumedRun, RunDeadLetters
 from todoku.engine.http.run_views import RunView, StepView
 from todoku.store.deliveries import Delivery
 from todoku.store.http_runs import RunFilter, ShownState, WaiterRow
@@ -95,6 +96,40 @@ class WorkflowEndpoints:
         rows = store.waiters(segment(request, "event"))
         runs = {run.id: run.url for run in store.find(RunFilter(ids=tuple(row.run_id for row in rows)))} if rows else {}
         return json([_waiter(row, runs.get(row.run_id, "")) for row in rows])
+
+
+class WorkflowDeadLetterEndpoints:
+    """The endpoints of dead letters of workflow runs. They take `dlqIds` only."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._letters = RunDeadLetters(context.outbox)
+
+    def resume(self, request: Request) -> Response:
+        """Goes on with the steps that have failed."""
+        return _resumed(self._letters.resume(_dead_ids(request), signed(request, "resume")))
+
+    def restart(self, request: Request) -> Response:
+        """Begins failed runs again, as new ones."""
+        return _resumed(self._letters.restart(_dead_ids(request), signed(request, "restart")))
+
+    def remove(self, request: Request) -> Response:
+        """Deletes dead letters: their runs do not go on."""
+        return json({"deleted": self._letters.remove(_dead_ids(request), signed(request, "delete"))})
+
+
+def _dead_ids(request: Request) -> tuple[str, ...]:
+    given = option_fields(request)
+    if any(name in given for name in ("upstash-retries", "upstash-flow-control-key")):
+        hint = "leave out retries and flow control"
+        raise Refused(422, "a run keeps the options that it was started with", hint=hint)
+    if not (ids := Query(request, ("dlqIds",)).many("dlqIds")):
+        raise Refused(422, "no dead letter is selected", hint="pass dlqIds; GET /v2/dlq?source=workflow lists them")
+    return ids
+
+
+def _resumed(runs: list[ResumedRun]) -> Response:
+    found = [{"workflowRunId": run.id, "workflowCreatedAt": milliseconds(run.created_at)} for run in runs]
+    return json({"workflowRuns": found})
 
 
 def _filter(query: Query, *, by_prefix: bool = False) -> RunFilter:

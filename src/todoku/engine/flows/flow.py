@@ -163,7 +163,7 @@ class Flow(Context):
         given = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
         total = _seconds(given + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
         text = f"{total:g}"
-        asked = self._run.ask("sleep", text)
+        asked = self._run.ask("sleep", text, alike=True)
         if asked.row is None:
             row = msgspec.structs.replace(self._run.new_row(asked, "sleep", None), arguments=text, wait=total)
             with self._run.working(asked):

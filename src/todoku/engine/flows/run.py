@@ -80,6 +80,7 @@ class Run:
         self.stopped: asyncio.Future[AttemptEnd] = self._loop.create_future()
         self._read_at = time.monotonic()
         self.cancelling = False
+        self._over = False
         self.on_progress: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
@@ -92,15 +93,18 @@ class Run:
 
     # ------------------------------------------------------------------------------------------- asking
 
-    def ask(self, name: str, arguments: str, key: str | None = None) -> Asked:
-        """Returns the step for this call: by the function, its arguments, and how many equal ones came before (R1)."""
+    def ask(self, name: str, arguments: str, key: str | None = None, *, alike: bool = False) -> Asked:
+        """Returns the step for this call: by the function, its arguments, and how many equal ones came before (R1).
+
+        `alike`: it does not matter which of two equal calls has which of the two steps.
+        """
         self.refuse_stopped()
         digest = digest_arguments(arguments, self.runtime.secret_of(self.claim)) if key is None else f"={key}"
         place = (name, digest)
         occurrence = self._occurrences[place]
         if key is not None and occurrence:
             raise InvalidMessage(f"two steps of {name} have the key {key!r}", hint="give each its own key=")
-        if key is None and place in self._under_way:
+        if key is None and not alike and place in self._under_way:
             raise InvalidMessage(
                 f"{name} is called twice at once with the same arguments",
                 hint="tell the two apart: ctx.step(…, key=…)",  # R9: which result belongs to which call?
@@ -244,7 +248,7 @@ class Run:
                 self.stop(Abort("CANCELLED", "cancelled while running"))
             elif self._executor.is_draining():
                 self.stop(park(0.0))
-        if self.stopped.done():
+        if self.stopped.done() or self._over:
             raise RunStopped
 
     async def wait(self, seconds: float) -> None:
@@ -257,7 +261,7 @@ class Run:
             await waiting
         finally:
             self._waiting.pop(waiting, None)
-            self._activity += 1
+            self._settle_down()  # if this branch ends here, the others that wait may park
             if timer is not None:
                 timer.cancel()
         self.refuse_stopped()
@@ -302,6 +306,12 @@ class Run:
         self.cancelling = True
         if not self._busy:
             self.stop(Abort("CANCELLED", "cancelled while running"))
+
+    def close(self) -> None:
+        """The attempt is over: branches that its function left behind begin nothing more."""
+        self._over = True
+        for waiting in list(self._waiting):
+            waiting.cancel()
 
     def unused(self) -> list[str]:
         """Returns the names of stored steps that this attempt did not ask for: the code took another way."""

@@ -187,6 +187,8 @@ async def _run(call: Callable[[Context], Any], flow: Flow) -> Any:
         raise Abort("STEP_FAILED", str(failed)) from failed
     except (InvalidMessage, InvalidSetting) as error:  # the code is wrong: trying again would repeat effects
         raise Abort("INVALID_STEP", str(error)) from error
+    finally:
+        run.close()
     if not run.stopped.done() and (unused := run.unused()):
         Log(message_id=flow.claim.message_id, adapter=flow.claim.destination).warning("STEPS_UNUSED", steps=unused)
     return value

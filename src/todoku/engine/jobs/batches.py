@@ -76,8 +76,8 @@ async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> lis
     checked = without_tx(calls)
     many: _Handled[R] = _Handled(checked)
     messages = await outbox.insert_many(many, tx)
-    pairs = zip(many.handles, messages, checked, strict=True)
-    return [call.handle(message) if message.duplicate else handle for handle, message, call in pairs]
+    stored = zip(many.handles, messages, checked, strict=True)
+    return [handle if handle.id is message.id else call.handle(message) for handle, message, call in stored]
 
 
 class _Handled(CallDrafts, Generic[R]):

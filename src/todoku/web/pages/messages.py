@@ -79,7 +79,7 @@ def _answer(view: View, id: UUID, chosen: DeliveryStory | None, **more: Any) -> 
     timeline: Timeline = get_timeline.run(context, ByMessage(id=id))
     run = run_of(context, story)
     value = MessageView(message=story, chosen=chosen, timeline=timeline, snippets=snippets, run=run)
-    shown = {"bars": _bars(timeline), "steps": step_bars(run), "find": _find}
+    shown: dict[str, Any] = {"bars": _bars(timeline), "steps": step_bars(run), "find": _find}
     return view.answer("message.html", value, **shown, **{"opened": None, **more})
 
 
