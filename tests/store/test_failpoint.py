@@ -182,6 +182,14 @@ def keep_runs(world: World) -> None:
     store.run(send_signal(publishing, UUID(claim.message_id), "approval", "1"))
     store.claims.release([claim])
     store.runs.heed_calls()
+    run = UUID(claim.message_id)
+    store.run_acts.signal(run, "approval", "1", SOMEBODY)
+    (claim,) = world.claim(worker)
+    charged = StepRow(key="charge", number=2, name="charge", kind="step", state="done", undo="{}")
+    store.runs.store_steps([(claim, charged)])
+    world.settle([claim], aborted())
+    store.run_acts.undo(run, SOMEBODY, dry_run=True)
+    store.run_acts.rewind(run, lambda rows: rows, SOMEBODY, to="wait", dry_run=True)
 
 
 def everything(world: World) -> None:
