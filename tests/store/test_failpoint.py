@@ -82,7 +82,7 @@ def test_every_operation_has_a_failpoint_before_and_after_its_commit() -> None:
     assert len(NAMES) == 2 * len(OPERATIONS)
 
 
-WRITES = ("write", "_take", "_transaction")
+WRITES = ("write", "write_alone", "_take", "_transaction")
 
 
 def test_the_operations_that_the_store_names_are_those_that_can_be_armed() -> None:
