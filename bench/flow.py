@@ -113,12 +113,11 @@ def waiting_costs(server: Running, number: int, *, watched: float) -> list[Bar]:
         box.migrate()
         alone = idle(server, url, watched)
         park(box, number)
+        server.settle(url)
         beside = idle(server, url, watched)
         box.close()
     for name, found in (("idle", alone), (f"idle beside {number:,} runs that wait", beside)):
-        print(
-            f"  idle {name}: daemon {found[0]:.2f} % of a core, server {found[1]:.2f} %, {found[2]:.1f} transactions/s"
-        )
+        print(f"  {name}: daemon {found[0]:.2f} % of a core, server {found[1]:.2f} %, {found[2]:.1f} transactions/s")
     return [
         Bar("flow_parked_daemon_percent_more", beside[0] - alone[0], 0.2, " %", at_most=True),
         Bar("flow_parked_server_percent_more", beside[1] - alone[1], 0.5, " %", at_most=True),
