@@ -10,12 +10,14 @@ from tests.core.making import claimed, deliveries, jitters, outcomes, policies, 
 from todoku.core.backoff import DEFAULT, Backoff, delay, exponential, table
 from todoku.core.decision import (
     CONFLICT,
+    FOREVER,
     SNOOZE_LIMIT,
     SUCCEEDED,
     Settlement,
     attempts_allowed,
     decide,
     decide_by_ledger,
+    park,
 )
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze
@@ -32,8 +34,8 @@ def failed(**values: object) -> Settlement:
     return Settlement(status=Status.FAILED, **values)  # type: ignore[arg-type]
 
 
-def dead(reason: str, error: str) -> Settlement:
-    return Settlement(status=Status.ABORTED, reason=reason, error=error)
+def dead(reason: str, error: str, *, exhausted: bool = False) -> Settlement:
+    return Settlement(status=Status.ABORTED, reason=reason, error=error, exhausted=exhausted)
 
 
 FIRST = {"attempt": 1, "max_attempts": 6}
@@ -51,10 +53,10 @@ TABLE: list[tuple[str, dict[str, int], Outcome, Settlement]] = [
     ("the reason is text enough", FIRST, Retry(), failed(delay=5, reason="RETRY", error="RETRY")),
     ("the handler knows better", FIRST, Retry(after=7), failed(delay=7, reason="RETRY", error="RETRY")),
     ("at once is a wait too", FIRST, Retry(after=0), failed(delay=0, reason="RETRY", error="RETRY")),
-    ("W-104: none left", LAST, LATE, dead("TIMEOUT", "2.5 s")),
-    ("none left, whatever it asks", LAST, Retry(after=7), dead("RETRY", "RETRY")),
-    ("S3-56: never beyond the last", BEYOND, LATE, dead("TIMEOUT", "2.5 s")),
-    ("one attempt is one attempt", ONLY, LATE, dead("TIMEOUT", "2.5 s")),
+    ("W-104: none left", LAST, LATE, dead("TIMEOUT", "2.5 s", exhausted=True)),
+    ("none left, whatever it asks", LAST, Retry(after=7), dead("RETRY", "RETRY", exhausted=True)),
+    ("S3-56: never beyond the last", BEYOND, LATE, dead("TIMEOUT", "2.5 s", exhausted=True)),
+    ("one attempt is one attempt", ONLY, LATE, dead("TIMEOUT", "2.5 s", exhausted=True)),
     ("S2-11: terminal at once", FIRST, Abort("REFUSED", "no"), dead("REFUSED", "no")),
     ("the reason is text enough", LAST, Abort("REFUSED"), dead("REFUSED", "REFUSED")),
     ("not now", FIRST, Snooze(60), Settlement(status=Status.PENDING, delay=60, snoozed=True)),
@@ -68,6 +70,12 @@ TABLE: list[tuple[str, dict[str, int], Outcome, Settlement]] = [
     ("H23: capped", {"snoozes": SNOOZE_LIMIT}, Snooze(1), dead("SNOOZED_TOO_OFTEN", "snoozed 100 times")),
     ("H23: capped", {"snoozes": SNOOZE_LIMIT + 1}, Snooze(1), dead("SNOOZED_TOO_OFTEN", "snoozed 101 times")),
 ]
+
+
+@pytest.mark.parametrize(("seconds", "delay"), [(60.0, 60.0), (-1.0, 0.0), (float("inf"), FOREVER)])
+def test_a_run_that_parks_is_pending_and_its_attempt_is_given_back(seconds: float, delay: float) -> None:
+    """I4, R6: as often as its code waits."""
+    assert park(seconds) == Settlement(status=Status.PENDING, delay=delay, parked=True)
 
 
 @pytest.mark.parametrize(("why", "delivery", "outcome", "expected"), TABLE)

@@ -16,6 +16,7 @@ TABLE: dict[Step, tuple[str, str, str, str, str]] = {
     Step.RETRY: ("-", "failed aborted", "-", "-", "-"),
     Step.ABORT: ("-", "aborted", "-", "-", "-"),
     Step.SNOOZE: ("-", "pending aborted", "-", "-", "-"),
+    Step.PARK: ("-", "pending", "-", "-", "-"),
     Step.RELEASE: ("-", "pending", "-", "-", "-"),
     Step.LOSE: ("-", "pending aborted", "-", "-", "-"),
     Step.CANCEL: ("aborted", "sending", "-", "aborted", "-"),
