@@ -69,3 +69,20 @@ def test_a_branch_that_is_left_behind_begins_nothing_more(box: todoku.App) -> No
     run = flow.start()
     box.drain()
     assert (run.status(), called) == ("succeeded", [])
+
+
+def test_equal_waits_and_values_of_two_branches_are_told_apart_by_their_turn(box: todoku.App) -> None:
+    """R9: it does not matter which of them has which."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> list[int]:
+        one, other = await asyncio.gather(ctx.uuid(), ctx.uuid())
+        assert one != other
+        return sorted(await asyncio.gather(ctx.wait("number", int), ctx.wait("number", int)))
+
+    run = flow.start()
+    box.drain()
+    for number in (1, 2):
+        box.signal(run, "number", number, tx=None)
+    box.drain()
+    assert run.result(timeout=0) == [1, 2]

@@ -179,7 +179,7 @@ class Flow(Context):
         comes in time.
         """
         limit = None if timeout is None else _seconds(timeout)
-        asked = self._run.ask("wait", encode(name))
+        asked = self._run.ask("wait", encode(name), alike=True)
         while (row := self._run.rows.get(asked.key, asked.row)) is None or not row.is_stored:
             over = row is not None and self._run.left(row) <= 0
             row = await self._take(asked, row, name, limit)
@@ -295,7 +295,7 @@ class Flow(Context):
         return await self._value_of(asked, lambda: True, bool)
 
     async def _value(self, name: str, make: Callable[[], T], kind: type[T]) -> T:
-        return await self._value_of(self._run.ask(name, ""), make, kind)
+        return await self._value_of(self._run.ask(name, "", alike=True), make, kind)
 
     async def _value_of(self, asked: Asked, make: Callable[[], T], kind: type[T]) -> T:
         row = asked.row

@@ -58,16 +58,18 @@ class _StepQueue:
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
+        batch: list[_Waiting] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
                 for written, error in await loop.run_in_executor(self._thread, self._commit, batch):
-                    if written.done():  # the run was stopped meanwhile
-                        continue
-                    if error is None:
-                        written.set_result(None)
-                    else:
-                        written.set_exception(error)
+                    _resolve(written, error)
+        except BaseException as error:
+            # The loop ends, or no thread can be started: no run may wait for ever.
+            for _, _, written in (*batch, *self._waiting):
+                _resolve(written, DatabaseUnavailable(f"steps cannot be written: {error!r}", hint="the process ends"))
+            self._waiting = []
+            raise
         finally:
             self._writing = None
 
@@ -88,3 +90,12 @@ class _StepQueue:
                 return [(batch[0][2], error)]
             return [end for each in batch for end in self._commit_for_one([each])]
         return [(written, RunLost() if claim.id in lost else None) for claim, _, written in batch]
+
+
+def _resolve(written: asyncio.Future[None], error: BaseException | None) -> None:
+    if written.done():  # the run was stopped meanwhile
+        return
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)
