@@ -13,7 +13,7 @@ def test_verify_says_that_everything_holds(shop: Shop) -> None:
     shop.dead(2)
     shop.world.publish(3, ordered=True, key="k")
     lines = said(shop.run("verify"))
-    assert len(lines) == 24
+    assert len(lines) == 28
     assert all(line.startswith("holds ") for line in lines)
     row = rows(shop.run("verify", "--json"))[0]
     assert row == {

@@ -177,12 +177,16 @@ class KafkaKind(Kind):
     async def declare(self, address: str) -> None:
         from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.service.url)
-        await admin.start()
-        try:
-            await admin.create_topics([NewTopic(address, num_partitions=3, replication_factor=1)])
-        finally:
-            await admin.close()
+        while True:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.service.url)
+            await admin.start()
+            try:
+                await admin.create_topics([NewTopic(address, num_partitions=3, replication_factor=1)])
+                return
+            except AttributeError:  # aiokafka's, while a server that has just started names no controller
+                await asyncio.sleep(0.1)
+            finally:
+                await admin.close()
 
     async def received(self, address: str) -> list[Received]:
         from aiokafka import AIOKafkaConsumer, TopicPartition

@@ -14,7 +14,7 @@ from todoku.core.outcome import Done, Retry
 from todoku.destinations import aiokafka_producer
 
 
-@pytest.fixture(params=["0.11.0", "0.15.0", "no names"])
+@pytest.fixture
 def fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "no names":
         is_tested = aiokafka_producer.is_tested
@@ -36,6 +36,7 @@ class Without:
 
 
 @only("kafka")
+@pytest.mark.parametrize("fallback", ["0.11.0", "0.15.0", "no names"], indirect=True)
 @pytest.mark.usefixtures("fallback")
 async def test_messages_arrive_and_the_producer_ends(kind: Kind, address: str) -> None:
     await kind.declare(address)

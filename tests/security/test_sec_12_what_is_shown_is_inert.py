@@ -33,6 +33,7 @@ from todoku.core.capture import TableRule
 from todoku.core.control_characters import encode_json, escape_controls
 from todoku.core.decision import Settlement
 from todoku.core.destination import Outgoing
+from todoku.core.flow import RUN, StepRow
 from todoku.core.limit import Limit
 from todoku.core.status import Status
 from todoku.destinations.log import log as log_destination
@@ -87,11 +88,13 @@ def hostile_database(the_shop: Shop) -> tuple[int, str]:
     """Everything that people may name is named by the hostile text. A delivery's number, and its message's id."""
     world = the_shop.world
     (message,) = world.publish(
-        to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, headers={HOSTILE: HOSTILE},
+        to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, headers={HOSTILE: HOSTILE, RUN: "auto"},
         payload=lambda _: {HOSTILE: HOSTILE}, per_key=ONE,
     )  # fmt: skip
     claims = world.claim_gates(world.worker(name=HOSTILE), ONE)
     assert len(claims) == 1
+    step = StepRow(key=HOSTILE, number=1, name=HOSTILE, kind="step", state="failed", arguments=HOSTILE, error=HOSTILE)
+    world.store.runs.store_steps([(claims[0], step)])
     world.settle(claims, Settlement(status=Status.ABORTED, reason=HOSTILE, error=HOSTILE))
     world.publish(2, to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, per_key=ONE)
     assert len(world.claim_gates(world.worker(name=HOSTILE), ONE)) == 1, "the key is at its limit"
@@ -121,6 +124,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
     "publish": ((HOSTILE, "{{}}", "--to", "shop"),),
     "capture": (("list",), ("show", HOSTILE), ("snapshot", HOSTILE, *BY)),
     "schedule": (("pause", HOSTILE, *BY), ("run", HOSTILE, *BY)),
+    "flow": (("show", "{message}"),),
 }
 """Commands that print names from outside, and how they are called here."""
 

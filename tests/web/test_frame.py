@@ -65,10 +65,10 @@ def test_a_form_leads_back_to_the_dashboard_only(path: str) -> None:
 
 
 def test_everything_in_the_wheel_stays_within_its_budget() -> None:
-    """150 kB in the wheel, which is a ZIP; 200 kB unpacked; 60 kB compressed at the first load."""
+    """150 kB in the wheel, which is a ZIP; 205 kB unpacked; 60 kB compressed at the first load."""
     files = [file for file in WEB.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")]
     assert sum(len(zlib.compress(file.read_bytes())) for file in files) <= 150_000
-    assert sum(file.stat().st_size for file in files) <= 200_000
+    assert sum(file.stat().st_size for file in files) <= 205_000
     loaded = [file for file in STATIC.iterdir() if file.suffix in (".js", ".css", ".svg")]
     assert sum(len(gzip.compress(file.read_bytes())) for file in loaded) <= 50_000
 

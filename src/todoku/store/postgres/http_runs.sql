@@ -7,7 +7,8 @@ r.id, r.url,
                 select from todoku_http_run_step s
                   join todoku_message m on m.id = s.message_id
                   join todoku_delivery d on d.message_seq = m.seq
-                 where s.run_id = r.id and s.call_type = 'step' and d.status = 'aborted' and d.reason <> 'CANCELLED')
+                 where s.run_id = r.id and s.call_type = 'step' and d.status = 'aborted' and d.reason <> 'CANCELLED'
+                offset 0)
             then 'failed' else r.state end as state,
        r.request, r.labels::text, r.invoker, r.result, r.steps, r.bytes, date_part('epoch', r.created_at), date_part('epoch', r.ended_at)
 
@@ -138,11 +139,11 @@ select id, pg_notify('todoku', '') from call
 select r.id from todoku_http_run r
  where r.updated_at < todoku_now() - :ttl * interval '1 second'
    and (r.state <> 'started' or (
-        not exists (select from todoku_http_waiter w where w.run_id = r.id)
+        not exists (select from todoku_http_waiter w where w.run_id = r.id offset 0)
         and not exists (select from todoku_http_run_step s
                           join todoku_message m on m.id = s.message_id
                           join todoku_delivery d on d.message_seq = m.seq
-                         where s.run_id = r.id)))
+                         where s.run_id = r.id offset 0)))
  order by r.updated_at, r.id limit :most for update of r skip locked
 
 -- name: prune_http_runs
