@@ -93,7 +93,7 @@ def hostile_database(the_shop: Shop) -> tuple[int, str]:
     )  # fmt: skip
     claims = world.claim_gates(world.worker(name=HOSTILE), ONE)
     assert len(claims) == 1
-    step = StepRow(key=HOSTILE, number=1, name=HOSTILE, kind="step", state="failed", arguments=HOSTILE, error=HOSTILE)
+    step = StepRow(key=HOSTILE, number=1, name=HOSTILE, kind="step", state="failed", error=HOSTILE)
     world.store.runs.store_steps([(claims[0], step)])
     world.settle(claims, Settlement(status=Status.ABORTED, reason=HOSTILE, error=HOSTILE))
     world.publish(2, to=(HOSTILE,), queue=HOSTILE, key=HOSTILE, per_key=ONE)
