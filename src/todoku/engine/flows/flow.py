@@ -233,8 +233,9 @@ class Flow(Context):
 
     async def publish(self, event: Any, payload: object = None, **options: Unpack[PublishOptions]) -> UUID:
         """Publishes an event, or a topic and its payload, once: the message and the step are one commit."""
-        draft = self._run.runtime.draft(event, payload, options)
-        text = bounded(draft.payload or str(draft.payload_bytes), f"the payload of {draft.topic}")
+        declarations = self._run.runtime.declarations
+        draft = declarations.draft(event, payload, options)
+        text = bounded(declarations.plain_text(event, payload), f"the payload of {draft.topic}")
         asked = self._run.ask(f"publish {draft.topic}", text)
         if asked.row is None:
             await self._run.refuse_changed(asked, text)

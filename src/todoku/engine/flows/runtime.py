@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from todoku.core.message import Claimed, Draft
+from todoku.core.message import Claimed
 from todoku.core.sealed import kind_of
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.flows.step_function import StepFunctions
 from todoku.engine.flows.step_writer import StepWriter
+from todoku.engine.jobs.declarations import Declarations
 from todoku.engine.jobs.decoders import result_decoder
 from todoku.engine.jobs.hints import Hints
 from todoku.engine.jobs.job import Call, Job
-from todoku.engine.jobs.options import PublishOptions
 from todoku.engine.outbox import Outbox
 from todoku.store.store import Store
 
 OnChange = Literal["stop", "run"]
 """What a run does whose code calls a step with other arguments than those that are stored (R1)."""
-
-DraftOf = Callable[[Any, object, PublishOptions], Draft]
-"""Builds the draft of an event, or of a topic and its payload, for the routes of the App."""
 
 ON_CHANGES: Final[tuple[OnChange, ...]] = ("stop", "run")
 
@@ -36,11 +33,11 @@ class FlowRuntime:
     """The surroundings of the runs of one workflow."""
 
     def __init__(
-        self, outbox: Outbox, functions: StepFunctions, writer: StepWriter, draft: DraftOf, on_change: OnChange,
+        self, declarations: Declarations, functions: StepFunctions, writer: StepWriter, on_change: OnChange,
         sleeps: Sleeps,
     ) -> None:  # fmt: skip
-        self._outbox = outbox
-        self.draft = draft
+        self.declarations = declarations
+        self._outbox = declarations.outbox
         self.functions = functions
         self.writer = writer
         self.on_change = on_change

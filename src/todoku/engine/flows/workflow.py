@@ -112,9 +112,7 @@ class Workflows:
         declarations = self._declarations
         on_change, undo, rest = _checked(function, options)
         handler = declarations.handler(function, name, {"keep_result": True, **rest})
-        runtime = FlowRuntime(
-            declarations.outbox, self._functions, self._writer, declarations.draft, on_change, self.sleeps
-        )
+        runtime = FlowRuntime(declarations, self._functions, self._writer, on_change, self.sleeps)
         target = _as_run(handler.target, runtime)
         made: Workflow[..., Any] = Workflow(
             declarations.outbox, msgspec.structs.replace(handler, target=target, marks={RUN: undo})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -182,6 +183,11 @@ class Declarations:
         topic, body, key = self.events.split(event, payload, options.get("key"))
         given: PublishOptions = {**options, "key": key}
         return self.outbox.draft(topic, body, MessageOptions(**given), self.routes)
+
+    def plain_text(self, event: Any, payload: object) -> str:
+        """The payload of an event, or of a topic, before it is encrypted: JSON, or bytes as base64."""
+        encoded = self.outbox.encoded(self.events.split(event, payload)[1])
+        return base64.b64encode(encoded).decode() if isinstance(encoded, bytes) else encoded.text
 
     def drafts(self, events: Iterable[tuple[str, object] | Event]) -> EventDrafts:
         """Many events, or (topic, payload), for the routes declared here."""
