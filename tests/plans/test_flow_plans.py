@@ -68,7 +68,7 @@ def _in_endings(database: Database, message_seq: int, message_id: UUID) -> None:
 
     def work(tx: Tx) -> None:
         tx.rows("call_runs", awaits=["approval500", str(new_id())])
-        tx.rows("undoing", message_seqs=[message_seq])
+        tx.rows("undoing", ids=[CLAIM["id"]])
         tx.rows("undoable", message_ids=[str(message_id)])
         tx.rows("mark_undo", message_seq=message_seq, arguments=None)
 
