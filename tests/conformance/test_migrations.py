@@ -142,7 +142,10 @@ def test_a_hundred_that_start_at_once_migrate_once(empty: World, empty_url: str)
             process.stdin.write("go\n")
             process.stdin.flush()
         answers = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert {(process.returncode, text) for process, (_, text) in zip(processes, answers, strict=True)} == {(0, "")}
+    # Debian's server takes 100 connections, those of other tests included: it refuses some, and the pool tries again.
+    refused = "too many clients already"
+    said = [line for _, text in answers for line in text.splitlines() if refused not in line]
+    assert ({process.returncode for process in processes}, said) == ({0}, [])
     assert sorted(" ".join(output for output, _ in answers).split()) == ["0"] * 99 + [str(len(STEPS))]
     assert recorded(empty) == STEPS
 
