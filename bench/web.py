@@ -45,7 +45,7 @@ WINDOW_SEC: Final = 8.0
 """Four ticks of the dashboards."""
 SETTLE_SEC: Final = 2.0
 """What viewers see first is read at once: they stay open for longer than that."""
-JOBS: Final = 4_000_000
+JOBS: Final = 6_000_000
 """More than can be drained in all windows."""
 SLOWEST_MS: Final = 150.0
 TOKEN: Final = "a-token-of-this-benchmark-0123456789"
