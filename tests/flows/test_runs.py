@@ -759,3 +759,16 @@ def lose(box: todoku.App) -> None:
         opened.connection.execute("update todoku_delivery set lost = lost + 1")
         opened.check()
         opened.commit()
+
+
+def test_a_run_that_cannot_be_stored_does_not_fail_a_best_effort_caller(box: todoku.App, clock: Clock) -> None:
+    """S3-72: `start` has the options of `enqueue`."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None: ...
+
+    with box.store.database.open_transaction(5) as opened:
+        opened.connection.execute("alter table todoku_message rename to todoku_away")
+        opened.check()
+        opened.commit()
+    assert not flow.using(best_effort=True).start().stored

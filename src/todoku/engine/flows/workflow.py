@@ -71,9 +71,7 @@ class Workflow(Job[P, R]):
     @blocking(lambda workflow: workflow.name)
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a run: it commits with `tx`, or in a transaction of its own. The handle's `id` is the run's."""
-        call = self.call(*args, **kwargs)
-        (message,) = await self.outbox.insert([call.draft()], self._options.get("tx"))
-        return call.handle(message)
+        return await self._store(*args, **kwargs)
 
     astart = asynchronous(start)
 

@@ -112,14 +112,17 @@ class Job(Generic[P, R]):
     @blocking(lambda job: job.name)
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Stores a call: it commits with `tx`, or in a transaction of its own."""
+        return await self._store(*args, **kwargs)
+
+    aenqueue = asynchronous(enqueue)
+
+    async def _store(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         call: Call[R] = self.call(*args, **kwargs)
         draft, tx = self._draft(call), self._options.get("tx")
         if self._options.get("best_effort"):
             return call.handle_or_none(draft, await self._outbox.try_insert([draft], tx))
         (message,) = await self._outbox.insert([draft], tx)
         return call.handle(message)
-
-    aenqueue = asynchronous(enqueue)
 
     def _draft(self, call: Call[R]) -> Draft:
         """Returns the draft of a call. What calls without options have in common is checked once."""
